@@ -1,0 +1,57 @@
+# make demo    what tconv does, on one example
+# make test    lint, types and tests: what CI runs
+# make bench   the README's table, on a machine with a GPU
+#
+# PYTHON  the interpreter to start from (3.10 or newer)
+# VENV    where the virtual environment goes
+# TORCH   what to install as torch ("torch==2.6.0", a wheel's path); else the torch that PYTHON imports is used,
+#         else the CUDA build where there is a GPU, else the CPU build of constraints.txt
+
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?=
+
+bin := $(VENV)/bin
+RUN_STAMP  := $(VENV)/.ready-run
+TEST_STAMP := $(VENV)/.ready-test
+SETUP := PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" .ci/setup
+# Tools that wheels bring (ninja) are found by those who look on PATH.
+export PATH := $(abspath $(bin)):$(PATH)
+
+.PHONY: demo test lint bench compat clean help
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+demo: $(RUN_STAMP)
+	@mkdir -p build
+	$(bin)/tconv optimize examples/strided_dilated.py -o build/strided_dilated_new.py --force
+	@$(bin)/python benchmarks/report.py --stored strided_dilated
+
+test: lint
+	$(bin)/python -m pytest -n 2 -m "not compat"
+
+lint: $(TEST_STAMP)
+	$(bin)/python -m ruff check
+	$(bin)/python -m mypy
+
+compat: $(TEST_STAMP)
+	$(bin)/python -m pytest -n 2 -m compat
+
+bench: $(RUN_STAMP)
+	$(bin)/python benchmarks/examples.py
+	$(bin)/python benchmarks/layers.py
+	$(bin)/python -m pip install --quiet "matplotlib>=3.8"
+	$(bin)/python benchmarks/report.py
+
+clean:
+	rm -rf "$(VENV)" build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUN_STAMP): pyproject.toml constraints.txt .ci/setup
+	@$(SETUP) run
+	@touch $@
+
+$(TEST_STAMP): pyproject.toml constraints.txt .ci/setup
+	@$(SETUP) test
+	@touch $@
