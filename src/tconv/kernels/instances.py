@@ -1,0 +1,141 @@
+"""The axes along which kernels are instantiated, and a set of instances that reaches every value of each.
+
+Tests compile all instances for every arch and run them in the emulator; on a GPU they are compared with the emulator.
+A new template parameter must be listed in `AXES` (a test reads the headers), and a new case of an old one in `_CASES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tconv.planner.direct import direct_tile
+from tconv.planner.plan import Family, Kernel
+from tconv.problem import PRECISIONS, Layer, Precision, Problem, Triple
+
+#: What the templates of a family read from their parameters, and which values behave differently.
+AXES: dict[Family, dict[str, str]] = {
+    "direct": {
+        "Layer::Element": "float, double, Half, BFloat16",
+        "Layer::Index": "int, long long",
+        "Layer::Depth": "trivial, strided, dilated",
+        "Layer::Height": "trivial, strided, dilated, phases without taps",
+        "Layer::Width": "k = m*s, k < s, other k; dilation with and without a common factor; many phases, many taps",
+        "Layer::groups": "1, several, depthwise",
+        "Layer::in_channels": "1, few, more than a stage holds",
+        "Layer::out_channels": "1, a full tile, a partial tile, several tiles",
+        "Layer::has_bias": "both",
+        "Layer::round_operands": "both",
+        "Tile::position_lanes": "narrow and wide blocks",
+        "Tile::channel_lanes": "1 and several",
+        "Tile::phase_lanes": "1 and 32",
+        "Tile::positions": "1 and several",
+        "Tile::channels": "1 to 16",
+        "Tile::phases": "1 to 16",
+        "Tile::chunk_rows": "one row tap or all",
+        "Tile::chunk_channels": "all or some input channels",
+        "Tile::chunk_taps": "all or some taps",
+        "Tile::unroll": "1 and more",
+    }
+}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A kernel and a small problem that it solves."""
+
+    name: str
+    problem: Problem
+    kernel: Kernel
+
+
+def instances(family: Family = "direct") -> Iterator[Instance]:
+    """All instances of `family`: every case in narrow and wide blocks where they differ, some with 64-bit positions."""
+    for number, (name, case) in enumerate(_CASES.items()):
+        precisions = PRECISIONS if name in _IN_EVERY_PRECISION else (PRECISIONS[number % len(PRECISIONS)],)
+        for precision in precisions:
+            problem = case.problem(precision)
+            tiles = dict.fromkeys(direct_tile(problem.layer, few) for few in (True, False))
+            for width, tile in zip(("narrow", "wide"), tiles, strict=False):
+                yield Instance(f"{name}-{precision}-{width}", problem, Kernel(family, problem.layer, tile))
+        if name in _WITH_WIDE_INDEX:
+            kernel = Kernel(family, problem.layer, direct_tile(problem.layer, True), wide_index=True)
+            yield Instance(f"{name}-{precision}-wide_index", problem, kernel)
+
+
+@dataclass(frozen=True)
+class _Case:
+    channels: tuple[int, int]
+    size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    output_padding: tuple[int, ...] = ()
+    groups: int = 1
+    bias: bool = False
+    batch: int = 2
+
+    def problem(self, precision: Precision) -> Problem:
+        dims = len(self.size)
+
+        def triple(values: tuple[int, ...], missing: int) -> Triple:
+            depth, height, width = (missing,) * (3 - len(values)) + values
+            return depth, height, width
+
+        layer = Layer(
+            dims,
+            *self.channels,
+            triple(self.kernel, 1),
+            triple(self.stride, 1),
+            triple(self.padding, 0),
+            triple(self.dilation, 1),
+            self.groups,
+            self.bias,
+            precision,
+        )
+        return Problem(layer, self.batch, triple(self.size, 1), triple(self.output_padding, 0))
+
+
+_IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1")
+_WITH_WIDE_INDEX = ("2d-k3-s5-d2", "1d-k64-s32", "3d-k3x5x7-grouped")
+
+_CASES: dict[str, _Case] = {
+    "2d-k3-s5-d2": _Case((4, 10), (7, 9), (3, 3), (5, 5), (1, 1), (2, 2), bias=True),
+    "1d-k4-s2": _Case((6, 5), (37,), (4,), (2,), (1,), bias=True),
+    "1d-k64-s32": _Case((3, 2), (9,), (64,), (32,), (7,), bias=True),
+    "2d-k3-s1": _Case((5, 9), (6, 35), (3, 3), (1, 1), (1, 1)),
+    "1d-k1-s1": _Case((3, 4), (33,), (1,), (1,)),
+    "1d-k1-s3": _Case((3, 4), (11,), (1,), (3,), output_padding=(2,), bias=True),
+    "1d-k2-s7": _Case((2, 3), (10,), (2,), (7,), output_padding=(6,), bias=True),
+    "1d-k2-s3-p5": _Case((2, 3), (12,), (2,), (3,), (5,), output_padding=(2,)),
+    "1d-k16-s8": _Case((5, 6), (11,), (16,), (8,), (4,), bias=True),
+    "1d-k20-s10": _Case((3, 5), (9,), (20,), (10,), (5,)),
+    "1d-k5-s1-d3": _Case((3, 3), (20,), (5,), (1,), (6,), (3,), (2,)),
+    "1d-k7-s6-d4": _Case((4, 3), (13,), (7,), (6,), (2,), (4,), (3,), bias=True),
+    "1d-k50-s48-d4": _Case((2, 2), (4,), (50,), (48,), (3,), (4,), (5,), bias=True),
+    "1d-k50-s72-d4": _Case((2, 3), (4,), (50,), (72,), (3,), (4,), (9,), bias=True),
+    "1d-k90-s40-d3": _Case((2, 1), (5,), (90,), (40,), (11,), (3,)),
+    "1d-k600-s1": _Case((2, 3), (40,), (600,), (1,)),
+    "1d-k1000-s100": _Case((3, 1), (3,), (1000,), (100,), bias=True),
+    "1d-k2-s200": _Case((2, 5), (5,), (2,), (200,), (100,), bias=True),
+    "2d-k2-s2": _Case((8, 6), (5, 7), (2, 2), (2, 2), bias=True),
+    "2d-k3-s2-op1": _Case((7, 4), (5, 6), (3, 3), (2, 2), (1, 1), (), (1, 1)),
+    "2d-k4-s2-depthwise": _Case((6, 6), (6, 9), (4, 4), (2, 2), (1, 1), groups=6),
+    "2d-k4-s2-multiplier": _Case((3, 6), (5, 5), (4, 4), (2, 2), (1, 1), groups=3, bias=True),
+    "2d-asymmetric-grouped": _Case((8, 12), (7, 8), (3, 5), (2, 3), (1, 2), (2, 1), (1, 2), groups=4),
+    "2d-k9-s4-one": _Case((9, 1), (4, 5), (9, 9), (4, 4), (4, 4), (), (3, 3), bias=True),
+    "2d-rows-only": _Case((3, 4), (6, 7), (3, 1), (2, 1), (1, 0)),
+    "2d-columns-only": _Case((3, 4), (6, 7), (1, 3), (1, 2), (0, 1)),
+    "2d-op-beyond-stride": _Case((2, 3), (5, 6), (2, 3), (2, 1), (1, 1), (5, 3), (4, 2)),
+    "2d-many-out": _Case((3, 70), (3, 5), (2, 2), (2, 2), bias=True),
+    "2d-many-in": _Case((700, 3), (3, 4), (3, 3), (2, 2), (1, 1), batch=1),
+    "2d-staged": _Case((130, 40), (3, 4), (4, 4), (2, 2), (1, 1), bias=True, batch=1),
+    "1d-k40-s20-staged": _Case((300, 40), (5,), (40,), (20,), (10,), batch=1),
+    "2d-dense": _Case((40, 40), (5, 6), (3, 3), (1, 1), (1, 1), bias=True, batch=1),
+    "2d-one-pixel": _Case((20, 18), (1, 1), (4, 4), (1, 1)),
+    "3d-k2-s2": _Case((4, 3), (3, 4, 5), (2, 2, 2), (2, 2, 2), bias=True),
+    "3d-k3x5x7-grouped": _Case((8, 8), (3, 4, 5), (3, 5, 7), (2, 2, 2), (1, 2, 3), (), (1, 1, 1), groups=4),
+    "3d-k1x3x3": _Case((4, 3), (3, 4, 4), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
+    "3d-dilated-depth": _Case((2, 3), (4, 3, 3), (3, 2, 2), (2, 3, 1), (1, 1, 0), (3, 2, 2), (2, 1, 1), bias=True),
+}

@@ -1,0 +1,237 @@
+// What every kernel family builds on: element types, conversions, rounding, memory access, warp exchange.
+//
+// All inline PTX of the project stands in this file. Each primitive that needs it has a device body and a CPU body
+// (TCONV_EMULATOR), so that the kernels themselves are plain C++ and run under NVRTC, nvcc and g++ alike.
+// No CUDA header is included: 16-bit floats are their bits. The language is C++14, as older builds of PyTorch ask of
+// nvcc.
+#pragma once
+
+#if defined(TCONV_EMULATOR)
+#define TCONV_DEVICE inline
+#define TCONV_CONSTANT constexpr
+#define TCONV_MAY_ALIAS [[gnu::may_alias]]
+#define TCONV_SHARED(name) unsigned char* name = tconv_emulator::shared_memory()
+#else
+#define TCONV_DEVICE __device__ __forceinline__
+#define TCONV_CONSTANT __host__ __device__ constexpr
+#define TCONV_MAY_ALIAS
+#define TCONV_SHARED(name)                                      \
+  extern __shared__ __align__(16) unsigned char tconv_shared[]; \
+  unsigned char* name = tconv_shared
+#endif
+
+namespace tconv {
+
+// ---- element types -------------------------------------------------------------------------------------------------
+
+struct Half {
+  unsigned short bits;
+};
+
+struct BFloat16 {
+  unsigned short bits;
+};
+
+// The type products are summed in.
+template <class Element>
+struct AccumulatorOf {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<double> {
+  using type = double;
+};
+
+TCONV_DEVICE unsigned float_bits(float value) {
+#if defined(TCONV_EMULATOR)
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return bits;
+#else
+  return __float_as_uint(value);
+#endif
+}
+
+TCONV_DEVICE float bits_float(unsigned bits) {
+#if defined(TCONV_EMULATOR)
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+#else
+  return __uint_as_float(bits);
+#endif
+}
+
+// binary16 to binary32, exact. Equals PTX cvt.f32.f16.
+TCONV_DEVICE float half_to_float(Half value) {
+#if defined(TCONV_EMULATOR)
+  const unsigned sign = (value.bits & 0x8000u) << 16, magnitude = value.bits & 0x7fffu;
+  if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  // Subnormals come out right: the magnitude is read 2^112 too small and scaled back, which is exact.
+  const float scaled = bits_float(magnitude << 13) * 5.192296858534828e+33f;
+  return bits_float(sign | float_bits(scaled));
+#else
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+#endif
+}
+
+// binary32 to binary16, to nearest, ties to even. Equals PTX cvt.rn.f16.f32.
+TCONV_DEVICE Half float_to_half(float value) {
+  Half result;
+#if defined(TCONV_EMULATOR)
+  const unsigned bits = float_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+  unsigned rounded;
+  if (magnitude > 0x7f800000u) {
+    rounded = 0x7fffu;
+  } else if (magnitude >= 0x47800000u) {  // 65536 and above, infinity
+    rounded = 0x7c00u;
+  } else if (magnitude >= 0x38800000u) {  // normal: drop 13 bits; the carry may reach the exponent, and infinity
+    rounded = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
+  } else {  // subnormal: adding 0.5 puts the last bit kept at the end of the significand
+    rounded = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
+  }
+  result.bits = static_cast<unsigned short>(sign | rounded);
+#else
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
+#endif
+  return result;
+}
+
+TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
+
+// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
+TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
+  const unsigned bits = float_bits(value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  BFloat16 result;
+  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  return result;
+}
+
+// To TF32's 10-bit significand, to nearest, ties away from zero. Equals PTX cvt.rna.tf32.f32, which sm_75 lacks and
+// which newer GPUs run as the same three integer operations. Infinities and NaN stay as they are.
+TCONV_DEVICE float round_to_tf32(float value) {
+  const unsigned bits = float_bits(value);
+  return (bits & 0x7f800000u) == 0x7f800000u ? value : bits_float((bits + 0x1000u) & 0xffffe000u);
+}
+
+// A factor of a product, rounded to TF32 where the precision says so.
+template <bool RoundToTf32>
+TCONV_DEVICE float operand(float value) {
+  return RoundToTf32 ? round_to_tf32(value) : value;
+}
+template <bool RoundToTf32>
+TCONV_DEVICE double operand(double value) {
+  static_assert(!RoundToTf32, "TF32 operands are float");
+  return value;
+}
+
+TCONV_DEVICE float to_accumulator(float value) { return value; }
+TCONV_DEVICE double to_accumulator(double value) { return value; }
+TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value); }
+TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
+
+template <class Element>
+TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) {
+  return value;
+}
+template <>
+TCONV_DEVICE Half from_accumulator<Half>(float value) {
+  return float_to_half(value);
+}
+template <>
+TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
+  return float_to_bfloat16(value);
+}
+
+TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+// Loads of what no thread of the grid writes.
+TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
+TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
+TCONV_DEVICE Half load_constant(const Half* address) {
+  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
+  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+
+// N elements at once; the address must be a multiple of their size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
+  T values[N];
+};
+
+TCONV_CONSTANT int vector_width(int count, int item_bytes) {
+  int width = 16 / item_bytes;
+  while (count % width != 0) width /= 2;
+  return width;
+}
+
+// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
+template <class T, int N>
+TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
+  constexpr int width = vector_width(N, sizeof(T));
+  using Wide = Vector<T, width>;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+  }
+}
+
+// ---- compile-time arithmetic ---------------------------------------------------------------------------------------
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding; with
+// f = output + padding, phase = f mod stride and position q = f div stride, tap k reads input q - shift_of(k).
+// The taps of one phase lie tap_period apart and read inputs that lie shift_period apart.
+template <int Kernel, int Stride, int Padding, int Dilation>
+struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding;
+  static constexpr int common = greatest_common_divisor(Stride, Dilation);
+  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
+  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
+  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+  static constexpr int first_position = Padding / Stride;
+
+  static TCONV_DEVICE int shift_of(int tap) {
+    return static_cast<int>(static_cast<long long>(tap) * Dilation / Stride);
+  }
+
+  // The same for the first tap of a phase.
+  static TCONV_DEVICE int first_shift(int tap) { return shift_period == 1 ? 0 : shift_of(tap); }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_DEVICE int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    if (phase % common != 0) return Kernel;
+    int tap = phase / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < Kernel ? tap : Kernel;
+  }
+
+  static TCONV_DEVICE int positions(int output_size) {
+    return (output_size - 1 + Padding) / Stride - first_position + 1;
+  }
+};
+
+}  // namespace tconv

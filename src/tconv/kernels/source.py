@@ -1,0 +1,100 @@
+"""From a `Kernel` to CUDA text: a few generated lines that instantiate one template of a shipped header."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tconv.planner.plan import Kernel
+from tconv.problem import Axis, Layer, Precision
+
+_ELEMENT: dict[Precision, str] = {
+    "fp32": "float",
+    "tf32": "float",
+    "fp16": "tconv::Half",
+    "bf16": "tconv::BFloat16",
+    "fp64": "double",
+}
+_LOCAL_INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
+
+
+def header_directory() -> Path:
+    """Where the .cuh files lie: the include path of every compiler that builds a unit."""
+    return Path(__file__).parent
+
+
+def header_digest() -> str:
+    """SHA-256 over the names and contents of all shipped headers, in hexadecimal."""
+    digest = hashlib.sha256()
+    for header in sorted(header_directory().glob("*.cuh")):
+        content = header.read_bytes()
+        digest.update(f"{header.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def unit(kernel: Kernel, name: str = "tconv_kernel") -> str:
+    """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`."""
+    return f'#include "{kernel.family}.cuh"\n\n' + instance(kernel, name)
+
+
+def inlined(kernels: Sequence[tuple[Kernel, str]]) -> str:
+    """One text without local includes that defines every ``(kernel, name)``."""
+    families = dict.fromkeys(kernel.family for kernel, _ in kernels)
+    headers = headers_text([f"{family}.cuh" for family in families])
+    return headers + "\n" + "\n".join(instance(kernel, name) for kernel, name in kernels)
+
+
+def headers_text(names: Sequence[str]) -> str:
+    """The contents of the named headers and of those they include, each once, in the order of inclusion."""
+    pasted: set[str] = set()
+
+    def paste(name: str) -> str:
+        if name in pasted:
+            return ""
+        pasted.add(name)
+        text = (header_directory() / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        return _LOCAL_INCLUDE.sub(lambda match: paste(match[1]), text)
+
+    return "".join(paste(name) for name in names)
+
+
+def instance(kernel: Kernel, name: str) -> str:
+    """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
+    tile = ", ".join(f"{field} = {value}" for field, value in asdict(kernel.tile).items())
+    element = _ELEMENT[kernel.layer.precision]
+    return f"""\
+// {kernel.layer.describe()}
+struct {name}_layer {{
+{_layer_members(kernel.layer, kernel.wide_index)}}};
+struct {name}_tile {{
+  static constexpr int {tile};
+}};
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.blocks})
+{name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
+  tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
+}}
+"""
+
+
+def _layer_members(layer: Layer, wide_index: bool) -> str:
+    def axis(name: str, values: Axis) -> str:
+        return f"  using {name} = tconv::Axis<{values.kernel}, {values.stride}, {values.padding}, {values.dilation}>;\n"
+
+    def boolean(name: str, value: bool) -> str:
+        return f"  static constexpr bool {name} = {str(value).lower()};\n"
+
+    return (
+        f"  using Element = {_ELEMENT[layer.precision]};\n"
+        f"  using Index = {'long long' if wide_index else 'int'};\n"
+        + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes, strict=True))
+        + f"  static constexpr int groups = {layer.groups};\n"
+        + f"  static constexpr int in_channels = {layer.in_channels_per_group};  // of one group\n"
+        + f"  static constexpr int out_channels = {layer.out_channels_per_group};\n"
+        + boolean("has_bias", layer.bias)
+        + boolean("round_operands", layer.precision == "tf32")
+    )

@@ -1,0 +1,48 @@
+"""What the planner knows of a GPU, as plain data; and the roofline bound that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from tconv.problem import Precision, Problem
+
+#: No launch is counted as faster than this.
+SHORTEST_SECONDS = 2e-6
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its limits, and its measured rates where somebody measured them.
+
+    Args:
+        arch: as compilers name it, ``"sm_90a"``.
+        shared_bytes_per_block: dynamic shared memory that a block may ask for.
+        bandwidth: bytes read plus written a second by a large copy, or None when unmeasured.
+        rates: operations a second (a multiply-add is two) of a large matrix product, by precision.
+    """
+
+    name: str
+    arch: str
+    multiprocessors: int
+    shared_bytes_per_block: int
+    bandwidth: float | None = None
+    rates: Mapping[Precision, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+    @classmethod
+    def h200(cls) -> Gpu:
+        """One NVIDIA H200: rates of a device-to-device copy and of 8192x8192x8192 products through PyTorch.
+
+        The fp64 rate is the vendor's figure; the others were measured.
+        """
+        rates: dict[Precision, float] = {"fp32": 51e12, "tf32": 355e12, "fp16": 697e12, "bf16": 697e12, "fp64": 67e12}
+        return cls("NVIDIA H200", "sm_90a", 132, 227 * 1024, 4.25e12, MappingProxyType(rates))
+
+
+def floor_seconds(problem: Problem, gpu: Gpu) -> float | None:
+    """The roofline bound: max(2 µs, bytes / copy bandwidth, operations / matrix rate), None if unmeasured."""
+    rate = gpu.rates.get(problem.layer.precision)
+    if gpu.bandwidth is None or rate is None:
+        return None
+    return max(SHORTEST_SECONDS, problem.bytes_moved / gpu.bandwidth, 2 * problem.multiply_adds / rate)

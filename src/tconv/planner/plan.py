@@ -1,0 +1,64 @@
+"""What the planner decides: which kernel is compiled, and how one call launches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tconv.problem import Layer, Problem
+
+Family = Literal["direct"]
+
+
+@dataclass(frozen=True)
+class DirectTile:
+    """The tile of the `direct` family; every field is compiled in. `kernels/direct.cuh` has the picture.
+
+    A block of ``position_lanes * channel_lanes * phase_lanes`` threads owns ``position_lanes * positions``
+    positions, ``channel_lanes * channels`` output channels and ``phase_lanes * phases`` column phases of one row
+    phase. Weights pass through shared memory ``chunk_rows`` row taps, ``chunk_channels`` input channels and
+    ``chunk_taps`` taps a phase at a time; the loop over input channels is unrolled ``unroll`` times.
+    The compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
+    """
+
+    position_lanes: int
+    channel_lanes: int
+    phase_lanes: int
+    positions: int
+    channels: int
+    phases: int
+    chunk_rows: int
+    chunk_channels: int
+    chunk_taps: int
+    unroll: int
+    blocks: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Everything that is compiled in: the key of the cache, together with the arch."""
+
+    family: Family
+    layer: Layer
+    tile: DirectTile
+    wide_index: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.tile.position_lanes * self.tile.channel_lanes * self.tile.phase_lanes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One launch: the kernel, its grid, its dynamic shared memory in bytes, and why it was chosen."""
+
+    problem: Problem
+    kernel: Kernel
+    grid: int
+    shared_bytes: int
+    reasons: tuple[str, ...] = field(default=(), compare=False)
+
+
+class Unplannable(ValueError):
+    """No kernel of the family runs this problem; the message says which limit is passed."""

@@ -1,0 +1,112 @@
+"""Runs instances in the emulator and says what the result should be."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from tconv.emulator import Launch, Mode, Order, run
+from tconv.kernels import source
+from tconv.kernels.instances import Instance, instances
+from tconv.planner import Gpu
+from tconv.planner.direct import launch_direct
+from tconv.problem import Layer, Problem
+
+INSTANCES = {instance.name: instance for instance in instances()}
+
+_CONVOLUTIONS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+#: Half an ulp, relative, of what is stored; and the unit of the sums.
+_STORED = {"fp32": 2.0**-24, "tf32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp64": 2.0**-53}
+_SUMMED = {"fp32": 2.0**-24, "tf32": 2.0**-24, "fp16": 2.0**-24, "bf16": 2.0**-24, "fp64": 2.0**-53}
+
+
+class Tensors(NamedTuple):
+    x: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+@cache
+def random_tensors(problem: Problem) -> Tensors:
+    layer, generator = problem.layer, torch.Generator().manual_seed(7)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(getattr(torch, layer.dtype))
+
+    return Tensors(
+        draw(*problem.input_shape), draw(*layer.weight_shape), draw(layer.out_channels) if layer.bias else None
+    )
+
+
+def integer_tensors(problem: Problem, seed: int = 3) -> Tensors:
+    """Small integers, whose sums of products every precision holds exactly, TF32's rounding included."""
+    layer, generator = problem.layer, torch.Generator().manual_seed(seed)
+    # bf16 holds integers up to 256, fp16 up to 2048: few non-zero weights keep the outputs below.
+    sparse = {"bf16": 0.02, "fp16": 0.2}.get(layer.precision, 1.0)
+
+    def draw(*shape: int, density: float = 1.0) -> torch.Tensor:
+        values = torch.randint(-3, 4, shape, generator=generator)
+        kept = torch.rand(shape, generator=generator) < density
+        return (values * kept).to(getattr(torch, layer.dtype))
+
+    return Tensors(
+        draw(*problem.input_shape),
+        draw(*layer.weight_shape, density=sparse),
+        draw(layer.out_channels) if layer.bias else None,
+    )
+
+
+def convolve(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    layer, unused = problem.layer, 3 - problem.layer.spatial_dims
+    return _CONVOLUTIONS[layer.spatial_dims](
+        x,
+        weight,
+        bias,
+        layer.stride[unused:],
+        layer.padding[unused:],
+        problem.output_padding[unused:],
+        layer.groups,
+        layer.dilation[unused:],
+    )
+
+
+def rounded(layer: Layer, tensor: torch.Tensor) -> torch.Tensor:
+    """What the kernel multiplies with: `tensor`, to nearest TF32 with ties away from zero where the layer says so."""
+    if layer.precision != "tf32":
+        return tensor
+    bits = tensor.view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def reference(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    """The float64 result, and how far each element of a right one may lie from it."""
+    layer = problem.layer
+    x, weight = (rounded(layer, tensor).double() for tensor in tensors[:2])
+    bias = None if tensors.bias is None else tensors.bias.double()
+    exact = convolve(problem, x, weight, bias)
+    magnitude = convolve(problem, x.abs(), weight.abs(), None if bias is None else bias.abs())
+    smallest = torch.finfo(getattr(torch, layer.dtype)).smallest_normal
+    return exact, 8 * _SUMMED[layer.precision] * magnitude + _STORED[layer.precision] * (exact.abs() + smallest)
+
+
+def emulate(
+    instance: Instance, tensors: Tensors, mode: Mode = "plain", order: Order = "ascending", text: str | None = None
+) -> torch.Tensor:
+    """The output of `instance`, or of another unit `text` in its place; elements never written stay NaN."""
+    problem = instance.problem
+    plan = launch_direct(problem, instance.kernel, Gpu.h200())
+    y = torch.full(problem.output_shape, float("nan"), dtype=tensors.x.dtype)
+    sizes = (problem.batch, *problem.input_size, *problem.output_size)
+    launch = Launch("tconv_kernel", plan.grid, instance.kernel.threads, plan.shared_bytes, (*tensors, y, *sizes))
+    run(text or source.unit(instance.kernel), [launch], mode=mode, order=order)
+    return y
+
+
+def worst(problem: Problem, tensors: Tensors, y: torch.Tensor) -> float:
+    """The largest error in units of what is allowed; NaN counts as infinite."""
+    exact, allowed = reference(problem, tensors)
+    error = (y.double() - exact).abs()
+    return float(torch.where(error == 0, 0.0, error / allowed).nan_to_num(nan=float("inf")).max())

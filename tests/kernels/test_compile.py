@@ -1,0 +1,36 @@
+"""Every instance compiles for every arch that needs its own machine code, without spilling and within a second."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kernel_runs import INSTANCES
+
+from tconv.jit.compile import compile_source
+from tconv.kernels import source
+
+ARCHS = ("sm_75", "sm_80", "sm_90a")
+COMPAT_ARCHS = ("sm_86", "sm_89", "sm_100a", "sm_120a")
+
+
+def check(name: str, arch: str) -> None:
+    text = source.unit(INSTANCES[name].kernel)
+    start = time.process_time()
+    compiled = compile_source(text, arch, name=name, headers=source.header_directory())
+    seconds = time.process_time() - start
+    assert compiled.spill_bytes == 0, compiled.log
+    assert seconds < 1.0, f"{seconds:.2f} s of processor time"
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", INSTANCES)
+def test_instance_compiles(name, arch):
+    check(name, arch)
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("arch", COMPAT_ARCHS)
+@pytest.mark.parametrize("name", INSTANCES)
+def test_instance_compiles_for_other_archs(name, arch):
+    check(name, arch)

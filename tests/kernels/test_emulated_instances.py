@@ -1,0 +1,54 @@
+"""Every instance, run in the emulator: against float64, in three thread orders, and under the sanitizers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_runs import INSTANCES, convolve, emulate, integer_tensors, random_tensors, worst
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_equals_float64_in_every_order(name):
+    instance = INSTANCES[name]
+    tensors = random_tensors(instance.problem)
+    results = [emulate(instance, tensors, order=order) for order in ("ascending", "descending", "random")]
+    assert worst(instance.problem, tensors, results[0]) <= 1
+    assert all(torch.equal(results[0], other) for other in results[1:]), "the order of threads shows in the result"
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_is_exact_on_integers(name):
+    instance = INSTANCES[name]
+    tensors = integer_tensors(instance.problem)
+    exact = convolve(instance.problem, *(None if t is None else t.double() for t in tensors))
+    assert torch.equal(emulate(instance, tensors).double(), exact)
+
+
+@pytest.mark.parametrize("mode", ["address", "thread"])
+@pytest.mark.parametrize("name", INSTANCES)
+def test_is_clean_under_sanitizers(name, mode):
+    instance = INSTANCES[name]
+    tensors = random_tensors(instance.problem)
+    assert worst(instance.problem, tensors, emulate(instance, tensors, mode=mode)) <= 1
+
+
+def test_a_missing_bias_pointer_is_never_read():
+    instance = INSTANCES["2d-k3-s1-fp32-narrow"]
+    assert not instance.problem.layer.bias
+    tensors = random_tensors(instance.problem)
+    assert tensors.bias is None
+    assert worst(instance.problem, tensors, emulate(instance, tensors, mode="address")) <= 1
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize("name", ["2d-k3-s5-d2-fp32-narrow", "1d-k7-s6-d4-tf32-narrow", "1d-k50-s72-d4-bf16-narrow"])
+def test_a_non_finite_input_reaches_the_outputs_that_depend_on_it_and_no_other(name, value):
+    instance = INSTANCES[name]
+    problem = instance.problem
+    x, weight, bias = random_tensors(problem)
+    x = x.clone()
+    x.view(-1)[x.numel() // 2] = value
+    one_hot = (~x.isfinite()).double()
+    touched = convolve(problem, one_hot, torch.ones_like(weight).double(), None) != 0
+    y = emulate(instance, type(random_tensors(problem))(x, weight, bias))
+    assert torch.equal(~y.isfinite(), touched)

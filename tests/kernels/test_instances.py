@@ -1,0 +1,63 @@
+"""The list of instances is complete: every parameter that a template reads is an axis, and the cases vary it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+
+import pytest
+
+from tconv.kernels import source
+from tconv.kernels.instances import AXES, instances
+from tconv.planner.direct import resident
+
+
+def parameters(family: str) -> set[str]:
+    text = (source.header_directory() / f"{family}.cuh").read_text()
+    return set(re.findall(r"\b(?:Layer|Tile)::\w+", text))
+
+
+@pytest.mark.parametrize("family", AXES)
+def test_every_template_parameter_is_an_axis(family):
+    assert parameters(family) == set(AXES[family])
+
+
+def test_every_family_has_axes():
+    headers = {path.stem for path in source.header_directory().glob("*.cuh")} - {"primitives"}
+    assert headers == set(AXES)
+
+
+@pytest.mark.parametrize("field", ["position_lanes", "channel_lanes", "phase_lanes", "positions", "channels", "phases"])
+def test_instances_vary_the_tile(field):
+    assert len({asdict(instance.kernel.tile)[field] for instance in instances()}) > 1
+
+
+def test_instances_have_both_kinds_of_staging_on_both_sides():
+    seen = {
+        (resident(i.problem.layer, i.kernel.tile), i.kernel.tile.phase_lanes, i.problem.layer.stride[2] > 1)
+        for i in instances()
+    }
+    # Column phases across lanes need a stride.
+    assert seen == {(r, lanes, s) for r in (True, False) for lanes in (1, 32) for s in (True, False) if s or lanes == 1}
+
+
+def test_instances_vary_the_layer():
+    layers = [instance.problem.layer for instance in instances()]
+    assert {layer.precision for layer in layers} == {"fp32", "tf32", "fp16", "bf16", "fp64"}
+    assert {layer.spatial_dims for layer in layers} == {1, 2, 3}
+    assert {layer.bias for layer in layers} == {True, False}
+    assert {instance.kernel.wide_index for instance in instances()} == {True, False}
+
+
+def test_units_are_small_and_name_what_they_are_for():
+    for instance in instances():
+        text = source.unit(instance.kernel)
+        assert instance.problem.layer.describe() in text
+        assert len(text.splitlines()) < 35
+
+
+def test_inlined_text_includes_nothing():
+    kernels = [(instance.kernel, f"kernel_{n}") for n, instance in enumerate(instances()) if n % 20 == 0]
+    text = source.inlined(kernels)
+    assert "#include" not in text
+    assert all(f"\n{name}(" in text for _, name in kernels)
