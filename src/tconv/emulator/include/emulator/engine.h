@@ -1,0 +1,124 @@
+// What the CUDA surface (tconv_emulator.h) needs from the engine. Kernels are compiled against this
+// header alone, so it includes nothing; the .cpp files beside it are compiled once and kept.
+#pragma once
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+namespace tconv_emulator {
+
+// A source line, taken where a function with a `Place place = Place::here()` parameter is called.
+struct Place {
+  const char* file;
+  int line;
+
+  static constexpr Place here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+};
+
+// ---- where a CUDA thread is ---------------------------------------------------------------------
+
+struct BlockContext {
+  uint3 index;
+  dim3 block_size;
+  dim3 grid_size;
+  unsigned char* shared;  // dynamic shared memory, aligned to 1024 bytes
+};
+
+struct ThreadContext {
+  uint3 index;
+  const BlockContext* block;
+};
+
+extern __thread const ThreadContext* current;  // of the CUDA thread that is running on this OS thread
+
+inline unsigned char* shared_memory() { return current->block->shared; }
+
+// ---- meeting other threads ----------------------------------------------------------------------
+
+// The threads of a block meet; orders their memory.
+void block_barrier(Place place);
+
+// The lanes of `mask` meet; orders their memory.
+void warp_barrier(unsigned mask, Place place);
+
+// The lanes of `mask` exchange values; orders no memory. `instruction` keeps different shuffles apart.
+enum class Shuffle { indexed, up, down, exclusive_or };
+unsigned long long shuffle(Shuffle instruction, unsigned mask, unsigned long long value, unsigned source, Place place);
+
+// The lanes of `mask` tell each other a truth value; orders no memory. Lanes that left are not voters.
+enum class Vote { ballot, any, all };
+struct VoteResult {
+  unsigned yes, voters;
+};
+VoteResult vote(Vote instruction, unsigned mask, bool value, Place place);
+
+unsigned lane_index();
+
+// ---- kernels and their arguments ----------------------------------------------------------------
+
+struct Argument {
+  void* pointer;
+  long long integer;  // or how many bytes the pointer points to
+};
+
+struct Parameter {
+  enum class Kind { const_pointer, pointer, integer } kind;
+  unsigned bytes;
+};
+
+struct Kernel {
+  const char* name;
+  unsigned parameter_count;
+  const Parameter* parameters;
+  void (*call)(const Argument* arguments);
+};
+
+// The kernels of a program; the generated end of the translation unit defines them.
+extern const Kernel kernels[];
+extern const unsigned kernel_count;
+
+template <class T>
+struct parameter_of {
+  static_assert(static_cast<T>(3) / 2 == 1, "the emulator passes pointers and integers to kernels");
+  static constexpr Parameter value = {Parameter::Kind::integer, sizeof(T)};
+  static T from(const Argument& argument) { return static_cast<T>(argument.integer); }
+};
+
+template <class T>
+struct parameter_of<T*> {
+  static constexpr Parameter value = {Parameter::Kind::pointer, sizeof(T*)};
+  static T* from(const Argument& argument) { return static_cast<T*>(argument.pointer); }
+};
+
+template <class T>
+struct parameter_of<const T*> {
+  static constexpr Parameter value = {Parameter::Kind::const_pointer, sizeof(T*)};
+  static const T* from(const Argument& argument) { return static_cast<const T*>(argument.pointer); }
+};
+
+template <auto kernel>
+struct Adapter;
+
+template <class... P, void (*kernel)(P...)>
+struct Adapter<kernel> {
+  static constexpr Parameter parameters[sizeof...(P) + 1] = {parameter_of<P>::value...};
+
+  static void call(const Argument* argument) {
+    // The braces of an initializer list fix the order of evaluation: argument by argument.
+    Call{parameter_of<P>::from(*argument++)...};
+  }
+
+  static constexpr Kernel entry(const char* name) { return {name, sizeof...(P), parameters, call}; }
+
+ private:
+  struct Call {
+    explicit Call(P... values) { kernel(values...); }
+  };
+};
+
+}  // namespace tconv_emulator
