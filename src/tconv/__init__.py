@@ -1,0 +1,64 @@
+"""tconv: fast transposed convolutions for PyTorch.
+
+Like torch's own, on CUDA kernels made for each layer; what they do not cover runs as before::
+
+    layer = tconv.ConvTranspose2d(256, 128, 4, stride=2, padding=1).cuda()
+    y = layer(x)                                            # as torch.nn.ConvTranspose2d
+    y = tconv.conv_transpose2d(x, layer.weight, stride=2)   # as torch.nn.functional.conv_transpose2d
+    print(tconv.explain(layer, x))                          # what runs, and why
+
+``tconv optimize model.py`` rewrites a model file instead: see ``tconv --help``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tconv.version import __version__
+
+if TYPE_CHECKING:
+    from tconv.errors import CompileError, MissingToolchain, NotWarmedUp, TconvError, Unsupported
+    from tconv.explanation import Explanation, explain
+    from tconv.functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
+    from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+    from tconv.planner import Gpu
+
+__all__ = [
+    "CompileError",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Explanation",
+    "Gpu",
+    "MissingToolchain",
+    "NotWarmedUp",
+    "TconvError",
+    "Unsupported",
+    "__version__",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "explain",
+]
+
+_MODULES = {
+    "errors": ("CompileError", "MissingToolchain", "NotWarmedUp", "TconvError", "Unsupported"),
+    "explanation": ("Explanation", "explain"),
+    "functional": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    "modules": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
+    "planner": ("Gpu",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported at first use: the command line must not wait for torch to say ``--help``."""
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(f"tconv.{module}"), name)
+            return value
+    raise AttributeError(f"module 'tconv' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,98 @@
+"""Transposed convolutions as functions, with the signatures of `torch.nn.functional`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from tconv import ops
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Tensor:
+    """Transposed convolution over one spatial axis.
+
+    Args:
+        input: (N, in_channels, L), or (in_channels, L).
+        weight: (in_channels, out_channels / groups, kernel).
+        bias: (out_channels,), or None.
+
+    Returns:
+        (N, out_channels, L_out), with L_out = (L - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1;
+        without N if the input has none.
+
+    Raises:
+        RuntimeError: PyTorch's own, for arguments that its operator refuses.
+        NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
+        CompileError, MissingToolchain: the kernel cannot be built on this machine.
+
+    Equivalent to: ``torch.nn.functional.conv_transpose1d(input, weight, bias, …)``.
+    """
+    return ops.conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Tensor:
+    """Transposed convolution over two spatial axes.
+
+    Args:
+        input: (N, in_channels, H, W), or (in_channels, H, W); contiguous or channels_last.
+        weight: (in_channels, out_channels / groups, kernel_h, kernel_w).
+        bias: (out_channels,), or None.
+
+    Returns:
+        (N, out_channels, H_out, W_out) in the memory format that PyTorch would choose; each size as in
+        `conv_transpose1d`.
+
+    Raises:
+        As `conv_transpose1d`.
+
+    Equivalent to: ``torch.nn.functional.conv_transpose2d(input, weight, bias, …)``.
+    """
+    return ops.conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+) -> Tensor:
+    """Transposed convolution over three spatial axes.
+
+    Args:
+        input: (N, in_channels, D, H, W), or (in_channels, D, H, W); contiguous or channels_last_3d.
+        weight: (in_channels, out_channels / groups, kernel_d, kernel_h, kernel_w).
+        bias: (out_channels,), or None.
+
+    Returns:
+        (N, out_channels, D_out, H_out, W_out) in the memory format that PyTorch would choose; each size as in
+        `conv_transpose1d`.
+
+    Raises:
+        As `conv_transpose1d`.
+
+    Equivalent to: ``torch.nn.functional.conv_transpose3d(input, weight, bias, …)``.
+    """
+    return ops.conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)

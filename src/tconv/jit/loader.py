@@ -1,0 +1,163 @@
+"""From a plan to something that can be called: built or fetched, loaded on a device, launched with pointers.
+
+Loading is all that must not happen while a CUDA graph is captured: the cubin, its function in the device's context, and
+the attribute that allows more than 48 KiB of shared memory. Planning may; a launch does nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import cache
+from typing import Any
+
+import torch
+
+from tconv.errors import NotWarmedUp
+from tconv.jit.cache import cache_key, default_cache
+from tconv.jit.compile import compile_source
+from tconv.jit.toolchain import check_driver, cuda_core, driver
+from tconv.kernels.source import header_digest, header_directory, unit
+from tconv.planner import Gpu, Kernel, Plan
+
+_log = logging.getLogger("tconv")
+_NAME = "tconv_kernel"
+#: A block has this much dynamic shared memory without asking.
+_SHARED_BYTES_BY_DEFAULT = 48 * 1024
+
+_lock = threading.Lock()
+_loaded: dict[tuple[Kernel, int, int], Any] = {}
+_streams: dict[int, Any] = {}
+_thread = threading.local()
+
+
+class Launcher:
+    """One plan on one device. Calling it enqueues the kernel on the device's current stream.
+
+    Args:
+        kernel: a loaded `cuda.core.Kernel` with the arguments of `tconv.kernels.source.unit`.
+        plan: its grid, block, shared memory and sizes.
+        device: index of the CUDA device.
+    """
+
+    __slots__ = ("_config", "_device", "_kernel", "_launch", "_sizes", "_stream_of")
+
+    def __init__(self, kernel: Any, plan: Plan, device: int) -> None:
+        import numpy
+
+        core = cuda_core()
+        problem = plan.problem
+        self._kernel = kernel
+        self._device = device
+        self._config = core.LaunchConfig(grid=plan.grid, block=plan.kernel.threads, shmem_size=plan.shared_bytes)
+        # numpy's int32 says its width, and cuda.core packs it eight times faster than a ctypes.c_int.
+        self._sizes = tuple(map(numpy.int32, (problem.batch, *problem.input_size, *problem.output_size)))
+        self._launch = core.launch
+        self._stream_of = core.Stream.from_handle
+
+    def __call__(self, x: int, weight: int, bias: int, y: int) -> None:
+        """Enqueues the kernel. Addresses on the launcher's device; `bias` is 0 for a layer without."""
+        device = self._device
+        if torch._C._cuda_getDevice() != device:
+            with torch.cuda.device(device):
+                self(x, weight, bias, y)
+            return
+        if not getattr(_thread, "has_context", False):
+            # torch makes a device's context current when a thread changes device, not when it merely allocates.
+            cuda_core().Device(device).set_current()
+            _thread.has_context = True
+        handle = torch._C._cuda_getCurrentRawStream(device)
+        stream = _streams.get(handle)
+        if stream is None:
+            stream = _streams[handle] = self._stream_of(handle)
+        self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes)
+
+
+def launcher(plan: Plan, device: int) -> Launcher:
+    """The launcher of `plan` on CUDA device `device`; compiles and loads its kernel at the first call.
+
+    Raises:
+        NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
+        MissingToolchain: cuda-core, its bindings or NVRTC are absent or do not fit the driver.
+        CompileError: NVRTC refused the kernel.
+    """
+    key = (plan.kernel, device, plan.shared_bytes)
+    kernel = _loaded.get(key)
+    if kernel is None:
+        if torch.cuda.is_current_stream_capturing():
+            raise NotWarmedUp(
+                f"the kernel for {plan.kernel.layer.describe()} is not loaded and a CUDA graph is being captured; "
+                "run the layer once on inputs of this shape and dtype before the capture"
+            )
+        with _lock:
+            kernel = _loaded.get(key)
+            if kernel is None:
+                check_driver()
+                kernel = _loaded[key] = load(build(plan.kernel, gpu_of(device).arch), _NAME, plan.shared_bytes, device)
+    return Launcher(kernel, plan, device)
+
+
+def build(kernel: Kernel, arch: str) -> bytes:
+    """The cubin of `kernel` for `arch`, from the cache or from NVRTC. Needs no GPU.
+
+    Raises:
+        MissingToolchain, CompileError: as `compile_source`.
+    """
+    source, headers = unit(kernel, _NAME), header_directory()
+    kept = default_cache()
+    key = cache_key(source, arch, name=_NAME, headers=headers, header_digest=header_digest())
+    cubin = kept.get(key)
+    if cubin is None:
+        compiled = compile_source(source, arch, name=_NAME, headers=headers)
+        _log.info(
+            "compiled %s for %s in %.2f s: %d registers, %d bytes spilled",
+            kernel.layer.describe(),
+            arch,
+            compiled.seconds,
+            compiled.registers,
+            compiled.spill_bytes,
+        )
+        cubin = compiled.cubin
+        kept.put(key, cubin)
+    return cubin
+
+
+def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
+    """The function `name` of `cubin` as a `cuda.core.Kernel` that is ready to be launched on `device`."""
+    bindings = driver()
+    with torch.cuda.device(device):
+        cuda_core().Device(device).set_current()
+        kernel = cuda_core().ObjectCode.from_cubin(cubin, name=name).get_kernel(name)
+        # Modules load lazily; asking for the function brings it into this context now.
+        _checked(bindings.cuKernelGetFunction(kernel.handle))
+        if shared_bytes > _SHARED_BYTES_BY_DEFAULT:
+            attribute = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _checked(bindings.cuKernelSetAttribute(attribute, shared_bytes, kernel.handle, bindings.CUdevice(device)))
+    return kernel
+
+
+@cache
+def gpu_of(device: int) -> Gpu:
+    """What the planner needs to know of CUDA device `device`.
+
+    Raises:
+        MissingToolchain: cuda-core or its bindings are absent.
+    """
+    properties = torch.cuda.get_device_properties(device)
+    measured = Gpu.h200()
+    same = properties.name == measured.name
+    return Gpu(
+        name=properties.name,
+        arch=f"sm_{properties.major}{properties.minor}",
+        multiprocessors=properties.multi_processor_count,
+        # torch 2.6 does not tell this one.
+        shared_bytes_per_block=cuda_core().Device(device).properties.max_shared_memory_per_block_optin,
+        bandwidth=measured.bandwidth if same else None,
+        rates=measured.rates if same else {},
+    )
+
+
+def _checked(answer: tuple[Any, ...]) -> None:
+    status = answer[0]
+    if status != driver().CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"the CUDA driver answered {status.name} while a kernel was loaded")

@@ -1,0 +1,275 @@
+"""How a call finds its way: eager, with gradients, under autocast, traced.
+
+In plain eager mode a warm call is one look-up, one allocation and the launch. While PyTorch traces or a dispatch mode
+looks on, the call is the operator ``tconv::conv_transpose``, which computes the same and which compilers see as one
+node. Everything else is PyTorch's own operator with the caller's tensors, errors included.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
+
+_log = logging.getLogger("tconv")
+_NATIVE = {
+    1: torch.nn.functional.conv_transpose1d,
+    2: torch.nn.functional.conv_transpose2d,
+    3: torch.nn.functional.conv_transpose3d,
+}
+_MOST_ROUTES = 4096
+
+
+@dataclass(frozen=True)
+class Route:
+    """A call's plan, ready to run.
+
+    Args:
+        launcher: takes the addresses of input, weight, bias (0 for none) and result.
+        output_shape: of the batched result.
+        memory_format: of the result.
+        arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
+        copies: some tensor is not contiguous.
+    """
+
+    launcher: Callable[[int, int, int, int], None]
+    output_shape: tuple[int, ...]
+    memory_format: torch.memory_format
+    arguments: tuple[Any, ...]
+    copies: bool
+
+
+#: By metadata of the call; None where PyTorch's operator runs.
+_routes: dict[Any, Route | None] = {}
+_UNSEEN: Any = object()
+_INTEGERS = frozenset({int})
+
+
+def conv_transpose(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    """``torch.nn.functional.conv_transpose{dims}d`` by the fastest way that is right.
+
+    Args:
+        arguments: stride, padding, output_padding, groups, dilation.
+    """
+    if torch.compiler.is_compiling():
+        return _traced(dims, input, weight, bias, arguments)
+    native = _NATIVE[dims]
+    if not (isinstance(input, Tensor) and input.is_cuda):
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
+        return native(input, weight, bias, *arguments)
+    if mode := passing_mode():
+        _log.debug("PyTorch runs: %s", mode)
+        return native(input, weight, bias, *arguments)
+    if torch._C._len_torch_dispatch_stack():
+        return _traced(dims, input, weight, bias, arguments)
+    cast = autocast(input, weight, bias)
+    route = _route(dims, *cast, arguments)
+    if route is None:
+        return native(input, weight, bias, *arguments)
+    if input.dim() == dims + 1:
+        return _run(route, cast[0].unsqueeze(0), *cast[1:]).squeeze(0)
+    return _run(route, *cast)
+
+
+def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The tensors as CUDA autocast gives them to a transposed convolution: float64 stays, the rest takes its dtype."""
+    if not torch.is_autocast_enabled("cuda"):
+        return input, weight, bias
+    dtype = torch.get_autocast_dtype("cuda")
+
+    def cast(tensor: Tensor) -> Tensor:
+        lowered = tensor.is_cuda and tensor.is_floating_point() and tensor.dtype != torch.float64
+        return tensor.to(dtype) if lowered else tensor
+
+    return cast(input), cast(weight), None if bias is None else cast(bias)
+
+
+def _route(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]) -> Route | None:
+    """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs."""
+    try:
+        of_bias = None if bias is None else _metadata(bias)
+        key = (dims, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
+    except (AttributeError, RuntimeError, TypeError):  # a tensor without strides, an argument of an odd type
+        _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
+        return None
+    route = _routes.get(key, _UNSEEN)
+    if route is _UNSEEN:
+        route = _new_route(dims, input, weight, bias, arguments)
+        if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
+            _routes.clear()
+        _routes[key] = route
+    return route
+
+
+def _metadata(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device(), type(tensor), tensor.is_neg()
+
+
+def _plain(argument: Any) -> int | tuple[int, ...]:
+    """An argument as part of a key. True, 1.0 and 1 are equal keys and not equal arguments: only integers pass."""
+    if type(argument) is int:
+        return argument
+    if isinstance(argument, (tuple, list)) and _INTEGERS.issuperset(map(type, argument)):
+        return tuple(argument)
+    raise TypeError(argument)
+
+
+def _new_route(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]
+) -> Route | None:
+    decision = decide(input, weight, bias, *arguments, spatial_dims=dims)
+    plan = decision.plan
+    _log.debug("%s: %s", "PyTorch runs" if plan is None else "tconv runs", decision.reason)
+    if plan is None:
+        return None
+    from tconv.jit.loader import launcher
+
+    layer, used = plan.problem.layer, slice(3 - dims, 3)
+    return Route(
+        launcher=launcher(plan, input.get_device()),
+        output_shape=plan.problem.output_shape,
+        memory_format=decision.memory_format,
+        arguments=(
+            layer.stride[used],
+            layer.padding[used],
+            plan.problem.output_padding[used],
+            layer.groups,
+            layer.dilation[used],
+        ),
+        copies=not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias)),
+    )
+
+
+def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Runs a batched call on its kernel, with a gradient if one is asked for."""
+    if torch.is_grad_enabled() and (
+        input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    ):
+        result: Tensor = _ConvTranspose.apply(route, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
+        return result
+    return _launch(route, input, weight, bias)
+
+
+def _launch(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if route.copies:
+        input, weight = input.contiguous(), weight.contiguous()
+        bias = bias if bias is None else bias.contiguous()
+    output = input.new_empty(route.output_shape)
+    route.launcher(input.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), output.data_ptr())
+    if route.memory_format is torch.contiguous_format:
+        return output
+    return output.contiguous(memory_format=route.memory_format)
+
+
+# Gradients. Forward is ours, backward PyTorch's own, which is differentiable in turn.
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    input, weight, bias, *arguments = inputs
+    ctx.save_for_backward(input, weight)
+    ctx.bias_sizes = None if bias is None else list(bias.shape)
+    ctx.arguments = arguments
+
+
+def _gradients(ctx: Any, gradient: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """Of input, weight, bias, and the five arguments behind them."""
+    input, weight = ctx.saved_tensors
+    stride, padding, output_padding, groups, dilation = ctx.arguments
+    found = torch.ops.aten.convolution_backward(
+        gradient, input, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups, list(wanted)
+    )
+    return (*found, None, None, None, None, None)
+
+
+class _ConvTranspose(torch.autograd.Function):
+    # A setup_context of its own would let functorch in, which does not come here, and cost 15 us a call.
+    @staticmethod
+    def forward(ctx: Any, route: Route, *inputs: Any) -> Tensor:
+        output = _launch(route, *inputs[:3])
+        _setup_context(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *_gradients(ctx, gradient, ctx.needs_input_grad[1:4]))
+
+
+# The operator that compilers and dispatch modes see.
+
+_library: Any = torch.library.Library("tconv", "DEF")  # type: ignore[no-untyped-call]
+_library.define(
+    "conv_transpose(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] output_padding, SymInt groups, SymInt[] dilation) -> Tensor"
+)
+
+
+def _traced(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]) -> Tensor:
+    """The operator, if the call is an ordinary one; what exactly runs is decided when the operator does."""
+    stride, padding, output_padding, groups, dilation = arguments
+    lists = [_list(values, dims) for values in (stride, padding, output_padding, dilation)]
+    cast = autocast(input, weight, bias)
+    ordinary = (
+        all(tensor is None or _is_ordinary(tensor, cast[0].dtype) for tensor in cast)
+        and cast[0].dtype in PRECISION_OF
+        and weight.dim() == dims + 2
+        and input.dim() in (dims + 1, dims + 2)
+        and all(len(values) == dims for values in lists)
+    )
+    if not ordinary:
+        return _NATIVE[dims](input, weight, bias, *arguments)
+    batched = cast[0] if input.dim() == dims + 2 else cast[0].unsqueeze(0)
+    result: Tensor = torch.ops.tconv.conv_transpose(batched, *cast[1:], *lists[:3], groups, lists[3])
+    return result if input.dim() == dims + 2 else result.squeeze(0)
+
+
+def _is_ordinary(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return tensor.is_cuda and tensor.dtype == dtype and not is_traceable_wrapper_subclass(tensor)
+
+
+def _list(values: Any, dims: int) -> list[int]:
+    if isinstance(values, (list, tuple)):
+        return list(values) * (dims if len(values) == 1 else 1)
+    return [values] * dims
+
+
+def _aten(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    stride, padding, output_padding, groups, dilation = arguments
+    result: Tensor = torch.ops.aten.convolution(
+        input, weight, bias, stride, padding, dilation, True, output_padding, groups
+    )
+    return result.contiguous(memory_format=result_format(input, weight))
+
+
+def _cuda(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    route = _route(weight.dim() - 2, input, weight, bias, arguments)
+    return _aten(input, weight, bias, *arguments) if route is None else _launch(route, input, weight, bias)
+
+
+def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    stride, padding, output_padding, groups, dilation = arguments
+    sizes = [
+        (size - 1) * step - 2 * pad + spread * (taps - 1) + extra + 1
+        for size, taps, step, pad, extra, spread in zip(
+            input.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation, strict=True
+        )
+    ]
+    shape = (input.shape[0], weight.shape[1] * groups, *sizes)
+    return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=result_format(input, weight))
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    return _gradients(ctx, gradient, ctx.needs_input_grad[:3])
+
+
+_library.impl("conv_transpose", _cuda, "CUDA")
+_library.impl("conv_transpose", _aten, "CPU")
+torch.library.register_fake("tconv::conv_transpose", _fake, lib=_library)
+torch.library.register_autograd("tconv::conv_transpose", _backward, setup_context=_setup_context, lib=_library)

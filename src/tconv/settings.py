@@ -1,0 +1,52 @@
+"""The environment variables that tconv reads, once, at first use.
+
+- ``TCONV_CACHE_DIR``: where compiled kernels are kept. Default: ``$XDG_CACHE_HOME/tconv``, or ``~/.cache/tconv``
+  (``%LOCALAPPDATA%\\tconv`` on Windows).
+- ``TCONV_DISABLE``: ``1`` hands every call of the library to PyTorch's own operator.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_OFF = ("", "0", "false", "no", "off")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment asks for.
+
+    Args:
+        cache_directory: None where there is neither a home nor TCONV_CACHE_DIR; then nothing is kept on disk.
+        disabled: every call goes to PyTorch's own operator.
+    """
+
+    cache_directory: Path | None
+    disabled: bool = False
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Settings:
+        return cls(_cache_directory(environment), environment.get("TCONV_DISABLE", "").strip().lower() not in _OFF)
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process. Later changes of the environment do not show."""
+    return Settings.of(os.environ)
+
+
+def _cache_directory(environment: Mapping[str, str]) -> Path | None:
+    chosen = environment.get("TCONV_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    root = environment.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME", "")
+    if os.path.isabs(root):  # the XDG specification wants relative paths ignored
+        return Path(root) / "tconv"
+    try:
+        return Path.home() / ".cache" / "tconv"
+    except RuntimeError:  # a user without a home, as in some containers
+        return None

@@ -1,0 +1,150 @@
+"""Building real kernels, and what a launch hands to the driver, as far as that goes without one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+from tconv.errors import NotWarmedUp
+from tconv.jit import loader
+from tconv.planner import Gpu, Plan, plan_direct
+from tconv.problem import Layer, Problem
+
+
+@pytest.fixture
+def plan() -> Plan:
+    layer = Layer(2, 4, 6, kernel=(1, 3, 2), stride=(1, 2, 3), padding=(0, 1, 0), bias=True)
+    return plan_direct(Problem(layer, 5, (1, 7, 9)), Gpu.h200())
+
+
+def test_a_kernel_is_compiled_once(cache_directory: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    cubin = loader.build(plan.kernel, "sm_80")
+    assert cubin.startswith(b"\x7fELF") and b"tconv_kernel" in cubin
+    compile_source = loader.compile_source
+    monkeypatch.setattr(loader, "compile_source", None)
+    assert loader.build(plan.kernel, "sm_80") == cubin
+
+    compiled = []
+    monkeypatch.setattr(loader, "compile_source", lambda *a, **k: compiled.append(a) or compile_source(*a, **k))
+    assert loader.build(plan.kernel, "sm_90") != cubin
+    assert len(compiled) == 1
+
+
+def test_a_damaged_entry_is_compiled_anew(cache_directory: Path, plan: Plan) -> None:
+    cubin = loader.build(plan.kernel, "sm_80")
+    (entry,) = (path for path in (cache_directory / "kernels" / "entries").rglob("*") if path.is_file())
+    entry.write_bytes(entry.read_bytes()[:1000])
+    assert loader.build(plan.kernel, "sm_80") == cubin
+    assert entry.read_bytes().startswith(cubin)
+
+
+def test_another_header_is_another_kernel(cache_directory: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader.build(plan.kernel, "sm_80")
+    monkeypatch.setattr(loader, "header_digest", lambda: "of other headers")
+    loader.build(plan.kernel, "sm_80")
+    assert len([path for path in (cache_directory / "kernels" / "entries").rglob("*") if path.is_file()]) == 2
+
+
+def test_nothing_is_loaded_while_a_graph_is_captured(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(loader, "build", None)
+    with pytest.raises(NotWarmedUp, match=r"2-D 4→6 k\(3,2\).* run the layer once .* before the capture"):
+        loader.launcher(plan, 0)
+
+
+class _Driver:
+    """Stands in for cuda.core and torch's CUDA half; keeps what was launched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+        self.streams_made: list[int] = []
+        self.threads_given_context: list[int] = []
+        self.current_stream = 0xA0
+        core = SimpleNamespace(
+            LaunchConfig=lambda **values: SimpleNamespace(**values),
+            Stream=SimpleNamespace(from_handle=self._stream),
+            launch=lambda *values: self.launches.append(values),
+            Device=lambda index: SimpleNamespace(set_current=self._set_current),
+        )
+        monkeypatch.setattr(loader, "cuda_core", lambda: core)
+        monkeypatch.setattr(loader, "_streams", {})
+        monkeypatch.setattr(loader, "_thread", threading.local())
+        monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: self.current_stream, raising=False)
+
+    def _stream(self, handle: int) -> str:
+        self.streams_made.append(handle)
+        return f"stream {handle:#x}"
+
+    def _set_current(self) -> None:
+        self.threads_given_context.append(threading.get_ident())
+
+
+def test_what_is_launched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver(monkeypatch)
+    launch = loader.Launcher("kernel", plan, 0)
+    launch(100, 200, 300, 400)
+    driver.current_stream = 0xB0
+    launch(101, 201, 0, 401)
+    launch(102, 202, 0, 402)
+    first, second, _ = driver.launches
+    stream, config, kernel, *values = first
+    assert (stream, kernel) == ("stream 0xa0", "kernel")
+    assert (config.grid, config.block, config.shmem_size) == (plan.grid, plan.kernel.threads, plan.shared_bytes)
+    # x, weight, bias, y, batch, input and output (depth, height, width): (7-1)*2 - 2 + 3 and (9-1)*3 + 2
+    assert values == [100, 200, 300, 400, 5, 1, 7, 9, 1, 13, 26]
+    assert [type(value) for value in values[4:]] == [numpy.int32] * 7
+    assert (second[0], second[1] is config, second[3:7]) == ("stream 0xb0", True, (101, 201, 0, 401))
+    assert driver.streams_made == [0xA0, 0xB0]
+
+
+def test_every_thread_gets_a_context_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver(monkeypatch)
+    launch = loader.Launcher("kernel", plan, 0)
+
+    def twice() -> None:
+        launch(1, 2, 0, 3)
+        launch(1, 2, 0, 3)
+
+    twice()
+    other = threading.Thread(target=twice)
+    other.start()
+    other.join()
+    assert len(driver.launches) == 4
+    assert len(driver.threads_given_context) == len(set(driver.threads_given_context)) == 2
+
+
+def test_threads_load_a_kernel_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    _Driver(monkeypatch)
+    loads = []
+    ready = threading.Barrier(4)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(loader, "_loaded", {})
+    monkeypatch.setattr(loader, "check_driver", lambda: None)
+    monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
+    monkeypatch.setattr(loader, "build", lambda kernel, arch: b"cubin for " + arch.encode())
+
+    def load(*values: Any) -> str:
+        loads.append(values)
+        time.sleep(0.05)  # the others arrive meanwhile
+        return "kernel"
+
+    monkeypatch.setattr(loader, "load", load)
+
+    def work() -> None:
+        ready.wait()
+        loader.launcher(plan, 0)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert loads == [(b"cubin for sm_90a", "tconv_kernel", plan.shared_bytes, 0)]

@@ -1,0 +1,262 @@
+"""Gradients, the operator that compilers see, and transforms. All without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+import tconv
+from tconv import dispatch, ops
+from tconv.jit import loader
+from tconv.planner import Gpu, Plan
+
+OPERATOR = torch.ops.tconv.conv_transpose.default
+#: stride, padding, output_padding, groups, dilation
+CALLS: dict[int, tuple[Any, ...]] = {
+    1: ([2], [1], [1], 1, [1]),
+    2: ([2, 3], [1, 0], [1, 2], 2, [1, 2]),
+    3: ([1, 2, 1], [0, 1, 0], [0, 1, 0], 2, [1, 1, 2]),
+}
+
+
+def _tensors(dims: int, groups: int, dtype: torch.dtype = torch.float64, gradient: bool = True) -> list[torch.Tensor]:
+    torch.manual_seed(dims)
+    shapes = ((2, 4, *(3, 4, 2)[:dims]), (4, 4 // groups, *(2, 3, 2)[:dims]), (4,))
+    return [torch.randn(shape, dtype=dtype, requires_grad=gradient) for shape in shapes]
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("gradient", [True, False])
+def test_opcheck(dims: int, gradient: bool) -> None:
+    arguments = CALLS[dims]
+    torch.library.opcheck(OPERATOR, (*_tensors(dims, arguments[3], gradient=gradient), *arguments))
+    x, weight, _ = _tensors(dims, arguments[3], torch.float32, gradient)
+    torch.library.opcheck(OPERATOR, (x, weight, None, *arguments))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("of_weight", [True, False])
+def test_opcheck_channels_last(dtype: torch.dtype, of_weight: bool) -> None:
+    x, weight, bias = _tensors(2, 2, dtype, gradient=False)
+    x = x.to(memory_format=torch.channels_last) if not of_weight else x
+    weight = weight.to(memory_format=torch.channels_last) if of_weight else weight
+    torch.library.opcheck(OPERATOR, (x, weight, bias, *CALLS[2]))
+
+
+def test_the_operator_computes() -> None:
+    for dims, arguments in CALLS.items():
+        tensors = _tensors(dims, arguments[3])
+        expected = ops._NATIVE[dims](*tensors, *arguments)
+        torch.testing.assert_close(OPERATOR(*tensors, *arguments), expected)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_gradients_of_the_operator(dims: int) -> None:
+    arguments = CALLS[dims]
+
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        return OPERATOR(*tensors, *arguments)
+
+    tensors = _tensors(dims, arguments[3])
+    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
+    assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
+
+
+@pytest.fixture
+def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Takes CPU tensors for a GPU's, whose kernels are torch's operator on the raw memory; lists what was launched."""
+    launched: list[Plan] = []
+    decide = dispatch.decide
+
+    def launcher(plan: Plan, device: int) -> Callable[[int, int, int, int], None]:
+        layer, problem = plan.problem.layer, plan.problem
+        used = slice(3 - layer.spatial_dims, 3)
+
+        def launch(x: int, weight: int, bias: int, y: int) -> None:
+            launched.append(plan)
+            dtype = getattr(torch, layer.dtype)
+            result = ops._NATIVE[layer.spatial_dims](
+                _at(x, problem.input_shape, dtype),
+                _at(weight, layer.weight_shape, dtype),
+                _at(bias, (layer.out_channels,), dtype) if layer.bias else None,
+                layer.stride[used],
+                layer.padding[used],
+                problem.output_padding[used],
+                layer.groups,
+                layer.dilation[used],
+            )
+            _at(y, problem.output_shape, dtype).copy_(result)
+
+        return launch
+
+    monkeypatch.setattr(ops, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
+    monkeypatch.setattr(ops, "_routes", {})
+    monkeypatch.setattr(loader, "launcher", launcher)
+    return launched
+
+
+def _at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The contiguous tensor at `address`."""
+    memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:
+    route = ops._route(dims, *tensors, arguments)
+    assert route is not None
+    return ops._run(route, *tensors)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_the_eager_path(dims: int, as_gpu: list[Plan]) -> None:
+    arguments = CALLS[dims]
+    tensors = _tensors(dims, arguments[3], gradient=False)
+    expected = ops._NATIVE[dims](*tensors, *arguments)
+    for _ in range(3):
+        torch.testing.assert_close(_run(dims, tensors, arguments), expected)
+    assert len(as_gpu) == 3
+    assert len(ops._routes) == 1
+    shifted = [torch.stack([tensor, tensor], -1)[..., 1] for tensor in tensors]
+    assert not any(tensor.is_contiguous() for tensor in shifted)
+    torch.testing.assert_close(_run(dims, shifted, arguments), expected)
+    assert len(ops._routes) == 2
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_gradients_of_the_eager_path(dims: int, as_gpu: list[Plan]) -> None:
+    arguments = CALLS[dims]
+    tensors = _tensors(dims, arguments[3])
+
+    def call(*given: torch.Tensor) -> torch.Tensor:
+        return _run(dims, list(given), arguments)
+
+    assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
+    assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
+    tensors[1].requires_grad_(False)
+    call(*tensors).sum().backward()
+    assert tensors[1].grad is None
+    expected = torch.autograd.grad(ops._NATIVE[dims](*tensors, *arguments).sum(), [tensors[0], tensors[2]])
+    torch.testing.assert_close([tensors[0].grad, tensors[2].grad], list(expected))
+    with torch.no_grad():
+        assert call(*tensors).grad_fn is None
+    assert as_gpu
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_the_memory_format_is_torchs(dims: int, dtype: torch.dtype, as_gpu: list[Plan]) -> None:
+    arguments = CALLS[dims]
+    tensors = _tensors(dims, arguments[3], dtype, gradient=False)
+    channels_last = torch.channels_last if dims == 2 else torch.channels_last_3d
+    tensors[0] = tensors[0].to(memory_format=channels_last)
+    got = _run(dims, tensors, arguments)
+    assert got.is_contiguous(memory_format=torch.contiguous_format if dtype == torch.float64 else channels_last)
+    torch.testing.assert_close(got, ops._NATIVE[dims](*tensors, *arguments))
+
+
+def test_the_memory_of_routes_is_bounded(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "_MOST_ROUTES", 4)
+    weight = torch.randn(2, 2, 4)
+    for length in range(1, 20):
+        x = torch.randn(1, 2, length)
+        torch.testing.assert_close(
+            _run(1, [x, weight, None], (2, 1, 0, 1, 1)), functional.conv_transpose1d(x, weight, None, 2, 1)
+        )
+        assert len(ops._routes) <= 4
+
+
+def test_what_torch_refuses_has_no_route(as_gpu: list[Plan]) -> None:
+    x, weight = torch.randn(1, 2, 3), torch.randn(2, 2, 4)
+    assert ops._route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
+    odd = [(0, 0, 0, 1, 1), ("two", 0, 0, 1, 1), (1, 0, 1, 1, 1), (1, 0, 0, 1.5, 1)]
+    equal_to_the_ordinary_one = [(True, (0,), 0, 1, [1]), (1, (0.0,), 0, 1, [1]), (1, (0,), 0, 1.0, [1])]
+    for arguments in odd + equal_to_the_ordinary_one:
+        assert ops._route(1, x, weight, None, arguments) is None
+    assert ops._route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
+    assert ops._route(1, x, None, None, (1, 0, 0, 1, 1)) is None
+    assert ops._route(1, x.to_sparse(), weight, None, (1, 0, 0, 1, 1)) is None
+
+
+def test_autocast_casts_all_but_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeTensorMode():
+        x, weight, bias = (torch.randn(shape, device="cuda") for shape in ((1, 2, 3), (2, 2, 4), (2,)))
+        assert ops.autocast(x, weight, bias) == (x, weight, bias)
+        monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
+        monkeypatch.setattr(torch, "get_autocast_dtype", lambda device: torch.bfloat16)
+        assert [t.dtype for t in ops.autocast(x, weight, bias) if t is not None] == [torch.bfloat16] * 3
+        assert ops.autocast(x.double(), weight, bias)[0].dtype == torch.float64
+
+
+class _Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = tconv.ConvTranspose2d(4, 6, 3, stride=2)
+        self.second = tconv.ConvTranspose2d(6, 2, (2, 3), stride=(1, 2), groups=2, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.relu(self.first(x)))
+
+
+def test_compile_in_one_graph_without_recompiling() -> None:
+    model = _Layers()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 4, 5, 6, requires_grad=True)
+    torch.testing.assert_close(compiled(x), model(x))
+    (gradient,) = torch.autograd.grad(compiled(x).square().sum(), x)
+    torch.testing.assert_close(gradient, *torch.autograd.grad(model(x).square().sum(), x))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        compiled(torch.randn(2, 4, 5, 6, requires_grad=True))
+
+
+def _pretend_cuda(model: torch.nn.Module) -> torch.nn.Module:
+    """Without gradients: autograd would ask the absent GPU."""
+    for module in model.children():
+        for name, parameter in list(module.named_parameters()):
+            setattr(module, name, torch.nn.Parameter(torch.randn(parameter.shape, device="cuda"), False))
+    return model
+
+
+def test_a_compiler_sees_one_node_a_layer_on_a_gpu() -> None:
+    with FakeTensorMode():
+        x = torch.randn(2, 4, 5, 6, device="cuda").to(memory_format=torch.channels_last)
+        exported = torch.export.export(_pretend_cuda(_Layers()), (x,))
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
+    assert [node.target for node in nodes] == [OPERATOR, torch.ops.aten.relu.default, OPERATOR]
+    result = nodes[-1].meta["val"]
+    assert result.shape == (2, 2, 12, 27)
+    assert result.device.type == "cuda" and result.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_dynamic_batch_is_not_specialised() -> None:
+    sizes = {"x": {0: torch.export.Dim("n", min=2, max=64)}}
+    with FakeTensorMode():
+        x = torch.randn(2, 4, 5, 6, device="cuda")
+        exported = torch.export.export(_pretend_cuda(_Layers()), (x,), dynamic_shapes=sizes)
+    (output,) = (node for node in exported.graph.nodes if node.op == "output")
+    assert isinstance(output.args[0][0].meta["val"].shape[0], torch.SymInt)
+
+
+def test_vmap_and_jvp() -> None:
+    x, weight, bias = _tensors(2, 1, gradient=False)
+    stacked = torch.stack([x, 2 * x])
+    got = torch.func.vmap(lambda t: tconv.conv_transpose2d(t, weight, bias, 2))(stacked)
+    torch.testing.assert_close(got[1], functional.conv_transpose2d(2 * x, weight, bias, 2))
+    primal, tangent = torch.func.jvp(lambda t: tconv.conv_transpose2d(t, weight, bias, 2), (x,), (x,))
+    torch.testing.assert_close(primal - tangent, bias.view(1, -1, 1, 1).expand_as(primal))
+
+
+def test_modes_that_pass() -> None:
+    assert dispatch.passing_mode() is None
+    with torch.autograd.forward_ad.dual_level():
+        assert "forward-mode" in str(dispatch.passing_mode())
+    seen = []
+    torch.func.vmap(lambda x: seen.append(dispatch.passing_mode()) or x)(torch.zeros(2))
+    torch.jit.trace(lambda x: seen.append(dispatch.passing_mode()) or x + 1, torch.zeros(2), check_trace=False)
+    assert "functorch" in str(seen[0]) and "torch.jit" in str(seen[1])
