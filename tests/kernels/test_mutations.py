@@ -65,15 +65,15 @@ MUTATIONS = {
         "plain",
     ),
     "columns without taps left out": (
-        "if (!has_taps[s]) values[s] = biases[c];",
-        "if (!has_taps[s]) continue;",
+        "(tap < Width::kernel ? tap : Tile::phases)",
+        "(tap < Width::kernel ? tap : 0)",
         "2d-k3-s5-d2-fp32-narrow",
         "plain",
     ),
-    "depth and height phases exchanged": (
+    "depth phases left out": (
         "const int depth_phase = row_phase / Height::stride, height_phase = row_phase % Height::stride;",
-        "const int depth_phase = row_phase % Depth::stride, height_phase = row_phase / Depth::stride;",
-        "3d-dilated-depth-fp64-narrow",
+        "const int depth_phase = row_phase % Height::stride, height_phase = row_phase % Height::stride;",
+        "3d-k2-s2-tf32-narrow",
         "plain",
     ),
     "operands not rounded": (

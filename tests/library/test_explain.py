@@ -124,7 +124,7 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"padding": 7}, "the output would be"),
     ({"output_padding": 1}, "must be smaller than stride or dilation"),
     ({"input": _X[:0]}, "the batch is empty"),
-    ({"input": _X[:, :, :0]}, "allowed are sizes of at least 1"),
+    ({"input": _X[:, :, :0]}, "each must be at least 1"),
     ({"gpu": VOLTA}, "V100 is sm_70; the kernels need sm_75 or newer"),
     (
         {"input": torch.empty(1, 4, 2**31, device="meta")},

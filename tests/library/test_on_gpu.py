@@ -68,7 +68,7 @@ def test_layers(layer: tuple[Any, ...], dtype: torch.dtype, said: pytest.LogCapt
     x, weight, bias = _tensors(layer, dtype)
     dims, arguments = weight.dim() - 2, layer[2]
     got = OURS[dims](x, weight, bias, **arguments)
-    assert said.messages[-1].startswith("tconv runs")
+    assert any(message.startswith("tconv runs") for message in said.messages)
     native = NATIVE[dims](x, weight, bias, **arguments)
     assert (got.dtype, got.stride(), got.device) == (native.dtype, native.stride(), native.device)
     _assert_right(got, (x, weight, bias), arguments)
@@ -110,7 +110,7 @@ def test_gradients(layer: tuple[Any, ...], said: pytest.LogCaptureFixture) -> No
     dims, arguments = tensors[1].dim() - 2, layer[2]
     got = torch.autograd.grad(OURS[dims](*tensors, **arguments).square().sum(), tensors)
     expected = torch.autograd.grad(NATIVE[dims](*tensors, **arguments).square().sum(), tensors)
-    assert said.messages[-1].startswith("tconv runs")
+    assert any(message.startswith("tconv runs") for message in said.messages)
     torch.testing.assert_close(got, expected)
     tensors[0].requires_grad_(False)
     (only,) = torch.autograd.grad(OURS[dims](*tensors, **arguments).square().sum(), tensors[1])

@@ -26,15 +26,16 @@ class Compiled:
         cubin: machine code for one arch.
         registers: of a thread; the most that any kernel of the unit uses.
         spill_bytes: stored and loaded because registers did not suffice, over all kernels of the unit.
-        stack_bytes: local memory of a thread; the most that any kernel of the unit uses.
+        stack_bytes: local memory of a thread; the most that any kernel of the unit uses. All three are None where the
+            compiler reports nothing.
         log: what the compiler said.
         seconds: that the compilation took.
     """
 
     cubin: bytes = field(repr=False)
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
+    registers: int | None
+    spill_bytes: int | None
+    stack_bytes: int | None
     log: str = field(repr=False)
     seconds: float
 
@@ -77,10 +78,12 @@ def program_options(arch: str, name: str, headers: Path | None) -> Any:
     )
 
 
-def _report(log: str) -> tuple[int, int, int]:
-    """Registers, spilled bytes and stack bytes, read from ptxas' words."""
+def _report(log: str) -> tuple[int, int, int] | tuple[None, None, None]:
+    """Registers, spilled bytes and stack bytes, read from ptxas' words; None without them."""
+    if not _REGISTERS.search(log):
+        return None, None, None
     frames = [tuple(map(int, match.groups())) for match in _FRAME.finditer(log)]
-    registers = max((int(match[1]) for match in _REGISTERS.finditer(log)), default=0)
+    registers = max(int(match[1]) for match in _REGISTERS.finditer(log))
     spilled = sum(stores + loads for _, stores, loads in frames)
     return registers, spilled, max((stack for stack, _, _ in frames), default=0)
 

@@ -109,14 +109,7 @@ def build(kernel: Kernel, arch: str) -> bytes:
     cubin = kept.get(key)
     if cubin is None:
         compiled = compile_source(source, arch, name=_NAME, headers=headers)
-        _log.info(
-            "compiled %s for %s in %.2f s: %d registers, %d bytes spilled",
-            kernel.layer.describe(),
-            arch,
-            compiled.seconds,
-            compiled.registers,
-            compiled.spill_bytes,
-        )
+        _log.info("compiled %s for %s in %.2f s", kernel.layer.describe(), arch, compiled.seconds)
         cubin = compiled.cubin
         kept.put(key, cubin)
     return cubin

@@ -60,15 +60,26 @@ struct DirectShape {
   static constexpr int grid_row_phases = resident ? 1 : row_phases;
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
+  // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
+  // products, which are then added up.
+  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Layer::Depth::taps_per_phase *
+                                        Layer::Height::taps_per_phase * Layer::Width::taps_per_phase;
+  static constexpr bool chained =
+      sizeof(typename Layer::Element) == sizeof(Accumulator) && !Layer::round_operands && products > 64;
+  static constexpr int chain_channels = !chained                 ? Tile::chunk_channels
+                                        : Tile::chunk_taps >= 64 ? 1
+                                                                 : 64 / Tile::chunk_taps;
+
   // A thread loads its weights of so many column phases together: few channels alone make no wide load.
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
   static constexpr int tap_items = block_phases * block_channels;
   static constexpr int row_items = Tile::chunk_channels * Tile::chunk_taps * tap_items;
   static constexpr int weight_items = Tile::chunk_rows * row_items;
   // The exchange buffer of a warp holds [channel][column phase][position], its rows shifted against each other so that
-  // reading across phases meets 32 different banks.
+  // reading across phases meets 32 different banks. A last row stands for the phases without taps.
   static constexpr int exchange_pitch = 32 + ceil_div(32, Layer::Width::stride);
-  static constexpr int exchange_channel_items = Tile::phases * exchange_pitch;
+  static constexpr int exchange_rows = Tile::phases + (Tile::phases < Layer::Width::stride ? 1 : 0);
+  static constexpr int exchange_channel_items = exchange_rows * exchange_pitch;
   static constexpr int exchange_items = exchange ? threads / 32 * Tile::channels * exchange_channel_items : 0;
   // Stores that a warp makes to one row in a go, 32 columns each.
   static constexpr int exchange_steps = Layer::Width::stride < 8 ? Layer::Width::stride : 8;
@@ -131,6 +142,30 @@ struct DirectPositions {
   int depth[Tile::positions], height[Tile::positions], width[Tile::positions];
 };
 
+// What a thread sums up: of each of its column phases, positions and output channels.
+template <class Layer, class Tile>
+struct DirectSums {
+  typename DirectShape<Layer, Tile>::Accumulator values[Tile::phases][Tile::positions][Tile::channels];
+
+  TCONV_DEVICE void clear() {
+#pragma unroll
+    for (int a = 0; a < Tile::phases; ++a)
+#pragma unroll
+      for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+        for (int c = 0; c < Tile::channels; ++c) values[a][p][c] = 0;
+  }
+
+  TCONV_DEVICE void add(const DirectSums& other) {
+#pragma unroll
+    for (int a = 0; a < Tile::phases; ++a)
+#pragma unroll
+      for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+        for (int c = 0; c < Tile::channels; ++c) values[a][p][c] += other.values[a][p][c];
+  }
+};
+
 // Adds the products of one row tap and one stage: `channels` input channels, whose rows start at `inputs_at` (column 0)
 // and have `input_columns` columns, 0 for a row outside the input.
 template <class Layer, class Tile, class Accumulator>
@@ -138,8 +173,9 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const DirectPo
                                   const typename Layer::Element* const (&inputs_at)[Tile::positions],
                                   const int (&input_columns)[Tile::positions], typename Layer::Index input_plane,
                                   int channels, const int (&first_taps)[Tile::phases], int tap_chunk,
-                                  Accumulator (&sums)[Tile::phases][Tile::positions][Tile::channels]) {
+                                  DirectSums<Layer, Tile>& sums) {
   using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
   using Width = typename Layer::Width;
 #pragma unroll Tile::unroll
   for (int k = 0; k < channels; ++k) {
@@ -160,10 +196,11 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const DirectPo
 #pragma unroll
           for (int p = 0; p < Tile::positions; ++p) {
             const int column = at.width[p] - shift;
-            inputs[p] = 0;
+            // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+            Element loaded{};
             if (column >= 0 && column < input_columns[p])
-              inputs[p] = operand<Layer::round_operands>(
-                  to_accumulator(load_constant(inputs_at[p] + k * static_cast<long long>(input_plane) + column)));
+              loaded = load_constant(inputs_at[p] + k * static_cast<long long>(input_plane) + column);
+            inputs[p] = operand<Layer::round_operands>(to_accumulator(loaded));
           }
         }
         if (a % Shape::phases_at_once == 0) load_shared(tap_weights + a * Tile::phase_lanes * Tile::channels, weights);
@@ -172,7 +209,7 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const DirectPo
         for (int p = 0; p < Tile::positions; ++p)
 #pragma unroll
           for (int c = 0; c < Tile::channels; ++c)
-            sums[a][p][c] = multiply_add(inputs[p], weights[first_weight + c], sums[a][p][c]);
+            sums.values[a][p][c] = multiply_add(inputs[p], weights[first_weight + c], sums.values[a][p][c]);
       }
     }
   }
@@ -183,8 +220,8 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const DirectPo
 // the output, and the column. Called by whole warps.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_store_exchanged(const Accumulator* buffer, typename Layer::Element* y, long long row,
-                                         int column, typename Layer::Index output_plane, int output_width, int channels,
-                                         const Accumulator (&biases)[Tile::channels]) {
+                                         int column, typename Layer::Index output_plane, int output_width,
+                                         int channels) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Width = typename Layer::Width;
@@ -193,17 +230,16 @@ TCONV_DEVICE void direct_store_exchanged(const Accumulator* buffer, typename Lay
   for (int first = 0; first < Width::stride; first += Shape::exchange_steps) {
     Element* targets[Shape::exchange_steps];
     const Accumulator* sources[Shape::exchange_steps];
-    bool inside[Shape::exchange_steps], has_taps[Shape::exchange_steps];
+    bool inside[Shape::exchange_steps];
 #pragma unroll
     for (int s = 0; s < Shape::exchange_steps; ++s) {
       const int number = (first + s) * 32 + lane, owner = number / Width::stride, phase = number % Width::stride;
       const long long owner_row = __shfl_sync(0xffffffffu, row, owner % 32);
       const int target_column = __shfl_sync(0xffffffffu, column, owner % 32) + phase;
-      const int slot = Width::first_tap(phase);
+      const int tap = Width::first_tap(phase);
       inside[s] = owner < 32 && owner_row >= 0 && target_column >= 0 && target_column < output_width;
-      has_taps[s] = slot < Width::kernel;
       targets[s] = y + (owner_row + target_column);
-      sources[s] = buffer + (has_taps[s] ? slot : 0) * Shape::exchange_pitch + owner % 32;
+      sources[s] = buffer + (tap < Width::kernel ? tap : Tile::phases) * Shape::exchange_pitch + owner % 32;
     }
     // Channels outside, columns inside: memory takes long runs of one row much faster than short pieces of many rows in
     // turn.
@@ -212,10 +248,7 @@ TCONV_DEVICE void direct_store_exchanged(const Accumulator* buffer, typename Lay
       if (!Shape::whole_channels && c >= channels) break;
       Accumulator values[Shape::exchange_steps];
 #pragma unroll
-      for (int s = 0; s < Shape::exchange_steps; ++s) {
-        values[s] = sources[s][c * Shape::exchange_channel_items];
-        if (!has_taps[s]) values[s] = biases[c];
-      }
+      for (int s = 0; s < Shape::exchange_steps; ++s) values[s] = sources[s][c * Shape::exchange_channel_items];
 #pragma unroll
       for (int s = 0; s < Shape::exchange_steps; ++s) {
         if (inside[s]) *targets[s] = from_accumulator<Element>(values[s]);
@@ -237,6 +270,10 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
   constexpr int CI = Layer::in_channels, CO = Layer::out_channels;  // of one group
+
+  // The unused axes of 1-D and 2-D layers disappear here.
+  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
+  if (Layer::spatial_dims < 2) input_height = output_height = 1;
 
   TCONV_SHARED(shared);
   Accumulator* const staged = reinterpret_cast<Accumulator*>(shared);
@@ -309,13 +346,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         return inside ? ((plane * output_depth + slab) * output_height + row) * output_width : -1;
       };
 
-      Accumulator sums[Tile::phases][Tile::positions][Tile::channels];
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-          for (int c = 0; c < Tile::channels; ++c) sums[a][p][c] = 0;
+      DirectSums<Layer, Tile> sums;
+      sums.clear();
 
       for (int depth_tap = Depth::first_tap(depth_phase); depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
         for (int height_tap = Height::first_tap(height_phase); height_tap < Height::kernel;
@@ -343,9 +375,24 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                 input_columns[p] = inside ? input_width : 0;
                 inputs_at[p] = x + (inside ? ((plane * input_depth + slab) * input_height + row) * input_width : 0);
               }
-              direct_multiply<Layer, Tile>(own_weights + (Shape::resident ? weight_row * Shape::row_items : 0), at,
-                                           inputs_at, input_columns, input_plane, channels, first_taps, tap_chunk,
-                                           sums);
+              const Accumulator* row_weights = own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
+              for (int left = channels; left > 0; left -= Shape::chain_channels) {
+                const int chain = left < Shape::chain_channels ? left : Shape::chain_channels;
+                if (Shape::chained) {
+                  DirectSums<Layer, Tile> partial;
+                  partial.clear();
+                  direct_multiply<Layer, Tile>(row_weights, at, inputs_at, input_columns, input_plane, chain,
+                                               first_taps, tap_chunk, partial);
+                  sums.add(partial);
+                } else {
+                  direct_multiply<Layer, Tile>(row_weights, at, inputs_at, input_columns, input_plane, chain,
+                                               first_taps, tap_chunk, sums);
+                }
+                row_weights += Shape::chain_channels * Tile::chunk_taps * Shape::tap_items;
+#pragma unroll
+                for (int p = 0; p < Tile::positions; ++p)
+                  inputs_at[p] += Shape::chain_channels * static_cast<long long>(input_plane);
+              }
             }
         }
 
@@ -357,14 +404,17 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         for (int p = 0; p < Tile::positions; ++p) {
           __syncwarp();
 #pragma unroll
-          for (int c = 0; c < Tile::channels; ++c)
+          for (int c = 0; c < Tile::channels; ++c) {
+            Accumulator* const own = buffer + c * Shape::exchange_channel_items + lane;
 #pragma unroll
             for (int a = 0; a < Tile::phases; ++a)
-              buffer[c * Shape::exchange_channel_items + a * Shape::exchange_pitch + lane] =
-                  Layer::has_bias ? sums[a][p][c] + biases[c] : sums[a][p][c];
+              own[a * Shape::exchange_pitch] =
+                  Layer::has_bias ? sums.values[a][p][c] + biases[c] : sums.values[a][p][c];
+            if (Shape::exchange_rows > Tile::phases) own[Tile::phases * Shape::exchange_pitch] = biases[c];
+          }
           __syncwarp();
           direct_store_exchanged<Layer, Tile>(buffer, y, output_row_of(p), at.width[p] * Width::stride - Width::padding,
-                                              output_plane, output_width, CO - own_channel, biases);
+                                              output_plane, output_width, CO - own_channel);
         }
       } else {
         long long targets[Tile::positions][Tile::phases];  // -1: outside the output
@@ -387,8 +437,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 #pragma unroll
             for (int a = 0; a < Tile::phases; ++a)
               if (targets[p][a] >= 0)
-                y[targets[p][a] + c * static_cast<long long>(output_plane)] =
-                    from_accumulator<Element>(Layer::has_bias ? sums[a][p][c] + biases[c] : sums[a][p][c]);
+                y[targets[p][a] + c * static_cast<long long>(output_plane)] = from_accumulator<Element>(
+                    Layer::has_bias ? sums.values[a][p][c] + biases[c] : sums.values[a][p][c]);
         }
       }
     }

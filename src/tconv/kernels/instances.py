@@ -21,6 +21,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Layer::Depth": "trivial, strided, dilated",
         "Layer::Height": "trivial, strided, dilated, phases without taps",
         "Layer::Width": "k = m*s, k < s, other k; dilation with and without a common factor; many phases, many taps",
+        "Layer::spatial_dims": "1, 2, 3",
         "Layer::groups": "1, several, depthwise",
         "Layer::in_channels": "1, few, more than a stage holds",
         "Layer::out_channels": "1, a full tile, a partial tile, several tiles",

@@ -92,6 +92,7 @@ def _layer_members(layer: Layer, wide_index: bool) -> str:
         f"  using Element = {_ELEMENT[layer.precision]};\n"
         f"  using Index = {'long long' if wide_index else 'int'};\n"
         + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes, strict=True))
+        + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
         + f"  static constexpr int groups = {layer.groups};\n"
         + f"  static constexpr int in_channels = {layer.in_channels_per_group};  // of one group\n"
         + f"  static constexpr int out_channels = {layer.out_channels_per_group};\n"

@@ -54,7 +54,13 @@ def plan_direct(problem: Problem, gpu: Gpu) -> Plan:
         f"{tile.positions} x {tile.phases} x {tile.channels} sums a thread",
         "weights stay in shared memory" if resident(layer, tile) else "weights pass through shared memory in stages",
     ) + (("64-bit positions",) if wide else ())
-    return launch_direct(problem, Kernel("direct", layer, tile, wide), gpu, reasons)
+    plan = launch_direct(problem, Kernel("direct", layer, tile, wide), gpu, reasons)
+    if plan.shared_bytes > gpu.shared_bytes_per_block:
+        raise Unplannable(
+            f"the direct family would need {plan.shared_bytes} bytes of shared memory a block; "
+            f"{gpu.name} has {gpu.shared_bytes_per_block}"
+        )
+    return plan
 
 
 def launch_direct(problem: Problem, kernel: Kernel, gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
@@ -103,7 +109,7 @@ def direct_tile(layer: Layer, few_positions: bool) -> DirectTile:
         channel_lanes = 1
         position_lanes = position_lanes if few_positions else max(position_lanes, _THREADS // phase_lanes)
         chunk_rows, chunk_channels = row_taps, layer.in_channels_per_group
-        registers = 128 if phases * positions * channels * item // 4 < 24 else 168
+        registers = 128 if positions <= 2 and item == 4 else 168
     else:
         channels = channels_for(_STAGED_SUMS)
         lanes_left = max(1, _THREADS // (phase_lanes * position_lanes))
@@ -113,7 +119,7 @@ def direct_tile(layer: Layer, few_positions: bool) -> DirectTile:
         chunk_taps = min(width.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
         chunk_bytes = chunk_taps * phase_lanes * phases * channel_lanes * channels * item
         chunk_rows, chunk_channels = 1, max(1, min(layer.in_channels_per_group, _STAGE_BYTES // chunk_bytes))
-        registers = 168 if phases == 1 else 255
+        registers = 168 if phases == 1 and chunk_taps <= 4 else 255
     products = phases * positions * channels * chunk_taps
     shifts = len({width.shift_of(tap) for tap in range(phases)}) if phase_lanes == 1 else phases
     loads = positions * chunk_taps * (1 if width.shift_period == 1 else shifts)
@@ -165,7 +171,8 @@ def shared_bytes(layer: Layer, tile: DirectTile) -> int:
     exchange = 0
     if tile.phase_lanes == 1 and stride > 1:
         warps = tile.position_lanes * tile.channel_lanes // _WARP
-        exchange = warps * tile.channels * tile.phases * (_WARP + -(-_WARP // stride))
+        rows = tile.phases + (tile.phases < stride)
+        exchange = warps * tile.channels * rows * (_WARP + -(-_WARP // stride))
     items = weights + exchange if resident(layer, tile) else max(weights, exchange)
     return items * (8 if layer.precision == "fp64" else 4)
 

@@ -1,0 +1,60 @@
+"""What every test shares: a cache of the run's own, the GPU marker, and the CUDA compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+
+_cache_key = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One kernel cache for the whole run: the user's own is not touched, and what one worker compiles, all use."""
+    if "TCONV_CACHE_DIR" not in os.environ:
+        config.stash[_cache_key] = os.environ["TCONV_CACHE_DIR"] = tempfile.mkdtemp(prefix="tconv-tests-")
+    _put_own_tools_on_path()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    made_here = config.stash.get(_cache_key, None)
+    if made_here is not None:
+        shutil.rmtree(made_here, ignore_errors=True)
+        os.environ.pop("TCONV_CACHE_DIR", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="needs a CUDA device")
+        for item in marked:
+            item.add_marker(skip)
+
+
+def _put_own_tools_on_path() -> None:
+    """Wheels bring ninja into the environment's bin folder, which is on PATH only where it was activated."""
+    scripts = sysconfig.get_path("scripts")
+    if scripts not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = scripts + os.pathsep + os.environ["PATH"]
+
+
+@pytest.fixture(scope="session")
+def cuda_home() -> Path:
+    """The folder whose bin/nvcc runs: of the wheels in this environment, else of the machine; skips without one."""
+    candidates = [Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13"]
+    candidates += [Path(value) for name in ("CUDA_HOME", "CUDA_PATH") if (value := os.environ.get(name))]
+    if (found := shutil.which("nvcc")) is not None:
+        candidates.append(Path(found).resolve().parent.parent)
+    candidates.append(Path("/usr/local/cuda"))
+    for home in candidates:
+        if (home / "bin" / "nvcc").exists():
+            return home
+    pytest.skip("needs nvcc: pip install -e '.[toolkit]', or set CUDA_HOME")

@@ -1,0 +1,39 @@
+"""Every instance on a GPU: bit for bit what the emulator gives on integers, and within the bound on random numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_runs import INSTANCES, Tensors, emulate, integer_tensors, random_tensors, worst
+
+from tconv.jit.loader import gpu_of, launcher
+from tconv.kernels.instances import Instance
+from tconv.planner.direct import launch_direct
+
+pytestmark = pytest.mark.gpu
+
+
+def launch(instance: Instance, tensors: Tensors) -> torch.Tensor:
+    plan = launch_direct(instance.problem, instance.kernel, gpu_of(0))
+    x, weight, bias = (None if tensor is None else tensor.cuda() for tensor in tensors)
+    y = torch.full(instance.problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")
+    launcher(plan, 0)(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+    return y.cpu()
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_gpu_and_emulator_agree_bit_for_bit_on_integers(name):
+    instance = INSTANCES[name]
+    tensors = integer_tensors(instance.problem)
+    got, emulated = launch(instance, tensors), emulate(instance, tensors)
+    assert emulated.isfinite().all()
+    # Zeros may differ in sign nowhere either: the same sums are taken in the same order.
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
+    assert torch.equal(got.view(bits), emulated.view(bits))
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+def test_gpu_equals_float64(name):
+    instance = INSTANCES[name]
+    tensors = random_tensors(instance.problem)
+    assert worst(instance.problem, tensors, launch(instance, tensors)) <= 1

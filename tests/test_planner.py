@@ -1,0 +1,134 @@
+"""Plans: invariants over random problems, and the same formulas in Python as in the kernel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tconv.jit.compile import CompileError, compile_source
+from tconv.kernels import source
+from tconv.kernels.instances import instances
+from tconv.planner import Gpu, Unplannable, floor_seconds, plan_direct
+from tconv.planner.direct import block_positions, launch_direct, parts, resident
+from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
+
+H200 = Gpu.h200()
+#: Dynamic shared memory that every GPU from sm_75 on gives a block.
+SMALLEST_SHARED_BYTES = 64 * 1024
+STRIDED_DILATED = Problem(Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2)), 16, (1, 64, 128))
+
+_some = st.one_of(st.integers(1, 5), st.sampled_from([7, 16, 31, 64, 1000]))
+
+
+@st.composite
+def problems(draw):
+    dims, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 32]))
+
+    def values(strategy, unused):
+        return (unused,) * (3 - dims) + tuple(draw(strategy) for _ in range(dims))
+
+    layer = Layer(
+        dims,
+        groups * draw(_some),
+        groups * draw(_some),
+        values(_some, 1),
+        values(_some, 1),
+        values(st.integers(0, 9), 0),
+        values(st.integers(1, 7), 1),
+        groups,
+        draw(st.booleans()),
+        draw(st.sampled_from(PRECISIONS)),
+    )
+    try:
+        return Problem(layer, draw(st.sampled_from([1, 3, 64, 5000])), values(st.integers(1, 300), 1))
+    except InvalidProblem:
+        assume(False)
+
+
+@settings(max_examples=400, deadline=None)
+@given(problems())
+def test_plans_can_be_launched(problem):
+    try:
+        plan = plan_direct(problem, H200)
+    except Unplannable:
+        assume(False)
+    tile, layer = plan.kernel.tile, problem.layer
+    assert plan.kernel.threads % 32 == 0
+    assert 32 <= plan.kernel.threads <= 256
+    assert plan.kernel.threads * tile.blocks * 32 <= 64 * 1024, "blocks could not have even 32 registers a thread"
+    assert 0 < plan.shared_bytes <= SMALLEST_SHARED_BYTES
+    assert plan.grid % parts(layer, tile) == 0
+    assert 0 < plan.grid < 2**31
+    assert tile.phases * tile.positions * tile.channels <= 64, "sums beyond what registers hold"
+    if not resident(layer, tile):
+        positions = problem.batch * math.prod(
+            a.positions(n) for a, n in zip(layer.axes, problem.output_size, strict=True)
+        )
+        assert plan.grid // parts(layer, tile) * block_positions(tile) >= positions, "a staged block has one run alone"
+    assert plan.reasons
+    assert plan == plan_direct(problem, H200), "planning is deterministic"
+
+
+@pytest.mark.parametrize("instance", list(instances())[::7], ids=lambda instance: instance.name)
+def test_kernel_and_planner_have_the_same_formulas(instance):
+    plan = launch_direct(instance.problem, instance.kernel, H200)
+    block_parts = parts(plan.problem.layer, plan.kernel.tile)
+    shape = "tconv::DirectShape<tconv_kernel_layer, tconv_kernel_tile>"
+
+    def compiles(shared_bytes):
+        checks = f"{shape}::shared_bytes == {shared_bytes} && {shape}::parts == {block_parts}"
+        text = source.unit(plan.kernel) + f'static_assert({checks}, "formulas differ");\n'
+        try:
+            compile_source(text, "sm_80", headers=source.header_directory())
+        except CompileError as error:
+            assert "formulas differ" in error.log
+            return False
+        return True
+
+    assert compiles(plan.shared_bytes)
+    assert not compiles(plan.shared_bytes + 4)
+
+
+def test_few_positions_get_narrow_blocks():
+    small = replace(STRIDED_DILATED, batch=1, input_size=(1, 6, 9))
+    assert "few positions: narrow blocks" in plan_direct(small, H200).reasons[0]
+    assert block_positions(plan_direct(small, H200).kernel.tile) < block_positions(
+        plan_direct(STRIDED_DILATED, H200).kernel.tile
+    )
+
+
+def test_a_kernel_does_not_depend_on_batch_or_size():
+    kernels = {plan_direct(replace(STRIDED_DILATED, batch=batch), H200).kernel for batch in (8, 16, 64)}
+    assert len(kernels) == 1
+
+
+def test_long_problems_take_64_bit_positions():
+    long = replace(STRIDED_DILATED, batch=2**14, input_size=(1, 256, 512))
+    assert plan_direct(long, H200).kernel.wide_index
+    assert "64-bit positions" in plan_direct(long, H200).reasons
+    assert not plan_direct(STRIDED_DILATED, H200).kernel.wide_index
+
+
+def test_limits_are_named():
+    line = Layer(1, 1, 1, (1, 1, 1))
+    with pytest.raises(Unplannable, match="longer than"):
+        plan_direct(Problem(line, 1, (1, 1, 2**31)), H200)
+    with pytest.raises(Unplannable, match="blocks"):
+        plan_direct(Problem(Layer(1, 2**31, 2**31, (1, 1, 1), groups=2**31), 1, (1, 1, 9)), H200)
+    with pytest.raises(Unplannable, match="shared memory"):
+        plan_direct(STRIDED_DILATED, replace(H200, shared_bytes_per_block=1024))
+
+
+def test_the_floor_is_the_roofline():
+    seconds = floor_seconds(STRIDED_DILATED, H200)
+    assert seconds == pytest.approx(STRIDED_DILATED.bytes_moved / 4.25e12)
+    assert seconds == pytest.approx(0.1995e-3, rel=1e-3)
+    tiny = replace(STRIDED_DILATED, batch=1, input_size=(1, 1, 1))
+    assert floor_seconds(tiny, H200) == 2e-6
+    assert floor_seconds(tiny, replace(H200, bandwidth=None)) is None
+    dense = Problem(Layer(2, 512, 512, (1, 3, 3)), 8, (1, 64, 64))
+    assert floor_seconds(dense, H200) == pytest.approx(2 * dense.multiply_adds / 51e12)
