@@ -1,0 +1,198 @@
+"""One set of constructor arguments: `ModelNew` beside `Model`, by the layer's rules or by those for whole models."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.comparison import Comparison
+from tconv.evaluation.equality import check_layer
+from tconv.evaluation.exchange import tensors
+from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.precision import Wanted, arithmetic, of_kind, resolve
+from tconv.evaluation.reference import Operands, conv_transpose
+from tconv.evaluation.rules import every_element, same_bytes, same_form
+from tconv.evaluation.side import Arguments, CandidateFailed, OneLayer, Side, Traced
+from tconv.evaluation.tolerance import Tolerance
+from tconv.evaluation.verdict import Check, Verdict
+from tconv.evaluation.weights import check_state
+from tconv.evaluation.whole_model import OutputComparison, Results, same_outputs
+from tconv.problem import Precision
+
+#: Seeds the construction on both sides and the first inputs.
+SEED = 0
+#: Draws of inputs and weights: for one layer, and for a model of more.
+_LAYER_DRAWS = 5
+_MODEL_DRAWS = 3
+#: Samples of the awkward inputs, each of which passes through files.
+_AWKWARD_BATCH = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """Constructor arguments with inputs for them.
+
+    Args:
+        inputs: makes the inputs for a seed, on the judge's device, at the sizes that are judged.
+        traced: what `Model` runs at those sizes.
+        full: what it runs at the sizes of its own inputs, which decide the arithmetic that PyTorch takes.
+        thorough: all draws and the awkward inputs; else one draw.
+    """
+
+    arguments: Arguments
+    inputs: Callable[[int], list[Any]]
+    traced: Traced
+    full: Traced
+    thorough: bool = True
+
+
+def check_case(
+    case: Case, model: Side, open_candidate: Callable[[], Side], wanted: Wanted, device: torch.device
+) -> Verdict:
+    """Build both sides with the case's arguments and compare them. `model` may be in any state before and after.
+
+    Raises:
+        ModelFileError: when `Model` fails. What the candidate does wrong is part of the verdict.
+    """
+    expected = model.construct(SEED, case.arguments)
+    checks: list[Check] = []
+    try:
+        with open_candidate() as candidate:
+            checks += check_state(candidate.construct(SEED, case.arguments), expected)
+            if all(check.passed for check in checks):
+                if case.traced.layer is not None and case.full.layer is not None:
+                    precision = resolve(case.full.layer.problem, wanted, device=device)
+                    checks += _layer(case, case.traced.layer, candidate, expected, precision, device)
+                else:
+                    checks += _model(case, model, candidate, wanted)
+    except CandidateFailed as failure:
+        checks.append(Check("runs", False, reason=str(failure)))
+    return Verdict(tuple(checks))
+
+
+def _layer(
+    case: Case,
+    layer: OneLayer,
+    candidate: Side,
+    state: dict[str, Tensor],
+    precision: Precision,
+    device: torch.device,
+) -> list[Check]:
+    """The rules of `check_layer`, and rule 2 on the model file's own inputs and first weights."""
+    problem = layer.problem
+    changed: set[str] = set()
+    seeds = itertools.count(SEED)
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+        given = {**state, layer.weight: weight}
+        if layer.bias is not None and bias is not None:
+            given[layer.bias] = bias
+        output_bytes = x.shape[0] * math.prod(problem.output_shape[1:]) * problem.layer.item_bytes
+        # Another seed each time: one layer has nothing random in it.
+        outcome = candidate.forward([x], given, seed=next(seeds), output_bytes=output_bytes)
+        changed.update(outcome.changed)
+        return outcome.outputs
+
+    own = Operands(case.inputs(SEED)[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
+    with arithmetic(precision):
+        expected = conv_transpose(*own, problem)
+    got = call(*own)
+    form = same_form(got, expected)
+    if not form.passed:
+        return [form]
+    comparison = Comparison(Tolerance.of(problem.layer, precision))
+    comparison.add(got, expected, own, problem)
+    verdict = check_layer(
+        call,
+        problem,
+        "tf32" if precision == "tf32" else "fp32",
+        device=device,
+        draw_count=_LAYER_DRAWS if case.thorough else 1,
+        awkward=case.thorough,
+        awkward_batch=_AWKWARD_BATCH,
+        reach="phases",
+    )
+    checks = [every_element(comparison, "own inputs"), *verdict.checks]
+    return [_unchanged(changed) if check.name == "inputs unchanged" else check for check in checks]
+
+
+def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Check]:
+    """The rules of `whole_model`, over draws of inputs and of freshly built weights."""
+    comparisons: dict[str, OutputComparison] = {}
+    form = again = Check("", None)
+    changed: set[str] = set()
+    in_float64 = True
+    for seed in range(SEED, SEED + (_MODEL_DRAWS if case.thorough else 1)):
+        state = model.construct(seed, case.arguments)
+        inputs = case.inputs(seed)
+        mode = "fp32" if wanted == "fp32" else "plain"
+        pytorch = model.forward(inputs, state, seed=seed, mode=mode).outputs
+        size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
+        got = candidate.forward(inputs, state, seed=seed, output_bytes=size)
+        changed.update(got.changed)
+        form = same_outputs(got.outputs, pytorch)
+        if not form.passed:
+            return [form]
+        if seed == SEED:
+            second = candidate.forward(inputs, state, seed=seed, output_bytes=size)
+            again = _same_bits(got.outputs, second.outputs)
+            if (
+                not again.passed
+                and not _same_bits(pytorch, model.forward(inputs, state, seed=seed, mode=mode).outputs).passed
+            ):
+                again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
+        exact = _in_float64(model, inputs, state, seed)
+        in_float64 = in_float64 and exact is not None
+        rounded = _rounded(case, model, inputs, state, seed, wanted)
+        _add(comparisons, got.outputs, pytorch, exact, rounded)
+    checks = [form, _unchanged(changed), again]
+    for path, comparison in comparisons.items():
+        checks += comparison.checks(f" of output{path}" if path else "", case.traced.products, in_float64)
+    return checks
+
+
+def _in_float64(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int) -> Any:
+    """The outputs of a copy in float64; None where the model does not run so, because it makes tensors of its own."""
+    try:
+        return model.forward(inputs, state, seed=seed, mode="float64").outputs
+    except ModelFileError:
+        return None
+
+
+def _rounded(case: Case, model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted) -> Any:
+    """The outputs with transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
+    if wanted == "fp32":
+        return None
+    problems = enumerate(case.full.problems) if wanted == "match" else ()
+    exempt = [number for number, problem in problems if problem is not None and of_kind(problem) != "tf32"]
+    return model.forward(inputs, state, seed=seed, mode="rounded", exempt=exempt).outputs
+
+
+def _add(comparisons: dict[str, OutputComparison], got: Any, pytorch: Any, exact: Any, rounded: Any) -> None:
+    others = [dict(tensors(value)) for value in (pytorch, exact, rounded)]
+    for path, tensor in tensors(got):
+        # Counts and masks follow from floats: they may differ by as much as coarser arithmetic makes them differ.
+        dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
+        comparison = comparisons.setdefault(path, OutputComparison(dtype))
+        comparison.add(Results(tensor, others[0][path], others[1].get(path), others[2].get(path)))
+
+
+def _same_bits(first: Any, second: Any) -> Check:
+    name = "same bits twice"
+    one, other = dict(tensors(first)), dict(tensors(second))
+    if one.keys() == other.keys() and all(same_bytes(one[path], other[path]) for path in one):
+        return Check(name, True)
+    return Check(name, False, "others", "same bits", "two runs on the same inputs and weights differ")
+
+
+def _unchanged(changed: set[str]) -> Check:
+    name = "inputs unchanged"
+    if not changed:
+        return Check(name, True)
+    return Check(name, False, "changed", "unchanged", f"the call changed {', '.join(sorted(changed))}")

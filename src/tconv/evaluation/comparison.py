@@ -1,0 +1,127 @@
+"""The arithmetic of a comparison: sums of squares and worst elements over any number of draws."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.poison import looks_unwritten
+from tconv.evaluation.reference import Operands, exact
+from tconv.evaluation.tolerance import Tolerance
+from tconv.problem import Precision, Problem
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element that is furthest out, `ratio` being its difference in units of what is allowed there."""
+
+    ratio: float = 0.0
+    index: tuple[int, ...] | None = None
+    got: float = 0.0
+    expected: float = 0.0
+    allowed: float = 0.0
+
+    def describe(self) -> str:
+        """One clause: where, which values, what was allowed; empty where there was no element."""
+        if self.index is None:
+            return ""
+        return f"at {list(self.index)} got {self.got:.9g}, expected {self.expected:.9g} ± {self.allowed:.2g}"
+
+
+def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0) -> Worst:
+    """The element of `got` (N, ...) furthest from `expected`; index 0 of the batch counts as `first`."""
+    if not got.numel():
+        return Worst()
+    wide = got.double()
+    ratio = (wide - expected).abs() / allowed
+    ratio = torch.where(wide == expected, 0.0, ratio).nan_to_num(nan=math.inf, posinf=math.inf)
+    at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), got.shape))
+    place = (at[0] + first, *at[1:]) if at else at
+    return Worst(float(ratio[at]), place, float(wide[at]), float(expected[at]), float(allowed[at]))
+
+
+@dataclass
+class Comparison:
+    """A candidate's results beside float64 and beside PyTorch's, added up over draws.
+
+    The squares are sums over all elements: of differences from the float64 result (`candidate`, `baseline`,
+    `rounded` for exact arithmetic on operands rounded to TF32), of differences from that rounded arithmetic
+    (`candidate_to_rounded`, `baseline_to_rounded`), and of the float64 result itself.
+    """
+
+    tolerance: Tolerance
+    candidate: float = 0.0
+    baseline: float = 0.0
+    rounded: float = 0.0
+    candidate_to_rounded: float = 0.0
+    baseline_to_rounded: float = 0.0
+    result: float = 0.0
+    half_ulp: float = 0.0
+    beyond_bound: Worst = Worst()
+    baseline_beyond_bound: Worst = Worst()
+    beyond_pytorch: Worst = Worst()
+    unwritten: tuple[int, ...] | None = None
+
+    def add(self, got: Tensor, baseline: Tensor, operands: Operands, problem: Problem) -> None:
+        """Count in one draw: `got` and PyTorch's own `baseline`, both shaped as the output, for these operands."""
+        close = self.tolerance.close
+        size = math.sqrt(float(square(baseline)) / max(1, baseline.numel()))
+        for part in exact(operands, problem, rounded=got.dtype == torch.float32):
+            ours, theirs = got[part.samples], baseline[part.samples]
+            first = part.samples.start
+            bound = self.tolerance.bound(part.result, part.magnitude)
+            self._find_unwritten(ours, part.result, first)
+            self.beyond_bound = further(self.beyond_bound, worst(ours, part.result, bound, first=first))
+            theirs_beyond = worst(theirs, part.result, bound, first=first)
+            self.baseline_beyond_bound = further(self.baseline_beyond_bound, theirs_beyond)
+            beside = close * theirs.double().abs() + close * max(1.0, size)
+            self.beyond_pytorch = further(self.beyond_pytorch, worst(ours, theirs.double(), beside, first=first))
+            self.candidate += square(ours - part.result)
+            self.baseline += square(theirs - part.result)
+            self.result += square(part.result)
+            self.half_ulp += square(bound - self.tolerance.factor * part.magnitude)
+            if part.rounded is not None:
+                self.rounded += square(part.rounded - part.result)
+                self.candidate_to_rounded += square(ours - part.rounded)
+                self.baseline_to_rounded += square(theirs - part.rounded)
+
+    def _find_unwritten(self, got: Tensor, result: Tensor, first: int) -> None:
+        holes = looks_unwritten(got) & (result.abs() < torch.finfo(got.dtype).max)
+        if self.unwritten is None and bool(holes.any()):
+            index = [int(i) for i in holes.nonzero()[0]]
+            self.unwritten = (index[0] + first, *index[1:])
+
+    def relative(self, square: float) -> float:
+        """The norm that belongs to a sum of squares, relative to the float64 result's."""
+        if self.result == 0.0:
+            return 0.0 if square == 0.0 else math.inf
+        return math.sqrt(square / self.result)
+
+    @property
+    def candidate_ran(self) -> Precision:
+        """The arithmetic that the candidate's results come from."""
+        return self._ran(self.candidate, self.candidate_to_rounded)
+
+    @property
+    def baseline_ran(self) -> Precision:
+        """The arithmetic that PyTorch's results come from."""
+        return self._ran(self.baseline, self.baseline_to_rounded)
+
+    def _ran(self, to_exact: float, to_rounded: float) -> Precision:
+        if self.tolerance.dtype != torch.float32:
+            return self.tolerance.precision
+        # A result that is simply wrong is further from both than they are from each other.
+        return "tf32" if to_rounded < min(to_exact, self.rounded) else "fp32"
+
+
+def square(tensor: Tensor) -> float:
+    """Sum of squares in float64."""
+    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64)) ** 2
+
+
+def further(one: Worst, other: Worst) -> Worst:
+    """The one that is further out."""
+    return other if other.ratio > one.ratio else one

@@ -1,0 +1,72 @@
+"""Fresh inputs and weights of one problem, and awkward ones."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.reference import Operands
+from tconv.problem import Problem
+
+
+def draw(problem: Problem, device: torch.device, seed: int) -> Operands:
+    """Normal inputs, and normal weights so scaled that outputs are of order one; the same for the same seed."""
+    layer = problem.layer
+    dtype = getattr(torch, layer.dtype)
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        drawn_as = torch.float64 if dtype == torch.float64 else torch.float32
+        return torch.randn(shape, generator=generator, device=device, dtype=drawn_as)
+
+    x = normal(*problem.input_shape)
+    weight = normal(*layer.weight_shape) / math.sqrt(layer.products_per_output)
+    bias = normal(layer.out_channels) if layer.bias else None
+    return Operands(x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def scaled(operands: Operands, exponent: int) -> Operands:
+    """Input and bias times 2**exponent, which every operation of the layer should follow exactly."""
+    factor = 2.0**exponent
+    return Operands(operands.x * factor, operands.weight, None if operands.bias is None else operands.bias * factor)
+
+
+def without_bias(operands: Operands) -> Operands:
+    """The bias set to zero, where there is one."""
+    return operands._replace(bias=None if operands.bias is None else torch.zeros_like(operands.bias))
+
+
+def zeros(operands: Operands) -> Operands:
+    """An input of zeros."""
+    return operands._replace(x=torch.zeros_like(operands.x))
+
+
+def one_hot(operands: Operands) -> Operands:
+    """An input of zeros but for a one at the first element of the first sample and at the last of the last."""
+    x = torch.zeros_like(operands.x)
+    x.view(-1)[:1] = 1
+    x.view(-1)[-1:] = 1
+    return operands._replace(x=x)
+
+
+def non_contiguous(operands: Operands) -> Operands:
+    """The same values with the axes stored in reversed order."""
+    return Operands(_reversed_storage(operands.x), _reversed_storage(operands.weight), operands.bias)
+
+
+def offset_storage(operands: Operands) -> Operands:
+    """The same values, each tensor starting one element into its storage: no longer aligned for vector loads."""
+    bias = None if operands.bias is None else _shifted(operands.bias)
+    return Operands(_shifted(operands.x), _shifted(operands.weight), bias)
+
+
+def _reversed_storage(tensor: Tensor) -> Tensor:
+    order = tuple(reversed(range(tensor.dim())))
+    return tensor.permute(order).contiguous().permute(order)
+
+
+def _shifted(tensor: Tensor) -> Tensor:
+    storage = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+    return storage[1:].view(tensor.shape).copy_(tensor)

@@ -1,0 +1,138 @@
+"""Model files: Python with a class `Model`, `get_inputs()` and, where Model takes arguments, `get_init_inputs()`.
+
+Such a file is somebody's program. It is loaded in a worker process only, and whatever goes wrong in it becomes a
+`ModelFileError` of one line. The time limit is the worker's.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tconv.errors import Trouble
+
+#: Packages whose name on PyPI is not that of the module.
+_PACKAGE_OF = {"cv2": "opencv-python", "PIL": "pillow", "skimage": "scikit-image", "yaml": "pyyaml"}
+_MESSAGE_LENGTH = 300
+
+
+class ModelFileError(Trouble):
+    """Something is wrong in a model file. One line: what, where in the file, and what to do."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model file that was run.
+
+    Args:
+        namespace: its module.
+        model_class: the class that was asked for, `Model` or `ModelNew`.
+        init_args, init_kwargs: what `get_init_inputs()` returned; empty where there is none.
+        get_inputs: the file's own, None where there is none.
+    """
+
+    path: Path
+    namespace: ModuleType
+    model_class: Callable[..., Any]
+    init_args: tuple[Any, ...] = ()
+    init_kwargs: dict[str, Any] = field(default_factory=dict)
+    get_inputs: Callable[[], Any] | None = None
+
+    def construct(self, seed: int, *args: Any, **kwargs: Any) -> Any:
+        """The module, built with these arguments after seeding every generator."""
+        seed_everything(seed)
+        with blamed(self.path, f"{self.model_class.__name__}(...)"):
+            return self.model_class(*args, **kwargs)
+
+    def make_inputs(self, seed: int) -> list[Any]:
+        """What `get_inputs()` returns after seeding every generator: at least one value, as a list."""
+        if self.get_inputs is None:
+            raise ModelFileError(f"{self.path.name} has no get_inputs(): add one that returns a list of tensors")
+        seed_everything(seed)
+        with blamed(self.path, "get_inputs()"):
+            inputs = self.get_inputs()
+        if not isinstance(inputs, (list, tuple)) or not inputs:
+            found = "nothing" if inputs is None or inputs in ([], ()) else f"a {type(inputs).__name__}"
+            raise ModelFileError(f"get_inputs() in {self.path.name} returns {found}: return a list of tensors, as [x]")
+        return list(inputs)
+
+
+def load(path: str | Path, class_name: str = "Model") -> LoadedModel:
+    """Run a model file and find its parts. For use in a worker process.
+
+    Raises:
+        ModelFileError: no such file, not Python, it raises, it imports what is not installed, it has no such class.
+    """
+    path = Path(path).resolve()
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    module = ModuleType(f"tconv_model_{path.stem}")
+    module.__file__ = str(path)
+    # Dataclasses and pickling look a class's module up; imports of files beside this one work as in a script.
+    sys.modules[module.__name__] = module
+    sys.path.insert(0, str(path.parent))
+    with blamed(path, "the file"):
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    model_class = getattr(module, class_name, None)
+    if not isinstance(model_class, type):
+        raise ModelFileError(f"{path.name} has no class {class_name}: define one, a torch.nn.Module")
+    args, kwargs = _init_inputs(path, module)
+    return LoadedModel(path, module, model_class, args, kwargs, getattr(module, "get_inputs", None))
+
+
+def _init_inputs(path: Path, module: ModuleType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the constructor; `get_init_inputs` returns ``[a, b]``, or ``[[a, b], {"name": value}]``."""
+    get_init_inputs = getattr(module, "get_init_inputs", None)
+    if get_init_inputs is None:
+        return (), {}
+    with blamed(path, "get_init_inputs()"):
+        found = get_init_inputs()
+    if not isinstance(found, (list, tuple)):
+        kind = type(found).__name__
+        raise ModelFileError(f"get_init_inputs() in {path.name} returns {kind}: return a list of Model's arguments")
+    if len(found) == 2 and isinstance(found[0], (list, tuple)) and isinstance(found[1], dict):
+        return tuple(found[0]), dict(found[1])
+    return tuple(found), {}
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch's generators, on every device, and Python's."""
+    import torch
+
+    torch.manual_seed(seed)
+    random.seed(seed)
+
+
+@contextmanager
+def blamed(path: Path, doing: str) -> Iterator[None]:
+    """Turn whatever is raised within into a `ModelFileError` that names the last line of `path` it came through."""
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except BaseException as error:
+        raise ModelFileError(_explain(error, path, doing)) from error
+
+
+def _explain(error: BaseException, path: Path, doing: str) -> str:
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return f"{path.name} line {error.lineno}: {error.msg}: the file is not valid Python {version}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        module = error.name.partition(".")[0]
+        package = _PACKAGE_OF.get(module, module)
+        return f"{path.name} imports {error.name}, which is not installed: pip install {package}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    where = f"{path.name} line {lines[-1]}" if lines else path.name
+    message = " ".join(str(error).split())[:_MESSAGE_LENGTH]
+    what = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{where}: {what} (in {doing})"

@@ -1,0 +1,100 @@
+"""Which arithmetic PyTorch itself runs on a float32 layer, and so which one a candidate may use.
+
+With TF32 allowed, as it is by default, cuDNN picks for every problem an engine that rounds the operands to TF32 or
+one that does not. On a GPU this is measured; without one it follows from the kind of the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from tconv.evaluation.awkward import Run
+from tconv.evaluation.comparison import Comparison
+from tconv.evaluation.draws import draw
+from tconv.evaluation.reference import Operands, conv_transpose
+from tconv.evaluation.tolerance import Tolerance
+from tconv.problem import Precision, Problem
+
+#: What a user may ask for.
+Wanted = Literal["match", "tf32", "fp32"]
+
+#: Up to this many output channels of a 1-D or 2-D layer, cuDNN had no TF32 engine.
+_FEW_CHANNELS = 3
+#: A map of at most this many points on every axis is tiny.
+_TINY_AXIS = 4
+
+
+def resolve(
+    problem: Problem, wanted: Wanted, *, device: torch.device, seed: int = 0, baseline: Run | None = None
+) -> Precision:
+    """The arithmetic that a candidate may use: the wanted one for float32 layers, the layer's own for others.
+
+    "match" means what PyTorch does on this problem: measured on a GPU, by the kind of the layer without one.
+    """
+    if problem.layer.dtype != "float32":
+        return problem.layer.precision
+    if wanted != "match":
+        return wanted
+    if device.type == "cuda":
+        return measured(problem, device=device, seed=seed, baseline=baseline)
+    return of_kind(problem)
+
+
+def allows_tf32() -> bool:
+    """Whether PyTorch may run float32 convolutions in TF32, by the flags of this process.
+
+    The newer flag counts where it is there: reading the older one raises once the newer one is set.
+    """
+    newer = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    return torch.backends.cudnn.allow_tf32 if newer is None else newer == "tf32"
+
+
+@contextmanager
+def arithmetic(precision: Precision) -> Iterator[None]:
+    """For "fp32", PyTorch's float32 convolutions run without TF32 within the block; else they run as they do.
+
+    PyTorch's error is a yardstick for those who were asked for fp32 only if it ran fp32 itself.
+    """
+    if precision != "fp32":
+        yield
+        return
+    conv = getattr(torch.backends.cudnn, "conv", None)
+    newer = getattr(conv, "fp32_precision", None) is not None
+    owner, name, strict = (conv, "fp32_precision", "ieee") if newer else (torch.backends.cudnn, "allow_tf32", False)
+    before = getattr(owner, name)
+    setattr(owner, name, strict)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def of_kind(problem: Problem) -> Precision:
+    """What PyTorch does on float32 layers of this kind, as measured on one NVIDIA H200 with cuDNN 9.19.
+
+    fp32 for groups, for few output channels in one or two dimensions, and for tiny maps in a batch; else tf32.
+    """
+    layer = problem.layer
+    few_channels = layer.spatial_dims < 3 and layer.out_channels <= _FEW_CHANNELS
+    tiny_maps = problem.batch > 1 and max(problem.input_size) <= _TINY_AXIS
+    return "fp32" if layer.groups > 1 or few_channels or tiny_maps else "tf32"
+
+
+def measured(problem: Problem, *, device: torch.device, seed: int = 0, baseline: Run | None = None) -> Precision:
+    """What PyTorch does on this very problem, under the flags in force.
+
+    The full batch is run, since cuDNN picks another engine for another batch; its first sample is compared with
+    float64 results on the operands as they are and rounded to TF32. `baseline` is PyTorch's side, by default its
+    own operator.
+    """
+    operands = draw(problem, device, seed)
+    result = conv_transpose(*operands, problem) if baseline is None else baseline(operands)
+    sample = result[:1]
+    comparison = Comparison(Tolerance.of(problem.layer, "fp32"))
+    comparison.add(sample, sample, Operands(operands.x[:1], operands.weight, operands.bias), replace(problem, batch=1))
+    return comparison.baseline_ran

@@ -1,0 +1,127 @@
+"""Which convolutions a forward pass runs, seen where PyTorch dispatches its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tconv.evaluation.reference import rounded_tf32
+from tconv.problem import DTYPE_OF, Layer, Precision, Problem, Triple
+
+_aten = torch.ops.aten
+#: Operators that give another view of a tensor or prepare a call, and compute nothing.
+_NO_WORK = {_aten.detach.default, _aten.alias.default, _aten.view.default, _aten._unsafe_view.default}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """One call of a convolution, with the tensors themselves.
+
+    Args:
+        problem: for a transposed one of a dtype that has a precision here, else None.
+        multiply_adds: products of an input element with a weight that it computes.
+    """
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    result: Tensor
+    problem: Problem | None
+    multiply_adds: int
+
+    def to_dict(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
+        """JSON-able, without the tensors: weight and bias by their names in `state`, None for other tensors."""
+        names = {id(tensor): name for name, tensor in state.items()}
+        return {
+            "problem": None if self.problem is None else asdict(self.problem),
+            "multiply_adds": self.multiply_adds,
+            "outputs": self.result.numel(),
+            "weight": names.get(id(self.weight)),
+            "bias": names.get(id(self.bias)),
+        }
+
+
+def problem_from_dict(fields: Mapping[str, Any]) -> Problem:
+    """The problem of `Convolution.to_dict`, also after a passage through JSON."""
+
+    def tupled(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+    return Problem(**{**tupled(fields), "layer": Layer(**tupled(fields["layer"]))})
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, notes every convolution and counts the other operators that compute something."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.convolutions: list[Convolution] = []
+        self.others = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is _aten.convolution.default:
+            self.convolutions.append(_convolution(args, result))
+        elif func not in _NO_WORK:
+            self.others += 1
+        return result
+
+
+class RoundedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, transposed float32 convolutions take operands rounded to TF32.
+
+    Those whose number, counted over all convolutions, is in `exempt` do not.
+    """
+
+    def __init__(self, exempt: Sequence[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._exempt = set(exempt)
+        self._count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is _aten.convolution.default:
+            transposed = args[6]
+            if transposed and self._count not in self._exempt and args[0].dtype == torch.float32:
+                args = (rounded_tf32(args[0]), rounded_tf32(args[1]), *args[2:])
+            self._count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _convolution(args: tuple[Any, ...], result: Tensor) -> Convolution:
+    x, weight, bias, stride, padding, dilation, transposed, output_padding, groups = args
+    # Every element of the transposed one's input, or of the other's output, meets one column of the weight.
+    products = (x if transposed else result).numel() * (weight.numel() // max(1, weight.shape[0]))
+    problem = None
+    precision = _precision(x.dtype)
+    if transposed and precision is not None and x.dim() == weight.dim():
+        layer = Layer(
+            x.dim() - 2,
+            x.shape[1],
+            weight.shape[1] * groups,
+            _three(weight.shape[2:], 1),
+            _three(stride, 1),
+            _three(padding, 0),
+            _three(dilation, 1),
+            groups,
+            bias is not None,
+            precision,
+        )
+        problem = Problem(layer, x.shape[0], _three(x.shape[2:], 1), _three(output_padding, 0))
+    return Convolution(x, weight, bias, result, problem, products)
+
+
+def _precision(dtype: torch.dtype) -> Precision | None:
+    for precision, name in DTYPE_OF.items():
+        if getattr(torch, name) == dtype:
+            return precision
+    return None
+
+
+def _three(values: Sequence[int], fill: int) -> Triple:
+    depth, height, width = (*[fill] * (3 - len(values)), *map(int, values))
+    return depth, height, width

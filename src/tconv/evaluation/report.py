@@ -1,0 +1,70 @@
+"""What judging a candidate file gives, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tconv.evaluation.verdict import Timing, Verdict
+
+
+@dataclass(frozen=True)
+class Variation:
+    """The verdict with some constructor arguments changed."""
+
+    changes: dict[str, Any]
+    verdict: Verdict
+
+    @property
+    def name(self) -> str:
+        """The changed arguments as a call has them: ``stride=2, bias=True``."""
+        return ", ".join(f"{name}={value}" for name, value in self.changes.items())
+
+
+@dataclass(frozen=True)
+class Report:
+    """The judgement of one candidate file.
+
+    Args:
+        device: where it ran, "cuda" or "cpu".
+        precision: the arithmetic asked for: "match", "tf32" or "fp32".
+        verdict: with the model file's own arguments.
+        variations: with others, where those were asked for.
+        not_checked: one line for each thing that this machine could not check.
+        timing: None where it was not asked for, or the candidate is not equal.
+    """
+
+    model: str
+    candidate: str
+    device: str
+    precision: str
+    verdict: Verdict
+    variations: tuple[Variation, ...] = ()
+    not_checked: tuple[str, ...] = ()
+    timing: Timing | None = None
+
+    @property
+    def equal(self) -> bool:
+        """True when the candidate is equal with its own arguments and with all others that were tried."""
+        return self.verdict.equal and all(variation.verdict.equal for variation in self.variations)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Every failed check in one line, those of other arguments with these."""
+        others = (f"with {v.name}: {reason}" for v in self.variations for reason in v.verdict.reasons)
+        return (*self.verdict.reasons, *others)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "model": self.model,
+            "candidate": self.candidate,
+            "device": self.device,
+            "precision": self.precision,
+            "equal": self.equal,
+            "reasons": list(self.reasons),
+            "verdict": self.verdict.to_dict(),
+            "variations": [{"changes": v.changes, "verdict": v.verdict.to_dict()} for v in self.variations],
+            "not_checked": list(self.not_checked),
+            "timing": None if self.timing is None else self.timing.to_dict(),
+        }

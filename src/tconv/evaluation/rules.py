@@ -1,0 +1,141 @@
+"""Rules 1 to 4 as functions: form, repeatability, the bound per element, the pooled error, closeness to PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.comparison import Comparison
+from tconv.evaluation.reference import Operands
+from tconv.evaluation.tolerance import POOLED_SLACK
+from tconv.evaluation.verdict import Check
+
+
+def same_form(got: object, expected: Tensor, *, strides: bool = True) -> Check:
+    """Rule 1: shape, dtype, device and (with `strides`) memory format are those of PyTorch's result."""
+    name = "shape, dtype, memory format"
+    if not isinstance(got, Tensor):
+        kind = type(got).__name__
+        return Check(name, False, kind, "Tensor", f"got {kind}, PyTorch returns a tensor")
+    for what, ours, theirs in (
+        ("shape", tuple(got.shape), tuple(expected.shape)),
+        ("dtype", got.dtype, expected.dtype),
+        ("device", got.device, expected.device),
+        ("memory format (strides)", _strides(got), _strides(expected) if strides else _strides(got)),
+    ):
+        if ours != theirs:
+            return Check(name, False, str(ours), str(theirs), f"{what} is {ours}, PyTorch's is {theirs}")
+    return Check(name, True, str(tuple(got.shape)), str(tuple(expected.shape)))
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides that matter: those of axes longer than one, of a tensor with elements."""
+    if not tensor.numel():
+        return ()
+    return tuple(stride for stride, length in zip(tensor.stride(), tensor.shape, strict=True) if length > 1)
+
+
+def unchanged(before: Operands, after: Operands) -> Check:
+    """Rule 1: a call changes neither its input nor weight and bias."""
+    name = "inputs unchanged"
+    for what, old, new in zip(Operands._fields, before, after, strict=True):
+        if old is not None and new is not None and not same_bytes(old, new):
+            return Check(name, False, "changed", "unchanged", f"the call changed its {what}")
+    return Check(name, True)
+
+
+def same_bits(first: Tensor, second: Tensor) -> Check:
+    """Rule 1: a second run on the same tensors gives the same bits."""
+    name = "same bits twice"
+    if first.shape != second.shape or first.dtype != second.dtype:
+        shapes = f"{tuple(first.shape)} {first.dtype}, then {tuple(second.shape)} {second.dtype}"
+        return Check(name, False, shapes, "same bits", f"the second run returned another form: {shapes}")
+    if same_bytes(first, second):
+        return Check(name, True)
+    index = first_difference(first, second)
+    values = f"{float(first[index]):.9g}, then {float(second[index]):.9g}"
+    return Check(name, False, values, "same bits", f"two runs on the same tensors differ at {list(index)}: {values}")
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Equal shape, dtype and bits, wherever the elements lie in storage."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(*(tensor.contiguous().flatten().view(torch.uint8) for tensor in (one, other)))
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Equal shape, dtype and values; NaN equals NaN, and zeros of either sign each other."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def first_difference(one: Tensor, other: Tensor) -> tuple[int, ...]:
+    """Index of the first element that differs in value; of the first element of all when only signs of zero do."""
+    places = ((one != other) & ~(one.isnan() & other.isnan())).nonzero()
+    return tuple(int(i) for i in places[0]) if len(places) else (0,) * one.dim()
+
+
+def all_written(comparison: Comparison) -> Check:
+    """Rule 1: no element still holds what the memory held before, or is not finite where it should be."""
+    name = "every element written"
+    if comparison.unwritten is None:
+        return Check(name, True)
+    reason = f"the element at {list(comparison.unwritten)} was not written, or is not finite"
+    return Check(name, False, "missing", "written", reason)
+
+
+def every_element(comparison: Comparison, name: str = "every element") -> Check:
+    """Rule 2: every element within (c*epsilon + u) times its magnitude, plus the rounding of the output.
+
+    Not required where PyTorch's own result is further out, as on CPUs that sum up in a 16-bit type. `got` and
+    `allowed` are the difference from float64 and its bound, at the worst element.
+    """
+    worst, theirs = comparison.beyond_bound, comparison.baseline_beyond_bound
+    passed: bool | None = worst.ratio <= 1
+    reason = f"{worst.describe()}; {worst.ratio:.3g} of what {comparison.tolerance.precision} is allowed"
+    if not passed and worst.ratio <= theirs.ratio:
+        passed = None
+        reason = f"not required: PyTorch's own result is outside, {theirs.ratio:.3g} of the bound; {reason}"
+    return Check(
+        name, passed, abs(worst.got - worst.expected), worst.allowed, reason if worst.index is not None else ""
+    )
+
+
+def pooled(comparison: Comparison) -> Check:
+    """Rule 3: the error's norm over all draws, relative to the result's."""
+    tolerance = comparison.tolerance
+    theirs = comparison.relative(comparison.baseline)
+    allowances = {
+        "1.25 × PyTorch's": POOLED_SLACK * theirs,
+        "of any summation order": tolerance.pooled_floor,
+        "of the output's rounding": comparison.relative(comparison.half_ulp),
+    }
+    if tolerance.precision == "tf32":
+        allowances["1.25 × that of rounded operands"] = POOLED_SLACK * comparison.relative(comparison.rounded)
+    return within("pooled error", comparison.relative(comparison.candidate), theirs, allowances)
+
+
+def within(name: str, got: float, theirs: float, allowances: Mapping[str, float]) -> Check:
+    """A relative error beside PyTorch's, to be no larger than the most generous of the allowances, named by origin."""
+    origin = max(allowances, key=allowances.__getitem__)
+    allowed = allowances[origin]
+    reason = f"relative error {got:.3g}, PyTorch's {theirs:.3g}; allowed {allowed:.3g}, {origin}"
+    return Check(name, got <= allowed, got, allowed, reason)
+
+
+def close_to_pytorch(comparison: Comparison) -> Check:
+    """Rule 4: allclose to PyTorch's own result, required where both ran the same arithmetic.
+
+    `got` and `allowed` are the difference from PyTorch and its bound, at the worst element.
+    """
+    worst = comparison.beyond_pytorch
+    ours, theirs = comparison.candidate_ran, comparison.baseline_ran
+    passed = worst.ratio <= 1 if ours == theirs else None
+    reason = worst.describe()
+    if passed is None:
+        reason = f"not comparable: the candidate ran {ours}, PyTorch {theirs}; {reason}"
+    return Check("close to PyTorch", passed, abs(worst.got - worst.expected), worst.allowed, reason)

@@ -1,0 +1,201 @@
+"""A model file inside its worker process: what the judge asks of `Model` and, in another process, of `ModelNew`."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tconv.evaluation.exchange import Exchange, Tree, Unportable, tensors
+from tconv.evaluation.model_file import ModelFileError, blamed, load, seed_everything
+from tconv.evaluation.poison import poisoned
+from tconv.evaluation.precision import allows_tf32, arithmetic
+from tconv.evaluation.recording import Recorder, RoundedConvolutions
+from tconv.evaluation.rules import same_bytes
+from tconv.evaluation.source_scan import written_by_tconv
+from tconv.evaluation.without_cuda import CudaMeansCpu
+
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def preload() -> None:
+    """Import what every subject needs; for the process that they are forked from.
+
+    It starts neither CUDA nor a thread: no fork would survive those.
+    """
+    # The first operator under a recorder imports a good second's worth of torch.
+    with Recorder():
+        torch.empty(0)
+
+
+class Subject:
+    """A loaded model file, the module built from it and the last inputs. Values pass through an `Exchange`.
+
+    Args:
+        path: the file.
+        class_name: "Model" or "ModelNew".
+        device: "cuda" or "cpu"; on the CPU, "cuda" in the file means the CPU.
+        directory, side: of the exchange.
+    """
+
+    def __init__(self, path: str, class_name: str, device: str, directory: str, side: str) -> None:
+        self._device = torch.device(device)
+        self._exchange = Exchange(directory, side)
+        self._stack = ExitStack()
+        if self._device.type == "cpu":
+            self._stack.enter_context(CudaMeansCpu())
+        self._file = load(path, class_name)
+        if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
+            importlib.import_module("tconv.codegen.emulated").install(self._file.namespace)
+        self._module: Any = None
+        self._example: list[Any] = []
+        self._example_seed: int | None = None
+
+    def signature(self) -> Tree:
+        """The constructor's parameters by name, with the values of `get_init_inputs()` and the defaults.
+
+        Empty where the constructor takes arguments that no keyword can give.
+        """
+        args, kwargs = self._file.init_args, self._file.init_kwargs
+        signature = inspect.signature(self._file.model_class)
+        with blamed(self._file.path, f"{self._file.model_class.__name__}(...)"):
+            bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        named = all(parameter.kind in _BY_KEYWORD for parameter in signature.parameters.values())
+        return self._write(dict(bound.arguments) if named else {}, "an argument of the constructor")
+
+    def allows_tf32(self) -> bool:
+        """Whether the file, now that it was run, leaves TF32 allowed in float32 convolutions."""
+        return allows_tf32()
+
+    def arguments(self) -> Tree:
+        """What `get_init_inputs()` returned: positional and keyword arguments."""
+        return self._write([self._file.init_args, self._file.init_kwargs], "get_init_inputs()")
+
+    def construct(self, seed: int, arguments: Tree) -> Tree:
+        """Build the module; return its state_dict as seeded."""
+        args, kwargs = self._exchange.read(arguments)
+        module = self._file.construct(seed, *args, **kwargs)
+        if not isinstance(module, nn.Module):
+            name = self._file.model_class.__name__
+            raise ModelFileError(f"{name} in {self._file.path.name} is not a torch.nn.Module: derive it from that")
+        self._module = module.to(self._device)
+        return self._write(dict(self._module.state_dict()), "the state_dict")
+
+    def example(self, seed: int) -> list[list[int] | None]:
+        """Make inputs and keep them for `trace`; returns their shapes, None for what is no tensor."""
+        self._make(seed)
+        return [list(value.shape) if isinstance(value, Tensor) else None for value in self._example]
+
+    def inputs(self, seed: int, shapes: list[list[int] | None] | None = None) -> Tree:
+        """What `get_inputs()` returns after seeding; tensors cut down to `shapes` where those are given."""
+        self._make(seed)
+        inputs = self._example
+        if shapes is not None:
+            inputs = [_cut(value, shape) for value, shape in zip(inputs, shapes, strict=True)]
+        return self._write(inputs, "get_inputs()")
+
+    def _make(self, seed: int) -> None:
+        """Make inputs and keep them; they can be gigabytes, so the same seed makes them once."""
+        if seed != self._example_seed:
+            self._example, self._example_seed = [], None
+            self._example, self._example_seed = self._file.make_inputs(seed), seed
+
+    def forward(
+        self,
+        inputs: Tree,
+        state: Tree = None,
+        *,
+        seed: int = 0,
+        mode: str = "plain",
+        exempt: Sequence[int] = (),
+        output_bytes: int = 0,
+    ) -> dict[str, Any]:
+        """Run the module, without gradients, on the inputs; its state first set where `state` is given.
+
+        `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
+        convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
+        poisoned before. Returns the outputs and the names of inputs and parameters that the call changed.
+        """
+        values = self._exchange.read(inputs, self._device)
+        module = self._module
+        if state is not None:
+            module.load_state_dict(self._exchange.read(state, self._device))
+        if mode == "float64":
+            module = copy.deepcopy(module).double()
+            values = _map(values, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+        watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
+        before = [tensor.clone() for _, tensor in watched]
+        seed_everything(seed)
+        scope = RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32")
+        with torch.no_grad(), scope, poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
+            outputs = module(*values)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+        changed = [name for (name, now), then in zip(watched, before, strict=True) if not same_bytes(now, then)]
+        if not any(True for _ in tensors(outputs)):
+            kind = type(outputs).__name__
+            raise ModelFileError(f"forward in {self._file.path.name} returns {kind}, no tensor: return a tensor")
+        return {"outputs": self._write(outputs, "the output"), "changed": changed}
+
+    def trace(self, inputs: Tree = None, shapes: list[list[int] | None] | None = None) -> dict[str, Any]:
+        """Which convolutions one forward pass runs on the inputs, those of `example` where none are given.
+
+        With `shapes`, the inputs only give dtypes and the pass computes nothing (meta tensors). Returns
+        ``convolutions`` and ``whole``: whether the model is one transposed convolution of its only input and nothing
+        else.
+        """
+        values = self._example if inputs is None else self._exchange.read(inputs, self._device)
+        state: dict[str, Tensor] = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        if shapes is None:
+            # A copy, since a model may change its inputs.
+            values = _map(values, lambda tensor: tensor.to(self._device, copy=True))
+        else:
+            values = [_like(value, shape) for value, shape in zip(values, shapes, strict=True)]
+            state = {name: tensor.to("meta") for name, tensor in state.items()}
+        recorder = Recorder()
+        with torch.no_grad(), recorder, blamed(self._file.path, "forward"):
+            outputs = torch.func.functional_call(self._module, state, tuple(values))
+        calls = recorder.convolutions
+        described = [call.to_dict(state) for call in calls]
+        whole = len(calls) == 1 and len(values) == 1 and not recorder.others
+        whole = whole and values[0] is calls[0].x and outputs is calls[0].result and calls[0].problem is not None
+        whole = whole and described[0]["weight"] is not None
+        whole = whole and (calls[0].bias is None) == (described[0]["bias"] is None)
+        return {"convolutions": described, "whole": whole}
+
+    def _write(self, value: Any, what: str) -> Tree:
+        try:
+            return self._exchange.write(value)
+        except Unportable as error:
+            allowed = "use tensors, numbers, strings and containers of them"
+            raise ModelFileError(f"{what} in {self._file.path.name} has {error}: {allowed}") from None
+
+
+def _map(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: _map(item, change) for key, item in value.items()}
+    return value
+
+
+def _cut(value: Any, shape: list[int] | None) -> Any:
+    if shape is None:
+        return value
+    return value[tuple(slice(length) for length in shape)].contiguous()
+
+
+def _like(value: Any, shape: list[int] | None) -> Any:
+    if shape is None:
+        return value
+    return torch.empty(shape, dtype=value.dtype, device="meta")

@@ -1,0 +1,77 @@
+"""How far a result may be from the float64 one: the constants of the rules and the bound per element."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tconv.problem import Layer, Precision
+
+#: Rounding errors of a summation, in units of epsilon times the sum of magnitudes. Sequential fp32 comes to 4.7.
+SUMMATION = 8.0
+#: A tensor core truncates its accumulator; it gets one more unit for this many products.
+PRODUCTS_PER_UNIT = 32
+#: Two operands, each rounded to 11 significant bits.
+TF32_OPERANDS = 2 * 2.0**-11
+#: How much worse than PyTorch, or than exact arithmetic on rounded operands, a pooled error may be.
+POOLED_SLACK = 1.25
+#: The pooled error of a sane summation, in units of sqrt(products) times epsilon. Sequential fp32 comes to 0.30.
+POOLED_SUMMATION = 0.5
+#: Relative and absolute tolerance beside PyTorch's own result, by precision.
+CLOSE: dict[Precision, float] = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 1e-2, "bf16": 1e-2, "fp64": 1e-10}
+
+_TENSOR_CORES: tuple[Precision, ...] = ("tf32", "fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What one arithmetic is allowed on one layer.
+
+    Args:
+        precision: the arithmetic that the candidate may use.
+        dtype: of the output.
+        products: the most products that one output sums up (K).
+        epsilon: unit roundoff of the accumulation.
+    """
+
+    precision: Precision
+    dtype: torch.dtype
+    products: int
+    epsilon: float
+
+    @classmethod
+    def of(cls, layer: Layer, precision: Precision) -> Tolerance:
+        """The tolerance of `precision` on `layer`, whose own precision gives the type of the output."""
+        epsilon = 2.0**-53 if precision == "fp64" else 2.0**-24
+        return cls(precision, getattr(torch, layer.dtype), layer.products_per_output, epsilon)
+
+    @property
+    def factor(self) -> float:
+        """The allowed error of an element in units of its magnitude, the rounding of the output aside."""
+        units = SUMMATION + (self.products / PRODUCTS_PER_UNIT if self.precision in _TENSOR_CORES else 0.0)
+        return units * self.epsilon + (TF32_OPERANDS if self.precision == "tf32" else 0.0)
+
+    def bound(self, result: Tensor, magnitude: Tensor) -> Tensor:
+        """The allowed error of every element, float64, shaped as `result`."""
+        return self.factor * magnitude + half_ulp(result, self.dtype)
+
+    @property
+    def pooled_floor(self) -> float:
+        """A relative error that any summation order may have."""
+        return POOLED_SUMMATION * math.sqrt(self.products) * self.epsilon
+
+    @property
+    def close(self) -> float:
+        """Relative and absolute tolerance beside PyTorch's own result."""
+        return CLOSE[self.precision]
+
+
+def half_ulp(result: Tensor, dtype: torch.dtype) -> Tensor:
+    """Half the distance between neighbouring numbers of `dtype` at each (float64) element of `result`."""
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(result).exponent.double() - 1
+    unit = torch.where(result == 0, 0.0, torch.exp2(exponent) * info.eps)
+    return unit.clamp_min(info.tiny * info.eps) / 2

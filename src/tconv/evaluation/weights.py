@@ -1,0 +1,48 @@
+"""Whether `ModelNew` has the parameters and buffers of `Model`, and draws the same ones from the same seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from tconv.evaluation.rules import first_difference, same_values
+from tconv.evaluation.verdict import Check
+
+
+def check_state(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[Check, ...]:
+    """Compare two state_dicts of modules that were built after the same seeding: layout first, then values."""
+    layout = Check("parameters and buffers", True, f"{len(got)} of them")
+    problem = _names(got, expected) or _shapes(got, expected)
+    if problem:
+        return (Check(layout.name, False, reason=problem),)
+    return layout, _values(got, expected)
+
+
+def _names(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    missing = sorted(expected.keys() - got.keys())
+    added = sorted(got.keys() - expected.keys())
+    parts = [f"ModelNew lacks {', '.join(missing)}"] * bool(missing) + [f"Model lacks {', '.join(added)}"] * bool(added)
+    return "; ".join(parts) + ("; a state_dict of one must load into the other" if parts else "")
+
+
+def _shapes(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    for name, theirs in expected.items():
+        ours = got[name]
+        if ours.shape != theirs.shape:
+            return f"{name} has shape {tuple(ours.shape)}, in Model it has {tuple(theirs.shape)}"
+        if ours.dtype != theirs.dtype:
+            return f"{name} is {ours.dtype}, in Model it is {theirs.dtype}"
+    return ""
+
+
+def _values(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Check:
+    name = "weights from the same seed"
+    for key, theirs in expected.items():
+        ours = got[key]
+        if not same_values(ours, theirs):
+            index = first_difference(ours, theirs)
+            values = f"{ours[index].item():.6g} instead of {theirs[index].item():.6g}"
+            reason = f"weights drawn otherwise: after the same seed {key} differs at {list(index)}: {values}"
+            return Check(name, False, values, "the same", reason)
+    return Check(name, True)

@@ -1,0 +1,162 @@
+"""The rules for models of more than one layer: outputs beside float64 and beside PyTorch's own.
+
+An element of such an output has no sum of magnitudes to bound its error by; what PyTorch's own arithmetic makes of
+the model takes that place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.comparison import Worst, further, square, worst
+from tconv.evaluation.rules import same_form, within
+from tconv.evaluation.tolerance import CLOSE, POOLED_SLACK, POOLED_SUMMATION, half_ulp
+from tconv.evaluation.verdict import Check
+from tconv.problem import DTYPE_OF, Precision
+
+#: An element may be this many times as far from float64 as the worst element of what it is measured by.
+_WORST_ELEMENTS = 2.0
+#: A candidate whose pooled error is more than this many times PyTorch's runs a coarser arithmetic.
+_COARSER = 2.0
+
+
+@dataclass(frozen=True)
+class Results:
+    """One output of one draw: the candidate's, PyTorch's, and what is known of the true one.
+
+    Args:
+        exact: the model in float64; None where it does not run in float64.
+        rounded: the model with transposed convolutions on operands rounded to TF32; None where that is not allowed.
+    """
+
+    got: Tensor
+    pytorch: Tensor
+    exact: Tensor | None
+    rounded: Tensor | None
+
+
+@dataclass
+class OutputComparison:
+    """One output of a model, added up over draws. The squares are sums of squared differences from float64."""
+
+    dtype: torch.dtype
+    candidate: float = 0.0
+    pytorch: float = 0.0
+    rounded: float = 0.0
+    exact: float = 0.0
+    half_ulp: float = 0.0
+    from_exact: Worst = field(default_factory=Worst)
+    from_pytorch: Worst = field(default_factory=Worst)
+    not_finite: tuple[int, ...] | None = None
+
+    def add(self, results: Results) -> None:
+        """Count in one draw; all tensors have the same shape."""
+        got, pytorch = results.got.double(), results.pytorch.double()
+        holes = (~got.isfinite() & pytorch.isfinite()).nonzero()
+        if self.not_finite is None and len(holes):
+            self.not_finite = tuple(int(i) for i in holes[0])
+        exact = pytorch if results.exact is None else results.exact.double()
+        rounded = exact if results.rounded is None else results.rounded.double()
+        size = math.sqrt(square(exact) / max(1, exact.numel()))
+        close = self.close * exact.abs() + self.close * max(1.0, size)
+        theirs, coarsest = (_WORST_ELEMENTS * _largest(value - exact) for value in (pytorch, rounded))
+        self.from_exact = further(self.from_exact, worst(got, exact, close + max(theirs, coarsest)))
+        self.from_pytorch = further(self.from_pytorch, worst(got, pytorch, close + theirs))
+        self.candidate += square(got - exact)
+        self.pytorch += square(pytorch - exact)
+        self.rounded += square(rounded - exact)
+        self.exact += square(exact)
+        self.half_ulp += square(half_ulp(exact, self.dtype))
+
+    @property
+    def close(self) -> float:
+        """Relative and absolute tolerance for outputs of this dtype."""
+        return CLOSE[_precision_of(self.dtype)]
+
+    @property
+    def coarser(self) -> bool:
+        """Whether the candidate used the leave to run TF32 where PyTorch, on this device, did not."""
+        return self.rounded > 0 and self.candidate > _COARSER**2 * self.pytorch
+
+    def checks(self, where: str, products: int, in_float64: bool) -> list[Check]:
+        """The verdict on this output; `where` names it, `products` is what one of its elements sums up."""
+        finite = self.not_finite is None
+        reason = "" if finite else f"the element at {list(self.not_finite or ())} is not finite, PyTorch's is"
+        checks = [Check(f"every element finite{where}", finite, reason=reason)]
+        if in_float64:
+            checks.append(_element(f"every element{where}", self.from_exact))
+            checks.append(self._pooled(f"pooled error{where}", products))
+        else:
+            reason = "not checked: Model does not run in float64"
+            checks += [Check(f"{name}{where}", None, reason=reason) for name in ("every element", "pooled error")]
+        beside = _element(f"close to PyTorch{where}", self.from_pytorch)
+        if in_float64 and self.coarser:
+            reason = f"not comparable: a coarser arithmetic than PyTorch's here, as TF32 may be; {beside.reason}"
+            beside = replace(beside, passed=None, reason=reason)
+        return [*checks, beside]
+
+    def _pooled(self, name: str, products: int) -> Check:
+        epsilon = 2.0**-53 if self.dtype == torch.float64 else 2.0**-24
+        theirs = self._relative(self.pytorch)
+        allowances = {
+            "1.25 × PyTorch's": POOLED_SLACK * theirs,
+            "1.25 × that of rounded operands": POOLED_SLACK * self._relative(self.rounded),
+            "of any summation order": POOLED_SUMMATION * math.sqrt(products) * epsilon,
+            "of the output's rounding": self._relative(self.half_ulp),
+        }
+        return within(name, self._relative(self.candidate), theirs, allowances)
+
+    def _relative(self, total: float) -> float:
+        if self.exact == 0.0:
+            return 0.0 if total == 0.0 else math.inf
+        return math.sqrt(total / self.exact)
+
+
+def _largest(difference: Tensor) -> float:
+    return float(difference.abs().max()) if difference.numel() else 0.0
+
+
+def _element(name: str, found: Worst) -> Check:
+    return Check(name, found.ratio <= 1, abs(found.got - found.expected), found.allowed, found.describe())
+
+
+def _precision_of(dtype: torch.dtype) -> Precision:
+    return next((name for name, torch_name in DTYPE_OF.items() if getattr(torch, torch_name) == dtype), "fp32")
+
+
+def same_outputs(got: object, expected: object, path: str = "") -> Check:
+    """The same containers with tensors of the same shape, dtype and memory format; what is no tensor is equal."""
+    name = "shape, dtype, memory format"
+    place = f"output{path}"
+
+    def differs(ours: str, theirs: str) -> Check:
+        return Check(name, False, ours, theirs, f"{place} is {ours}, Model's is {theirs}")
+
+    pairs: list[tuple[str, object, object]]
+    if isinstance(expected, Tensor):
+        form = same_form(got, expected)
+        return form if form.passed else replace(form, reason=f"{place}: {form.reason}" if path else form.reason)
+    if isinstance(expected, (list, tuple)):
+        if not isinstance(got, (list, tuple)) or len(got) != len(expected):
+            return differs(_form(got), _form(expected))
+        pairs = [(f"[{i}]", ours, theirs) for i, (ours, theirs) in enumerate(zip(got, expected, strict=True))]
+    elif isinstance(expected, dict):
+        if not isinstance(got, dict) or got.keys() != expected.keys():
+            return differs(_form(got), _form(expected))
+        pairs = [(f"[{key!r}]", got[key], theirs) for key, theirs in expected.items()]
+    else:
+        return Check(name, True) if got == expected else differs(repr(got), repr(expected))
+    parts = (same_outputs(ours, theirs, path + step) for step, ours, theirs in pairs)
+    return next((part for part in parts if not part.passed), Check(name, True))
+
+
+def _form(value: object) -> str:
+    if isinstance(value, dict):
+        return f"a dict with {', '.join(map(repr, value))}"
+    if isinstance(value, (list, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,124 @@
+"""The other end of `worker`: a process that imports torch once, and the processes that it forks, one for each job.
+
+The first, which runs nobody's code, waits on a socket for requests to fork. A forked process holds one object, the
+target, and calls its methods as the other end asks; it ends when that end hangs up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+#: The longest request to fork, in bytes; it carries a few paths.
+_REQUEST_BYTES = 1 << 16
+
+
+def main(control_fd: int) -> None:
+    """Serve requests to fork until the other end hangs up, then end every process that is left."""
+    control = socket.socket(fileno=control_fd)
+    importlib.import_module("tconv.evaluation.subject").preload()
+    control.sendall(b"ready\n")
+    children: set[int] = set()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 1)
+        if not message:
+            break
+        request = json.loads(message)
+        if "wait" in request:
+            children.discard(request["wait"])
+            _, status = os.waitpid(request["wait"], 0)
+            answer = os.waitstatus_to_exitcode(status)
+        else:
+            answer = os.fork()
+            if answer == 0:
+                control.close()
+                _become_worker(socket.socket(fileno=descriptors[0]), request)
+            children.add(answer)
+            os.close(descriptors[0])
+        control.sendall(f"{answer}\n".encode())
+    for child in children:
+        end_group(child)
+    # Nothing is left to do; torch's own shutdown takes a second.
+    os._exit(0)
+
+
+def end_group(leader: int) -> None:
+    """End a forked process and all that it started."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _become_worker(conversation: socket.socket, request: dict[str, Any]) -> None:
+    """Serve one target in this, freshly forked, process. Does not return."""
+    status = 1
+    try:
+        os.setsid()
+        conversation.set_inheritable(False)
+        _redirect(request["log"])
+        if request["memory_bytes"] is not None:
+            _limit_memory(request["memory_bytes"])
+        _converse(conversation)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Exit handlers belong to the process that was forked.
+        os._exit(status)
+
+
+def _limit_memory(more: int) -> None:
+    """Let this process map so many bytes more than it has; torch itself maps up to ten gigabytes of libraries."""
+    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as counts:
+        more += int(counts.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (more, more))
+
+
+def _redirect(log: str) -> None:
+    """stdout and stderr into a file, stdin from nowhere."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(old, new)
+
+
+def _converse(conversation: socket.socket) -> None:
+    target: Any = None
+    with conversation.makefile("rwb") as stream:
+        for line in stream:
+            request = json.loads(line)
+            try:
+                if "target" in request:
+                    module, _, name = request["target"].partition(":")
+                    target = getattr(importlib.import_module(module), name)(**request["arguments"])
+                    answer: dict[str, Any] = {"value": None}
+                else:
+                    answer = {"value": getattr(target, request["method"])(**request["arguments"])}
+                encoded = json.dumps(answer)
+            except BaseException as error:
+                encoded = json.dumps(_describe(error))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            stream.write(encoded.encode() + b"\n")
+            stream.flush()
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    return {
+        "error": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

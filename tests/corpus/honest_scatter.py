@@ -1,0 +1,7 @@
+"""Inputs added into the output, tap by tap."""
+
+from scatter import Scatter
+
+
+class ModelNew(Scatter):
+    pass

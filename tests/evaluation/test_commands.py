@@ -1,0 +1,146 @@
+"""`tconv verify` and `tconv bench` as users meet them: exit codes, the last line, the report."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from tconv.cli.app import app
+from tconv.cli.verdict_table import checks_table, last_line, speed, timing_table
+from tconv.evaluation.report import Report
+from tconv.evaluation.verdict import Check, Series, Timing, Verdict
+from tconv.evaluation.worker import Workshop
+
+Writer = Callable[[str, str], Path]
+CORPUS = Path(__file__).parents[1] / "corpus"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+Run = Callable[..., tuple[int, list[str], str]]
+
+
+def in_a_process(*arguments: str | Path) -> tuple[int, list[str], str]:
+    """Exit code, lines of stdout, stderr."""
+    command = [sys.executable, "-m", "tconv", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.fixture
+def tconv(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same within this process, with the workers of the other tests."""
+    monkeypatch.setattr("tconv.evaluation.judge.Workshop", lambda: contextlib.nullcontext(workshop))
+
+    def run(*arguments: str | Path) -> tuple[int, list[str], str]:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        return result.exit_code, result.stdout.splitlines(), result.stderr
+
+    return run
+
+
+def test_an_equal_candidate(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    candidate = CORPUS / "honest_scatter.py"
+    code, out, err = in_a_process("verify", CORPUS / "plain.py", candidate, "--device=cpu", "--json", report)
+    assert (code, out[-1], err) == (0, "equal", "")
+    assert out[0] == "honest_scatter.py beside plain.py, on the CPU"
+    assert any(line.startswith("pooled error") and "PyTorch's" in line for line in out)
+    told = json.loads(report.read_text())
+    assert told["equal"] is True and told["candidate"] == "honest_scatter.py"
+    assert list(tmp_path.iterdir()) == [report]
+
+
+def test_a_wrong_candidate_with_other_arguments(tconv: Run) -> None:
+    code, out, err = tconv("verify", CORPUS / "plain.py", CORPUS / "wrong_bias_ignored.py", "--vary-arguments")
+    assert (code, err) == (1, "")
+    assert out[-1].startswith("NOT EQUAL: with bias=True: own inputs: at [")
+    assert any(line.startswith("bias=True") and "FAILED" in line for line in out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["missing.py", CORPUS / "honest_scatter.py"], "cannot read"),
+        ([CORPUS / "plain.py", "missing.py"], "cannot read"),
+        ([CORPUS / "layer.py", CORPUS / "honest_scatter.py"], "layer.py has no class Model: define one"),
+    ],
+)
+def test_trouble_is_one_line_on_stderr(tconv: Run, arguments: list[str | Path], line: str) -> None:
+    code, out, err = tconv("verify", *arguments, "--device", "cpu")
+    assert (code, out) == (2, [])
+    assert err.startswith("tconv: ") and line in err and err.count("\n") == 1
+
+
+def test_a_report_that_cannot_be_written_is_trouble_before_anything_runs(tconv: Run, tmp_path: Path) -> None:
+    code, out, err = tconv("verify", "missing.py", "missing.py", "--json", tmp_path / "no" / "r.json")
+    assert (code, out) == (2, [])
+    assert "cannot write" in err and "choose another --json" in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_bench_needs_a_gpu(tconv: Run) -> None:
+    code, out, err = tconv("bench", CORPUS / "plain.py", CORPUS / "honest_scatter.py")
+    assert (code, out) == (2, [])
+    assert err == "tconv: timing needs a GPU: `tconv verify` compares results without one\n"
+
+
+def test_ctrl_c(write: Writer) -> None:
+    model = write("model.py", (CORPUS / "model.py").read_text() + "\nprint(flush=True)\nwhile True: ...\n")
+    command = [sys.executable, "-m", "tconv", "verify", str(model), str(CORPUS / "honest_scatter.py")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
+    )
+    time.sleep(4)  # into the endless loop, or into loading torch: either must end well
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert out == "" and err.strip() == "tconv: interrupted"
+
+
+def printed(renderable: object) -> str:
+    console = Console(width=160, file=io.StringIO())
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+TIMING = Timing(
+    Series(0.25, 0.24, 0.27),
+    Series(1.7, 1.69, 1.72),
+    "by turns",
+    floor_ms=0.2,
+    host_us={"candidate": 9.5, "reference": 11.0},
+    alternatives={"channels_last": 1.2},
+)
+
+
+def test_the_last_line() -> None:
+    equal = Report("model.py", "new.py", "cuda", "match", Verdict((Check("a", True),)), timing=TIMING)
+    assert last_line(equal).plain == "equal; 6.8x faster"
+    slow = Timing(Series(5.0, 5.0, 5.0), Series(1.7, 1.69, 1.72), "by turns")
+    assert speed(slow) == "0.34x: SLOWER than PyTorch"
+    unchecked = Report("model.py", "new.py", "cpu", "match", Verdict((Check("a", None),)))
+    assert last_line(unchecked).plain == "NOT EQUAL: nothing was checked"
+
+
+def test_the_tables() -> None:
+    checks = (Check("pooled error", True, 2.9e-4, 3.6e-4, "relative error"), Check("scaling", None, reason="float16"))
+    lines = printed(checks_table(checks)).splitlines()
+    assert lines[1].split() == ["pooled", "error", "ok", "0.00029", "0.00036", "relative", "error"]
+    assert lines[2].split() == ["scaling", "not", "checked", "float16"]
+    rows = [line.split() for line in printed(timing_table(TIMING)).splitlines()]
+    assert rows[1] == ["candidate", "0.25", "0.24", "to", "0.27", "6.80", "9.5"]
+    assert rows[3] == ["PyTorch,", "channels_last", "1.2", "1.42"]
+    assert rows[4] == ["floor", "0.2", "8.50"]

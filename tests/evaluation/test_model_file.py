@@ -1,0 +1,207 @@
+"""Model files: what a good one gives, and the one line for each way in which one can be wrong."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.side import CandidateFailed, Side
+from tconv.evaluation.worker import Workshop
+
+Writer = Callable[[str, str], Path]
+
+GOOD = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, channels, kernel_size=3):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(channels, 5, kernel_size, bias=False)
+
+    def forward(self, x):
+        return self.up(x)
+
+
+def get_inputs():
+    return [torch.rand(2, 4, 6, 7)]
+
+
+def get_init_inputs():
+    return [4]
+"""
+
+
+def open_side(shop: Workshop, path: Path, timeout_s: float = 60, failure: type[Exception] = ModelFileError) -> Side:
+    return Side(
+        shop,
+        path,
+        "Model",
+        device=torch.device("cpu"),
+        timeout_s=timeout_s,
+        memory_bytes=None,
+        failure=failure,
+    )
+
+
+def run(shop: Workshop, path: Path, timeout_s: float = 60) -> torch.Tensor:
+    """Load, construct, make inputs, run: the output."""
+    with open_side(shop, path, timeout_s) as side:
+        side.construct(0, side.arguments())
+        return side.forward(side.inputs(0)).outputs
+
+
+def test_a_good_file(workshop: Workshop, write: Writer) -> None:
+    with open_side(workshop, write("model.py", GOOD)) as side:
+        assert side.arguments() == ((4,), {})
+        assert side.signature() == {"channels": 4, "kernel_size": 3}
+        state = side.construct(0, side.arguments())
+        assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {"up.weight": (4, 5, 3, 3)}
+        torch.manual_seed(0)
+        assert torch.equal(state["up.weight"], torch.nn.ConvTranspose2d(4, 5, 3, bias=False).weight)
+        assert side.example(0) == [(2, 4, 6, 7)]
+        traced = side.trace()
+        assert traced.layer is not None and traced.layer.weight == "up.weight" and traced.layer.bias is None
+        assert traced.layer.problem.layer.describe() == "2-D 4→5 k3 s1 fp32"
+        (x,) = side.inputs(0)
+        outcome = side.forward([x], state)
+        torch.testing.assert_close(outcome.outputs, torch.nn.functional.conv_transpose2d(x, state["up.weight"]))
+        assert outcome.changed == ()
+
+
+def test_the_same_seed_gives_the_same_inputs_and_another_one_others(workshop: Workshop, write: Writer) -> None:
+    with open_side(workshop, write("model.py", GOOD)) as side:
+        first, other, again = (side.inputs(seed)[0] for seed in (1, 2, 1))
+        assert torch.equal(first, again) and not torch.equal(first, other)
+        cut = side.inputs(1, [(1, 4, 3, 7)])[0]
+        assert torch.equal(cut, first[:1, :, :3])
+
+
+def test_keyword_arguments_and_no_arguments(workshop: Workshop, write: Writer) -> None:
+    with_keywords = GOOD.replace("return [4]", "return [[4], {'kernel_size': (1, 2)}]")
+    assert run(workshop, write("model.py", with_keywords)).shape == (2, 5, 6, 8)
+    without = GOOD.replace("self, channels, kernel_size=3", "self").replace("channels, 5, kernel_size", "4, 5, 3")
+    assert run(workshop, write("model.py", without.split("def get_init_inputs")[0])).shape == (2, 5, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("torch.rand(2, 4, 6, 7)", "torch.rand(2, 4, 6, 7).cuda()"),
+        ("torch.rand(2, 4, 6, 7)", "torch.rand(2, 4, 6, 7, device='cuda')"),
+        ("torch.rand(2, 4, 6, 7)", "torch.rand(2, 4, 6, 7, device=torch.device('cuda:0'), pin_memory=False)"),
+        ("torch.rand(2, 4, 6, 7)", "torch.rand(2, 4, 6, 7).pin_memory().to('cuda', non_blocking=True)"),
+        ("bias=False)", "bias=False, device='cuda').cuda().to('cuda:0').to(device=0)"),
+        ("return self.up(x)", "return self.up(x) + torch.zeros(1, device=x.device).cuda(non_blocking=True)"),
+        ("import torch.nn as nn", "import torch.nn as nn\ntorch.set_default_device('cuda')"),
+        ("return [torch", "\n    with torch.device('cuda'):\n        return [torch"),
+    ],
+)
+def test_cuda_means_the_cpu_where_there_is_no_gpu(workshop: Workshop, write: Writer, old: str, new: str) -> None:
+    assert old in GOOD
+    y = run(workshop, write("model.py", GOOD.replace(old, new)))
+    assert y.device.type == "cpu" and torch.equal(y, run(workshop, write("plain.py", GOOD)))
+
+
+BAD = {
+    "no Model": (GOOD.replace("class Model", "class Net"), "model.py has no class Model: define one"),
+    "Model no class": (GOOD + "\nModel = 3\n", "model.py has no class Model"),
+    "syntax": (GOOD.replace("self.up(x)", "self.up(x"), r"model.py line 12: .*never closed.*not valid Python"),
+    "raises": (GOOD + "\nraise RuntimeError('no luck\\ntoday')\n", "model.py line 22: RuntimeError: no luck today"),
+    "raises elsewhere": (GOOD + "\nimport json\njson.loads('{')\n", r"model.py line 23: JSONDecodeError: Expecting"),
+    "leaves": (GOOD + "\nimport sys\nsys.exit(0)\n", "model.py line 23: SystemExit: 0"),
+    "not installed": (
+        GOOD.replace("import torch\n", "import torch\nimport no_such_package.part\n", 1),
+        "model.py imports no_such_package, which is not installed: pip install no_such_package$",
+    ),
+    "pip's name": (
+        "import sys\nsys.modules['cv2'] = None\n" + GOOD.replace("import torch\n", "import torch\nimport cv2\n", 1),
+        "model.py imports cv2, which is not installed: pip install opencv-python$",
+    ),
+    "no get_inputs": (GOOD.replace("def get_inputs", "def inputs"), r"model.py has no get_inputs\(\): add one"),
+    "get_inputs gives nothing": (
+        GOOD.replace("return [torch.rand(2, 4, 6, 7)]", "torch.rand(1)"),
+        r"get_inputs\(\) in model.py returns nothing: return a list",
+    ),
+    "get_inputs gives a tensor": (
+        GOOD.replace("[torch.rand(2, 4, 6, 7)]", "torch.rand(2, 4, 6, 7)"),
+        r"get_inputs\(\) in model.py returns a Tensor: return a list",
+    ),
+    "get_inputs raises": (GOOD.replace("[torch.rand", "[1 / 0, torch.rand"), "line 16: ZeroDivisionError"),
+    "get_init_inputs": (GOOD.replace("return [4]", "return 4"), r"get_init_inputs\(\) in model.py returns int: return"),
+    "constructor": (GOOD.replace("return [4]", "return [4, 3, 2]"), r"TypeError: .*positional arguments.*Model\("),
+    "no module": (
+        GOOD.replace("(nn.Module)", "").replace("super().__init__()", ""),
+        "Model in model.py is not a torch.nn",
+    ),
+    "wrong channels": (
+        GOOD.replace("torch.rand(2, 4", "torch.rand(2, 3"),
+        r"model.py line 12: RuntimeError: Given transposed=1.*to have 4 channels, but got 3 channels.*in forward",
+    ),
+    "no tensor": (GOOD.replace("return self.up(x)", "self.up(x)"), "forward in model.py returns NoneType, no tensor"),
+    "odd output": (
+        GOOD.replace("return self.up(x)", "return self.up(x), open"),
+        "the output in model.py has a value of type builtins.builtin_function_or_method: use tensors",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD.keys())
+def test_one_line_for_what_is_wrong(workshop: Workshop, write: Writer, text: str, message: str) -> None:
+    with pytest.raises(ModelFileError, match=message) as caught:
+        run(workshop, write("model.py", text))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
+
+
+def test_a_file_that_is_not_there_or_is_no_text(workshop: Workshop, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"cannot read .*missing\.py: No such file"):
+        run(workshop, tmp_path / "missing.py")
+    (tmp_path / "model.py").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ModelFileError, match=r"cannot read .*model\.py: .*utf-8"):
+        run(workshop, tmp_path / "model.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "doing"),
+    [
+        (GOOD + "\nwhile True: ...\n", "loading it"),
+        (GOOD.replace("return [torch", "\n    while True: ...\n    return [torch"), r"get_inputs\(\)"),
+        (GOOD.replace("return self.up", "\n        while True: ...\n        return self.up"), "forward"),
+    ],
+)
+def test_a_file_that_never_ends(workshop: Workshop, write: Writer, text: str, doing: str) -> None:
+    with pytest.raises(ModelFileError, match=rf"model\.py: {doing} took longer than 1 s"):
+        run(workshop, write("model.py", text), timeout_s=1)
+
+
+def test_a_process_that_goes_away_leaves_its_last_line(workshop: Workshop, write: Writer) -> None:
+    text = GOOD.replace("return self.up(x)", "print('so long', flush=True)\n        import os\n        os._exit(0)")
+    with pytest.raises(ModelFileError, match=r"model\.py: forward ended with exit code 0 in the middle; .*: so long"):
+        run(workshop, write("model.py", text))
+
+
+def test_files_beside_the_model_file_can_be_imported(workshop: Workshop, write: Writer) -> None:
+    write("parts.py", textwrap.dedent("CHANNELS = 4\n"))
+    assert run(workshop, write("model.py", "from parts import CHANNELS\n" + GOOD)).shape == (2, 5, 8, 9)
+
+
+def test_the_candidates_side_blames_the_candidate(workshop: Workshop, write: Writer) -> None:
+    path = write("model.py", GOOD.replace("return self.up(x)", "raise ValueError('mine')"))
+    with open_side(workshop, path, failure=CandidateFailed) as side:
+        side.construct(0, side.arguments())
+        with pytest.raises(CandidateFailed, match=re.escape("model.py line 12: ValueError: mine (in forward)")):
+            side.forward(side.inputs(0))
+
+
+def test_changed_inputs_and_parameters_are_noticed(workshop: Workshop, write: Writer) -> None:
+    text = GOOD.replace("return self.up(x)", "x += 1\n        self.up.weight.data[0] = 0\n        return self.up(x)")
+    with open_side(workshop, write("model.py", text)) as side:
+        side.construct(0, side.arguments())
+        assert side.forward(side.inputs(0)).changed == ("input[0]", "up.weight")

@@ -1,0 +1,110 @@
+"""What only a GPU shows: PyTorch's own precision, poisoned device memory, and the clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tconv.evaluation.equality import check_layer
+from tconv.evaluation.judge import judge
+from tconv.evaluation.precision import measured
+from tconv.evaluation.reference import conv_transpose
+from tconv.evaluation.stopwatch import CudaClock
+from tconv.evaluation.timing import cross_check, interleave, quantile
+from tconv.evaluation.worker import Workshop
+from tconv.problem import Layer, Precision, Problem
+
+pytestmark = pytest.mark.gpu
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+DENSE = Problem(Layer(2, 64, 64, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=True), 4, (1, 32, 32), (0, 1, 1))
+DEPTHWISE = Problem(Layer(2, 32, 32, (1, 4, 4), (1, 2, 2), (0, 1, 1), groups=32), 4, (1, 32, 32))
+
+
+def test_pytorch_runs_full_precision_where_tf32_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert measured(DENSE, device=torch.device("cuda")) == "fp32"
+
+
+def test_pytorch_runs_tf32_on_a_dense_layer_and_full_precision_on_a_depthwise_one() -> None:
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("TF32 came with sm_80")
+    assert measured(DENSE, device=torch.device("cuda")) == "tf32"
+    assert measured(DEPTHWISE, device=torch.device("cuda")) == "fp32"
+
+
+def test_tf32_is_refused_where_fp32_was_asked_for_though_pytorch_runs_tf32_by_default() -> None:
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("TF32 came with sm_80")
+    verdict = check_layer(lambda x, w, b: conv_transpose(x, w, b, DENSE), DENSE, "fp32", device="cuda", awkward=False)
+    assert {check.name for check in verdict.checks if check.passed is False} >= {"every element", "pooled error"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", "fp64"])
+@pytest.mark.parametrize("problem", [DENSE, DEPTHWISE])
+def test_pytorch_itself_is_equal(problem: Problem, precision: Precision) -> None:
+    problem = replace(problem, layer=replace(problem.layer, precision=precision))
+    verdict = check_layer(lambda x, w, b: conv_transpose(x, w, b, problem), problem, device="cuda", reach="phases")
+    assert verdict.equal, verdict.reasons
+
+
+@pytest.mark.parametrize("size", [1, 64, 1024])
+def test_device_memory_is_poisoned(size: int) -> None:
+    problem = Problem(Layer(2, 2, 2, (1, 1, 1)), 1, (1, size, size))
+
+    def forgetful(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = torch.empty(problem.output_shape, device="cuda")
+        y[:, :1] = conv_transpose(x, weight, bias, problem)[:, :1]
+        return y
+
+    verdict = check_layer(forgetful, problem, "tf32", device="cuda", draw_count=1, awkward=False)
+    assert verdict.check("every element written").passed is False
+    assert "[0, 1, 0, 0] was not written" in verdict.check("every element written").reason
+
+
+def test_the_clock_hides_the_host_and_counts_the_device() -> None:
+    clock = CudaClock()
+    tiny = torch.zeros(16, device="cuda")
+    # An element-wise kernel takes a few microseconds on any GPU, its launch as many on the host.
+    assert quantile(clock.device_ms(lambda: tiny.add_(1), 10), 0.5) < 0.02
+    short, long = (quantile(clock.device_ms(lambda c=c: torch.cuda._sleep(c), 5), 0.5) for c in (200_000, 2_000_000))
+    assert long / short == pytest.approx(10, rel=0.2)
+
+
+def test_every_call_starts_with_a_cold_cache() -> None:
+    """16 MiB, which fit into the L2 of a large GPU: a second read of them is faster than the first, from memory."""
+    clock = CudaClock()
+    data = torch.zeros(2**22, device="cuda")
+
+    def many() -> None:
+        for _ in range(50):
+            data.sum()
+
+    cold = quantile(clock.device_ms(lambda: data.sum(), 20), 0.5)
+    warm = quantile(clock.device_ms(many, 5), 0.5) / 50
+    assert cold > 1.15 * warm
+
+
+def test_work_on_another_stream_is_seen_by_the_cross_check() -> None:
+    clock = CudaClock()
+    side = torch.cuda.Stream()
+
+    def elsewhere() -> None:
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(5_000_000)
+
+    found = interleave(clock, {"elsewhere": elsewhere, "here": lambda: torch.cuda._sleep(5_000_000)}, rounds=2, each=5)
+    assert cross_check("here", found["here"]).passed
+    assert cross_check("elsewhere", found["elsewhere"]).passed is False
+
+
+def test_a_candidate_that_is_pytorch_itself_is_as_fast(workshop: Workshop) -> None:
+    report = judge(CORPUS / "model.py", CORPUS / "honest_functional.py", bench=True, workshop=workshop)
+    assert report.equal and report.timing is not None
+    assert report.timing.speedup == pytest.approx(1, rel=0.25)
+    assert set(report.timing.alternatives) == {"cudnn.benchmark", "channels_last"}
+    assert report.timing.settings["gradients"] == "off"

@@ -1,0 +1,108 @@
+"""Which arithmetic PyTorch runs: by kind, against 38 measured layers, and by measuring."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tconv.evaluation.precision import allows_tf32, arithmetic, measured, of_kind, resolve
+from tconv.evaluation.reference import Operands, conv_transpose, rounded_tf32
+from tconv.problem import Layer, Problem, Triple
+
+ROWS = json.loads((Path(__file__).parents[1] / "data" / "precision.json").read_text(encoding="utf-8"))
+CPU = torch.device("cpu")
+DENSE = Problem(Layer(2, 16, 8, (1, 3, 3), bias=True), 4, (1, 8, 8))
+
+
+def three(values: list[int], fill: int) -> Triple:
+    depth, height, width = (*[fill] * (3 - len(values)), *values)
+    return depth, height, width
+
+
+def problem_of(row: dict[str, Any]) -> Problem:
+    layer = Layer(
+        len(row["kernel"]),
+        row["in_channels"],
+        row["out_channels"],
+        three(row["kernel"], 1),
+        three(row["stride"], 1),
+        three(row["padding"], 0),
+        three(row["dilation"], 1),
+        row["groups"],
+        row["bias"],
+    )
+    return Problem(layer, row["batch"], three(row["spatial"], 1), three(row["output_padding"], 0))
+
+
+def test_the_rows_are_those_that_were_measured() -> None:
+    assert len(ROWS) == 38
+    assert sum(row["ran"] == "tf32" for row in ROWS) == 23
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']}: {row['layer']}")
+def test_the_rule_of_kinds_says_what_was_measured(row: dict[str, Any]) -> None:
+    assert of_kind(problem_of(row)) == row["ran"]
+
+
+def test_what_is_wanted_wins_over_what_pytorch_does() -> None:
+    assert resolve(DENSE, "match", device=CPU) == "tf32"
+    assert resolve(DENSE, "fp32", device=CPU) == "fp32"
+    few = replace(DENSE, layer=replace(DENSE.layer, out_channels=3))
+    assert resolve(few, "match", device=CPU) == "fp32"
+    assert resolve(few, "tf32", device=CPU) == "tf32"
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp64"])
+def test_other_types_have_their_own_arithmetic(precision: Any) -> None:
+    problem = replace(DENSE, layer=replace(DENSE.layer, precision=precision))
+    assert resolve(problem, "tf32", device=CPU) == precision
+
+
+def test_measuring_tells_rounded_operands_from_exact_ones() -> None:
+    def on_tensor_cores(operands: Operands) -> Tensor:
+        return conv_transpose(rounded_tf32(operands.x), rounded_tf32(operands.weight), operands.bias, DENSE)
+
+    assert measured(DENSE, device=CPU) == "fp32"
+    assert measured(DENSE, device=CPU, baseline=on_tensor_cores) == "tf32"
+
+
+def test_measuring_runs_the_full_batch_and_looks_at_its_first_sample() -> None:
+    batches = []
+
+    def by_batch(operands: Operands) -> Tensor:
+        batches.append(operands.x.shape[0])
+        y = conv_transpose(rounded_tf32(operands.x), rounded_tf32(operands.weight), operands.bias, DENSE)
+        y[1:] = 0
+        return y
+
+    assert measured(DENSE, device=CPU, baseline=by_batch) == "tf32"
+    assert batches == [4]
+
+
+def test_pytorch_runs_without_tf32_where_fp32_is_asked_for() -> None:
+    for precision, allowed in (("fp32", False), ("tf32", True), ("fp16", True)):
+        with arithmetic(precision):  # type: ignore[arg-type]
+            assert allows_tf32() is allowed
+        assert allows_tf32()
+    with pytest.raises(ValueError, match="within"), arithmetic("fp32"):
+        raise ValueError("within")
+    assert allows_tf32()
+
+
+def test_the_flags_of_pytorch_are_read_in_their_old_and_their_new_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert allows_tf32()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert not allows_tf32()
+    monkeypatch.undo()
+    if hasattr(torch.backends.cudnn, "conv"):
+        before = torch.backends.cudnn.conv.fp32_precision
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        assert not allows_tf32()
+        torch.backends.cudnn.conv.fp32_precision = before
+        assert allows_tf32()
