@@ -1,0 +1,124 @@
+"""What a written file would build and launch, cut out of it: it runs in a process of its own, as any user's file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tconv.codegen.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, decode_problem, record
+from tconv.evaluation.model_file import ModelFileError, load
+from tconv.evaluation.without_cuda import CudaMeansCpu
+from tconv.evaluation.worker import Workshop
+from tconv.problem import Problem
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One launch as the file would make it: its whole CUDA text, the kernel in it, and the launch's numbers."""
+
+    source: str
+    kernel: str
+    grid: int
+    threads: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What one forward pass of `ModelNew` does.
+
+    Args:
+        launches: how often each layer is launched, by its description.
+        remaining: transposed convolutions that are PyTorch's still.
+    """
+
+    launches: dict[str, int]
+    remaining: tuple[TracedLayer, ...]
+
+
+class WrittenFile:
+    """A file that tconv wrote, in a worker process of `workshop`. A context manager."""
+
+    def __init__(self, path: Path, workshop: Workshop, *, timeout_s: float = TIMEOUT_SECONDS) -> None:
+        self._timeout_s = timeout_s
+        self._worker = workshop.start("tconv.codegen.cut:Cutter", timeout_s=timeout_s, path=str(path))
+
+    def cuts(self, problems: Sequence[Problem]) -> list[Cut]:
+        """The launches that the file would make for these problems.
+
+        Raises:
+            ModelFileError: the file plans none for one of them.
+        """
+        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=[asdict(problem) for problem in problems])
+        return [Cut(**fields) for fields in found]
+
+    def replaced(self) -> Replaced | None:
+        """What a forward pass launches; None where the model does not run on fake tensors."""
+        found = self._worker.call("replaced", timeout_s=self._timeout_s)
+        if found is None:
+            return None
+        return Replaced(found["launches"], tuple(map(decode_layer, found["remaining"])))
+
+    def __enter__(self) -> WrittenFile:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._worker.close()
+
+
+class Cutter:
+    """The file in its process."""
+
+    def __init__(self, path: str) -> None:
+        self._stack = ExitStack()
+        self._stack.enter_context(CudaMeansCpu())  # as in `trace`
+        self._model = load(path, "ModelNew")
+        self._file: dict[str, Any] = vars(self._model.namespace)
+
+    def cuts(self, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [asdict(self._cut(decode_problem(problem))) for problem in problems]
+
+    def _cut(self, problem: Problem) -> Cut:
+        layer = problem.layer
+        used = slice(3 - layer.spatial_dims, None)
+        shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
+        options = (layer.stride[used], layer.padding[used], problem.output_padding[used])
+        dtype = getattr(torch, layer.dtype)
+        plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
+        if plan is None:
+            raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
+        source = self._file["_cuda_source"]([plan.kernel])
+        return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes)
+
+    def replaced(self) -> dict[str, Any] | None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with self._counted() as launches:
+            try:
+                with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+                    remaining = record(self._model)
+            except ModelFileError:
+                return None
+        return {"launches": launches, "remaining": [asdict(layer) for layer in remaining]}
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[Counter[str]]:
+        """While it is entered, the file counts its launches and makes none."""
+        launches: Counter[str] = Counter()
+        stand_ins = {
+            "_build": lambda kernels, device: None,
+            "_launch": lambda plan, *tensors: launches.update([plan.kernel.layer.describe()]),
+        }
+        before = {name: self._file[name] for name in stand_ins}
+        self._file.update(stand_ins)
+        try:
+            yield launches
+        finally:
+            self._file.update(before)

@@ -1,0 +1,123 @@
+"""Pieces of tconv's own modules as text for a generated file, so that both follow one rule.
+
+A piece is a function or constant with everything of its module that it uses. It loses what Python 3.8 does not
+understand, annotations above all, and its names gain an underscore, since other names in the file are the user's.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import ModuleType
+
+#: Words that checkers of generated files look for in the raw text: a comment with one of them stays behind.
+_UNWELCOME = re.compile(r"\b(try|except|pass)\b")
+
+Definition = ast.FunctionDef | ast.Assign | ast.AnnAssign
+
+
+def excerpt(module: ModuleType, wanted: Sequence[str], renamed: Mapping[str, str]) -> str:
+    """The definitions `wanted` of `module` and those that they use, in the order of the module.
+
+    Args:
+        module: read as text; only functions and constants can be wanted.
+        renamed: what the names that the module imports are called in the generated file.
+
+    Raises:
+        KeyError: a wanted name is not defined in the module.
+    """
+    source = inspect.getsource(module)
+    definitions = dict(_definitions(ast.parse(source)))
+    chosen: dict[str, Definition] = {}
+    waiting = list(wanted)
+    while waiting:
+        name = waiting.pop()
+        if name not in chosen:
+            chosen[name] = definitions[name]
+            waiting += [used for used in _names_in_body(chosen[name]) if used in definitions]
+    names = {name: name if name.startswith("_") else f"_{name}" for name in chosen} | dict(renamed)
+    text = ""
+    for name, node in definitions.items():
+        if name in chosen:
+            text += ("\n\n" if isinstance(node, ast.FunctionDef) else "") + _piece(source, node, names)
+    return text.lstrip("\n")
+
+
+def methods(module: ModuleType, class_name: str, wanted: Collection[str], renamed: Mapping[str, str]) -> str:
+    """Those methods of a class that are `wanted`, and those that they use. Words that are no method do not matter."""
+    source = inspect.getsource(module)
+    found = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    functions = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+    chosen: set[str] = set()
+    waiting = [name for name in functions if name in wanted]
+    while waiting:
+        name = waiting.pop()
+        if name not in chosen:
+            chosen.add(name)
+            attributes = (child for child in ast.walk(functions[name]) if isinstance(child, ast.Attribute))
+            waiting += [child.attr for child in attributes if child.attr in functions]
+    names = {name: name for name in functions} | dict(renamed)
+    return "\n".join(_piece(source, functions[name], names) for name in functions if name in chosen)
+
+
+def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            yield node.targets[0].id, node
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            yield node.target.id, node
+
+
+def _names_in_body(node: Definition) -> Iterator[str]:
+    for part in node.body if isinstance(node, ast.FunctionDef) else [node.value]:
+        if part is not None:
+            yield from (child.id for child in ast.walk(part) if isinstance(child, ast.Name))
+
+
+def _piece(source: str, node: Definition, names: Mapping[str, str]) -> str:
+    """The text of one definition with its decorators and the comments right above it."""
+    lines = source.encode().splitlines(keepends=True)
+    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]) - 1
+    above = first
+    while above and lines[above - 1].startswith(b"#"):
+        above -= 1
+    if not _UNWELCOME.search(b"".join(lines[above:first]).decode()):
+        first = above
+    text = [bytearray(line) for line in lines[first : node.end_lineno]]
+    for line, start, end, new in sorted(_edits(node, names), reverse=True):
+        text[line - 1 - first][start:end] = new.encode()
+    return b"".join(text).decode().replace("#: ", "# ")
+
+
+def _edits(node: Definition, names: Mapping[str, str]) -> Iterator[tuple[int, int, int, str]]:
+    """(line, start column, end column, new text); no edit spans lines."""
+    gone: set[ast.AST] = set()
+    for child in ast.walk(node):
+        for start, last in _needless(child):
+            yield last.lineno, start, last.end_col_offset or start, ""
+            gone.update(ast.walk(last))
+    if isinstance(node, ast.FunctionDef):
+        start = node.col_offset + len("def ")
+        yield node.lineno, start, start + len(node.name), names[node.name]
+    for child in ast.walk(node):
+        # Positions inside an f-string are right from Python 3.12 on only: what is renamed must not stand in one.
+        if isinstance(child, ast.Name) and child not in gone and names.get(child.id, child.id) != child.id:
+            yield child.lineno, child.col_offset, child.col_offset + len(child.id), names[child.id]
+
+
+def _needless(node: ast.AST) -> Iterator[tuple[int, ast.expr]]:
+    """What Python 3.8 does not understand: the start column of each piece, and the expression that ends it."""
+    if isinstance(node, ast.arg) and node.annotation is not None:
+        yield node.col_offset + len(node.arg), node.annotation
+    elif isinstance(node, ast.FunctionDef) and node.returns is not None:
+        yield node.returns.col_offset - len(" -> "), node.returns
+    elif isinstance(node, ast.AnnAssign):
+        yield node.target.end_col_offset or 0, node.annotation
+    elif isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg == "strict":
+                yield (node.args[-1].end_col_offset or 0), keyword.value

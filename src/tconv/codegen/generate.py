@@ -1,0 +1,192 @@
+"""From a model file's text and its plans to the text of the generated file."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tconv import problem
+from tconv.codegen.excerpt import excerpt, methods
+from tconv.codegen.headers import kernels_text
+from tconv.codegen.rewrite import MARKER, Rewritten
+from tconv.evaluation.model_file import ModelFileError
+from tconv.kernels import source as kernel_source
+from tconv.planner import DirectTile, Gpu, Kernel, Plan
+from tconv.planner import direct as planner_direct
+from tconv.problem import Layer, Triple
+from tconv.version import __version__
+
+_MARK = "# ---- copied from here on\n"
+_AXIS_PLACE = "    # (what the rules ask of it)\n"
+_BLANK = "\r\n"
+_RULES_PLACE = "# (the planner's rules)\n"
+#: Of the planner's `direct`: what the file needs of it.
+_RULES = ("direct_tile", "shared_bytes", "block_positions", "launch_direct")
+_RENAMED = {"DirectTile": "_Tile", "Plan": "_Plan", "Unplannable": "ValueError"}
+#: Of an axis: what runtime.py itself asks.
+_OF_AXES = ("positions", "output_size")
+#: Of a layer: what runtime.py has itself.
+_NOT_OF_LAYERS = {"axes"}
+_LINE = "# " + "-" * 118 + "\n"
+
+
+@dataclass(frozen=True)
+class PlannedLayer:
+    """A transposed convolution of the model and how it is computed.
+
+    Args:
+        name: the module's qualified name, or where the function is called.
+        plan: what was planned for the sizes of ``get_inputs()``.
+        count: how often a forward pass runs it.
+        called: it is a call of a function, not a module.
+        line: of the model file, for a call that stands there.
+        left: it stays PyTorch's, for this reason.
+    """
+
+    name: str
+    plan: Plan
+    count: int = 1
+    called: bool = False
+    line: int | None = None
+    left: bool = False
+    reason: str = ""
+
+
+def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float32: str = "match") -> str:
+    """The text of the file. The same arguments give the same bytes.
+
+    Args:
+        source: the user's file, rewritten.
+        layers: every transposed convolution that one forward of the model runs.
+        gpu: what was planned for.
+        float32: the precision that was asked for: ``"match"``, ``"tf32"`` or ``"fp32"``.
+
+    Raises:
+        ModelFileError: the user's file uses a name that the generated part needs.
+    """
+    _check_names(source)
+    planned = [layer for layer in layers if not layer.left]
+    fields = " ".join(field.name for field in dataclasses.fields(DirectTile))
+    rules = excerpt(planner_direct, _RULES, _RENAMED)
+    configuration = excerpt(kernel_source, ["instance"], {"asdict": "_asdict"})
+    asked = set(re.findall(r"\w+", rules + configuration))
+    runtime = _filled(
+        {
+            '_KERNELS = r""\n': f'_KERNELS = r"""\n{kernels_text(_families(planned), configuration)}"""\n',
+            '_Tile = namedtuple("_Tile", ())\n': f'_Tile = namedtuple(\n    "_Tile",\n    "{fields}",\n)\n',
+            "_RECORDED = {}\n": _recorded(planned),
+            "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.kernel.layer) for p in planned if p.called]),
+            "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
+            '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
+            "_GPU = _Gpu(multiprocessors=1)\n": f"_GPU = _Gpu(multiprocessors={gpu.multiprocessors})\n",
+            _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}, {}),
+            _place("    # ", "what a layer knows of itself"): methods(problem, "Layer", asked - _NOT_OF_LAYERS, {}),
+            _place("# ", "the planner's rules"): rules,
+            _place("# ", "the configuration of a kernel as CUDA text"): configuration,
+        }
+    )
+    prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
+    return f"{_header(layers)}\n{prologue}{runtime}\n\n{_LINE}# The model file\n{_LINE}\n{source.body.lstrip(_BLANK)}"
+
+
+@cache
+def runtime_text() -> str:
+    """The part that every generated file shares, with its places still empty."""
+    text = Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
+    return text.partition(_MARK)[2].lstrip("\n")
+
+
+def _place(indent: str, words: str) -> str:
+    return f"{indent}({words})\n"
+
+
+def _filled(values: Mapping[str, str]) -> str:
+    runtime = runtime_text()
+    for place, value in values.items():
+        if runtime.count(place) != 1:
+            raise ValueError(f"runtime.py has the place {place!r} {runtime.count(place)} times; it needs it once")
+        runtime = runtime.replace(place, value)
+    return runtime
+
+
+@cache
+def _runtime_names() -> dict[str, bool]:
+    """The module-level names of the shared part; True for those that an import binds."""
+    names: dict[str, bool] = {}
+    for node in ast.parse(runtime_text()).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names.update({alias.asname or alias.name: True for alias in node.names})
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names[node.name] = False
+        elif isinstance(node, ast.Assign | ast.For):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names.update({n.id: False for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)})
+    return names
+
+
+def _check_names(source: Rewritten) -> None:
+    """The user's part must not rebind what the generated part uses; importing the same module is no harm."""
+    for name, imported in _runtime_names().items():
+        if name in source.module_names and not (imported and source.module_names[name] == _import_of(name)):
+            raise ModelFileError(f"the model file binds the name {name}, which the generated file needs; rename it")
+
+
+def _import_of(name: str) -> str:
+    return {"nn": "torch.nn", "namedtuple": "collections.namedtuple"}.get(name, name)
+
+
+def _families(layers: Sequence[PlannedLayer]) -> list[str]:
+    return sorted({layer.plan.kernel.family for layer in layers} or {"direct"})
+
+
+def _header(layers: Sequence[PlannedLayer]) -> str:
+    rows = [(layer.name, layer.plan.kernel.layer.describe(), plan_words(layer.plan, layer.left)) for layer in layers]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    lines = [
+        f"{MARKER} {__version__}",
+        "#",
+        "# ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.",
+        "# torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.",
+        "#",
+    ]
+    lines += [f"#   {name:{widths[0]}}  {problem:{widths[1]}}  {plan}" for name, problem, plan in rows]
+    return "\n".join(lines) + "\n"
+
+
+def plan_words(plan: Plan, left: bool = False) -> str:
+    """A plan in few words."""
+    if left:
+        return "left to PyTorch"
+    kernel = plan.kernel
+    return f"{kernel.family}: {plan.grid} blocks of {kernel.threads}, {plan.shared_bytes} bytes of shared memory"
+
+
+def _recorded(layers: Sequence[PlannedLayer]) -> str:
+    """The tile of each compiled layer."""
+    tiles = {layer.plan.kernel.layer: layer.plan.kernel for layer in layers}
+    entries = [f"    {_layer(layer)}: {_tile(kernel)},\n" for layer, kernel in tiles.items()]
+    return "_RECORDED = {\n" + "".join(entries) + "}\n" if entries else "_RECORDED = {}\n"
+
+
+def _layer(layer: Layer) -> str:
+    def triple(values: Triple) -> str:
+        return "({}, {}, {})".format(*values)
+
+    axes = ", ".join(map(triple, (layer.kernel, layer.stride, layer.padding, layer.dilation)))
+    channels = f"{layer.spatial_dims}, {layer.in_channels}, {layer.out_channels}"
+    return f'_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, "{layer.precision}")'
+
+
+def _tile(kernel: Kernel) -> str:
+    return "_Tile(" + ", ".join(str(value) for value in vars(kernel.tile).values()) + ")"
+
+
+def _tuple_of(name: str, items: Sequence[str]) -> str:
+    if not items:
+        return f"{name} = ()\n"
+    return f"{name} = (\n" + "".join(f"    {item},\n" for item in dict.fromkeys(items)) + ")\n"

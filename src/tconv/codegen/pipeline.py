@@ -1,0 +1,111 @@
+"""From a model file to the text of the generated file: trace, choose precisions, plan, rewrite, generate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tconv.codegen.generate import PlannedLayer, generate
+from tconv.codegen.rewrite import rewrite
+from tconv.codegen.trace import Trace, TracedLayer
+from tconv.errors import Trouble
+from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.precision import Wanted
+from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct
+from tconv.planner.direct import launch_direct
+from tconv.problem import Layer, Precision, Problem
+
+#: The arithmetic of a problem, as `tconv.evaluation.precision.resolve` tells it.
+Resolve = Callable[[Problem, Wanted], Precision]
+
+_OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The text of a generated file, and what is in it."""
+
+    text: str
+    layers: tuple[PlannedLayer, ...]
+
+
+def plan_layers(trace: Trace, model: Path, gpu: Gpu, wanted: Wanted, resolve: Resolve) -> tuple[PlannedLayer, ...]:
+    """The plans of every transposed convolution, each with the precision it is to run in.
+
+    Raises:
+        ModelFileError: the model has none that can be replaced.
+        Trouble: one is larger than a launch can be.
+    """
+    if wanted == "match" and not trace.tf32:
+        wanted = "fp32"
+    layers = tuple(_plan_each(trace.layers, _precisions(trace.layers, wanted, resolve), gpu))
+    if not layers:
+        raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
+    if all(layer.left for layer in layers):
+        raise ModelFileError(f"{model.name}: nothing can be replaced: {layers[0].name} is {layers[0].reason}")
+    return layers
+
+
+def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, trace: Trace, wanted: Wanted) -> Generated:
+    """The generated file for these plans; what they leave to PyTorch stays there."""
+    source = read_source(model)
+    keep = [layer.line for layer in layers if layer.left and layer.line is not None]
+    rewritten = rewrite(source, model.name, keep)
+    float32 = "fp32" if wanted == "match" and not trace.tf32 else wanted
+    return Generated(generate(rewritten, tuple(layers), gpu, float32), tuple(layers))
+
+
+def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:
+    """The same layers, those of the given names left to PyTorch."""
+    return tuple(replace(layer, left=True, reason=reason) if layer.name in names else layer for layer in layers)
+
+
+def read_source(model: Path) -> str:
+    """The text of a model file with its line ends as they are.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    try:
+        return model.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ModelFileError(f"cannot read {model}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ModelFileError(f"{model} is not UTF-8: save it as UTF-8") from None
+
+
+def _precisions(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve) -> dict[Layer, Precision]:
+    """One precision for each layer: where sizes disagree, the finer one."""
+    found: dict[Layer, Precision] = {}
+    for layer in layers:
+        compiled = layer.problem.layer
+        if found.get(compiled) != "fp32":
+            found[compiled] = resolve(layer.problem, wanted)
+    return found
+
+
+def _plan_each(
+    layers: Sequence[TracedLayer], precisions: Mapping[Layer, Precision], gpu: Gpu
+) -> Iterator[PlannedLayer]:
+    """Every layer with its plan; those that are compiled alike share the kernel of the one with the most work."""
+    problems = [
+        replace(traced.problem, layer=replace(traced.problem.layer, precision=precisions[traced.problem.layer]))
+        for traced in layers
+    ]
+    kernels: dict[Layer, Kernel] = {}
+    for traced, problem in sorted(zip(layers, problems, strict=True), key=lambda pair: pair[1].multiply_adds):
+        kernels[problem.layer] = _plan(traced.name, problem, gpu).kernel
+    for traced, problem in zip(layers, problems, strict=True):
+        own = _plan(traced.name, problem, gpu)
+        shared = replace(kernels[problem.layer], wide_index=own.kernel.wide_index)
+        plan = own if own.kernel == shared else launch_direct(problem, shared, gpu, own.reasons)
+        reason = _OUT_OF_REACH if traced.elsewhere else ""
+        yield PlannedLayer(traced.name, plan, traced.count, traced.called, traced.line, traced.elsewhere, reason)
+
+
+def _plan(name: str, problem: Problem, gpu: Gpu) -> Plan:
+    try:
+        return plan_direct(problem, gpu)
+    except Unplannable as refusal:
+        raise Trouble(f"{name}: {refusal}; make the inputs of get_inputs() smaller") from None

@@ -1,0 +1,160 @@
+"""The whole job of `tconv optimize`, without a word on the terminal: trace, generate, check, time, write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from tconv.codegen.check import LayerCheck, check_layers
+from tconv.codegen.cut import WrittenFile
+from tconv.codegen.generate import PlannedLayer
+from tconv.codegen.outcome import Outcome, Request
+from tconv.codegen.output import check_output, draft
+from tconv.codegen.pipeline import build, leave, plan_layers
+from tconv.codegen.trace import Trace, trace
+from tconv.errors import Trouble
+from tconv.evaluation import judge as judging
+from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.precision import Wanted, resolve
+from tconv.evaluation.report import Report
+from tconv.evaluation.worker import WorkerFailed, Workshop
+from tconv.planner import Gpu, floor_seconds
+from tconv.problem import Precision, Problem
+
+#: What NVRTC compiles for on a machine without a GPU.
+DEFAULT_ARCHS = ("sm_80", "sm_90a")
+_NOT_FASTER = "slower than PyTorch here"
+_OWN_FORWARD = "computed by a class that does not call torch's forward"
+
+
+def optimize(request: Request, say: Callable[[str], None] = lambda step: None) -> Outcome:
+    """Write the generated file, unless its kernels turn out wrong.
+
+    Args:
+        say: is told in a few words what begins.
+
+    Raises:
+        Trouble: of the model file, the output's place or this machine.
+    """
+    check_output(request.output, request.model, request.force)
+    if request.only_faster and not (torch.cuda.is_available() and request.bench):
+        raise Trouble("--only-faster compares times: it needs a GPU, and no --no-bench")
+    if not torch.cuda.is_available() and shutil.which("g++") is None:
+        raise Trouble("g++ not found: without a GPU the kernels run in the emulator, which takes it: apt install g++")
+    with Workshop() as workshop:
+        try:
+            return _Job(request, workshop, say).run()
+        except WorkerFailed as failure:
+            raise ModelFileError(f"{request.model.name} {failure}: it was loaded and run once on its inputs") from None
+
+
+@dataclass
+class _Job:
+    request: Request
+    workshop: Workshop
+    say: Callable[[str], None]
+    on_gpu: bool = field(default_factory=torch.cuda.is_available)
+
+    def run(self) -> Outcome:
+        request, model = self.request, self.request.model
+        self.say(f"tracing {model.name}")
+        found = trace(model, timeout_s=request.timeout_s, workshop=self.workshop)
+        gpu = self._gpu()
+        self.say("planning")
+        layers = plan_layers(found, model, gpu, request.precision, self._resolve)
+        outcome = self._attempt(found, gpu, layers, takes_slower=not request.only_faster)
+        if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
+            return outcome
+        layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
+        return self._attempt(found, gpu, layers, takes_slower=True)
+
+    def _attempt(self, found: Trace, gpu: Gpu, layers: Sequence[PlannedLayer], takes_slower: bool) -> Outcome:
+        """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
+        request = self.request
+        text = build(request.model, layers, gpu, found, request.precision).text
+        with draft(request.output, text) as written:
+            with WrittenFile(written.path, self.workshop, timeout_s=request.timeout_s) as file:
+                out_of_reach = self._out_of_reach(file, layers)
+                if out_of_reach:
+                    return self._attempt(found, gpu, leave(layers, out_of_reach, _OWN_FORWARD), takes_slower)
+                checks = self._check(file, layers, gpu)
+            report = self._judge(written.path, gpu, found)
+            notes = self._not_checked(checks)
+            outcome = Outcome(request, gpu, self.on_gpu, checks, report, self._load_inline(), notes)
+            if outcome.equal and (takes_slower or not outcome.slower):
+                written.publish()
+                outcome = replace(outcome, written=True)
+        return outcome
+
+    def _gpu(self) -> Gpu:
+        if not self.on_gpu:
+            return Gpu.h200()
+        from tconv.jit.loader import gpu_of
+
+        return gpu_of(torch.cuda.current_device())
+
+    def _resolve(self, problem: Problem, wanted: Wanted) -> Precision:
+        return resolve(problem, wanted, device=torch.device("cuda" if self.on_gpu else "cpu"))
+
+    def _out_of_reach(self, file: WrittenFile, layers: Sequence[PlannedLayer]) -> list[str]:
+        """Layers that the file was to replace and that PyTorch runs all the same."""
+        self.say("looking for what is left to PyTorch")
+        replaced = file.replaced()
+        remaining = {layer.name for layer in replaced.remaining} if replaced else set()
+        names = [layer.name for layer in layers if not layer.left and layer.name in remaining]
+        if len(names) == sum(not layer.left for layer in layers):
+            raise ModelFileError(f"{self.request.model.name}: nothing can be replaced: {names[0]} is {_OWN_FORWARD}")
+        return names
+
+    def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
+        archs = self.request.archs or ((gpu.arch,) if self.on_gpu else DEFAULT_ARCHS)
+        checks: list[LayerCheck] = []
+        for number, layer in enumerate(layers, 1):
+            self.say(f"checking layer {number} of {len(layers)}: {layer.name}")
+            gpu_there = gpu if self.on_gpu else None
+            checks += check_layers(file, [layer], archs, gpu=gpu_there, bench=self.request.bench)
+        return tuple(checks)
+
+    def _judge(self, path: Path, gpu: Gpu, found: Trace) -> Report | None:
+        """The whole file beside the model file. On a GPU this builds load_inline; without one the emulator runs it."""
+        request = self.request
+        if self.on_gpu and request.missing:
+            return None
+        self.say("building with load_inline, comparing and timing" if self.on_gpu else "comparing the whole model")
+        return judging.judge(
+            request.model,
+            path,
+            device="cuda" if self.on_gpu else "cpu",
+            precision="fp32" if request.precision == "match" and not found.tf32 else request.precision,
+            bench=self.on_gpu and request.bench,
+            timeout_s=request.timeout_s,
+            workshop=self.workshop,
+            floor_seconds=lambda problem: floor_seconds(problem, gpu),
+        )
+
+    def _load_inline(self) -> str:
+        if not self.on_gpu:
+            return "not tried"
+        return "not built" if self.request.missing else "built"
+
+    def _not_checked(self, checks: Sequence[LayerCheck]) -> tuple[str, ...]:
+        if self.on_gpu:
+            if self.request.missing:
+                return ("the whole file, which load_inline would build",)
+            return () if self.request.bench else ("times: --no-bench",)
+        shrunk = "; ".join(f"{check.layer.name}: {check.shrunk}" for check in checks if check.shrunk)
+        full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()
+        return ("the link of load_inline", *full, "times")
+
+
+def own_tools_on_path() -> None:
+    """Puts the folder of this environment's programs on PATH, where load_inline looks for the ninja that is in it."""
+    scripts = sysconfig.get_path("scripts")
+    if scripts not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), scripts]))

@@ -1,0 +1,444 @@
+"""The part of a generated file that is the same in all of them. `generate` copies the text below the mark.
+
+`generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, of the
+planner (`_direct_tile`, `_parts`, …), of the CUDA text of a configuration (`_instance`). All of it runs where generated
+files run: Python 3.8 and PyTorch 1.13 on.
+"""
+# mypy: ignore-errors
+# ruff: noqa: B905, F821, RUF005, UP033
+# ---- copied from here on
+
+import functools
+import hashlib
+import inspect
+import math
+import operator
+from collections import namedtuple
+
+import torch
+from torch import nn
+
+# The CUDA kernels: templates over the layer and its tile.
+_KERNELS = r""
+
+# The host's side of them, left out where only device code is compiled.
+_HOST = r"""
+#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
+#include <cstdint>
+#include <cuda_runtime.h>
+
+struct Arguments {
+  int64_t stream, grid, x, weight, bias, y;
+  int batch, input[3], output[3];
+};
+
+// Returns a cudaError_t.
+template <class Element>
+static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
+                                int),
+                 int block, int shared_bytes, const Arguments& a) {
+  if (shared_bytes > 48 * 1024) {
+    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  kernel<<<static_cast<unsigned>(a.grid), block, shared_bytes, reinterpret_cast<cudaStream_t>(a.stream)>>>(
+      reinterpret_cast<const Element*>(a.x), reinterpret_cast<const Element*>(a.weight),
+      reinterpret_cast<const Element*>(a.bias), reinterpret_cast<Element*>(a.y), a.batch, a.input[0], a.input[1],
+      a.input[2], a.output[0], a.output[1], a.output[2]);
+  return cudaGetLastError();
+}
+
+SIGNATURE {
+  const Arguments a{stream, grid, x, weight, bias, y, batch, {input_depth, input_height, input_width},
+                    {output_depth, output_height, output_width}};
+  switch (number) {
+CASES    default: return cudaErrorInvalidValue;
+  }
+}
+#endif
+"""
+
+_SIGNATURE = (
+    "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
+    "           int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height,\n"
+    "           int output_width)"
+)
+
+
+class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
+    """One spatial axis of a layer."""
+
+    # (what an axis knows of itself)
+
+
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
+
+
+class _Layer(namedtuple("_Layer", _FIELDS)):
+    """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
+
+    @property
+    def axes(self):
+        return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
+
+    # (what a layer knows of itself)
+
+
+# How a block shares the work; `_KERNELS` has the picture.
+_Tile = namedtuple("_Tile", ())
+
+
+class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
+    """Everything that is compiled in."""
+
+    @property
+    def threads(self):
+        return self.tile.position_lanes * self.tile.channel_lanes * self.tile.phase_lanes
+
+
+# A layer at one size; sizes are (depth, height, width).
+_Problem = namedtuple("_Problem", "layer batch input_size output_size")
+# One launch.
+_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons")
+
+# What was planned for the layers of the model file. Any other layer takes `_direct_tile`.
+_RECORDED = {}
+# Layers that are called as functions: they are built along with the modules.
+_CALLED = ()
+# Modules left to PyTorch, by name.
+_LEFT = ()
+# How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
+_FLOAT32 = "match"
+# What was planned for.
+_Gpu = namedtuple("_Gpu", "multiprocessors")
+_GPU = _Gpu(multiprocessors=1)
+
+_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+
+
+# ---- planning --------------------------------------------------------------------------------------------------------
+
+
+def _with_precision(layer, tiny_maps=False):
+    """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
+    if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
+        return layer
+    rounded = layer._replace(precision="tf32")
+    if _FLOAT32 == "tf32" or rounded in _RECORDED:
+        return rounded
+    few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
+    return layer if layer.groups > 1 or few_channels or tiny_maps else rounded
+
+
+# (the planner's rules)
+
+
+def _asdict(tile):
+    return tile._asdict()
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
+
+
+def _kernel(layer, wide_index=False):
+    return _Kernel("direct", layer, _RECORDED.get(layer) or _direct_tile(layer, few_positions=False), wide_index)
+
+
+@functools.lru_cache(maxsize=None)
+def _plan(dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation):
+    """The launch for a batch of these shapes; None if there is no such transposed convolution."""
+    options = (stride, padding, output_padding, dilation)
+    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in options):
+        return None
+    if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
+        return None
+    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups:
+        return None
+    out_channels = weight_shape[1] * groups
+    if bias_shape not in (None, (out_channels,)) or any(o >= max(s, d) for s, _, o, d in zip(*options)):
+        return None
+    axes = (_three(weight_shape[2:], 1), _three(stride, 1), _three(padding, 0), _three(dilation, 1))
+    layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
+    sizes = zip(layer.axes, _three(x_shape[2:], 1), _three(output_padding, 0))
+    output = tuple(axis.output_size(size, extra) for axis, size, extra in sizes)
+    if min(output) < 1:
+        return None
+    layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
+    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output))
+
+
+def _sized(problem):
+    """The launch of a layer at one size."""
+    layer, sizes = problem.layer, problem.output_size
+    spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
+    if max(spans) >= 2**31:
+        raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
+    # A block's walk over the positions goes beyond their end by less than as many again.
+    walked = 2 * (_positions(problem) + _block_positions(_kernel(layer).tile))
+    wide = max(walked, math.prod(problem.input_size), math.prod(sizes)) >= 2**31
+    return _launch_direct(problem, _kernel(layer, wide), _GPU)
+
+
+# ---- building and launching ------------------------------------------------------------------------------------------
+
+
+# (the configuration of a kernel as CUDA text)
+
+
+def _cuda_source(kernels):
+    """One CUDA text that defines `kernels` and the host function that launches them by number."""
+    named = [(f"tconv_kernel_{number}", kernel) for number, kernel in enumerate(kernels)]
+    cases = "".join(
+        f"    case {number}: return start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a);\n"
+        for number, (name, kernel) in enumerate(named)
+    )
+    instances = "\n".join(_instance(kernel, name) for name, kernel in named)
+    return _KERNELS + "\n" + instances + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+
+
+# (device, kernel) -> its extension's `launch`, its number in there
+_LAUNCHERS = {}
+
+
+def _load_options(kernels, capability):
+    """The arguments of load_inline that build `kernels` for one compute capability."""
+    from torch.utils.cpp_extension import load_inline
+
+    cuda = _cuda_source(kernels)
+    version = "".join(map(str, capability))
+    flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
+    digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
+    options = {
+        "name": "tconv_" + digest[:20],
+        "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
+        "cuda_sources": [cuda],
+        "functions": ["launch"],
+        "extra_cuda_cflags": flags,
+        "with_pytorch_error_handling": False,
+    }
+    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
+        options["no_implicit_headers"] = True
+    return options
+
+
+def _build(kernels, device):
+    """Compiles the kernels that `device` does not have yet, in one extension."""
+    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
+    if not missing:
+        return
+    if device.type != "cuda":
+        raise RuntimeError(
+            f"this model runs its transposed convolutions on a CUDA GPU; got tensors on {str(device)!r}: "
+            "move the model and its input there with .cuda()"
+        )
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (7, 5):
+        found = ".".join(map(str, capability))
+        raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
+    from torch.utils.cpp_extension import load_inline
+
+    launch = load_inline(**_load_options(missing, capability)).launch
+    _LAUNCHERS.update({(device, kernel): (launch, number) for number, kernel in enumerate(missing)})
+
+
+def _launch(plan, x, weight, bias, y):
+    """Runs `plan` on contiguous tensors of one device, on the current stream."""
+    kernel, device = plan.kernel, x.device
+    if (device, kernel) not in _LAUNCHERS:
+        _build([kernel], device)
+    launch, number = _LAUNCHERS[device, kernel]
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr()]
+    sizes = plan.problem.input_size + plan.problem.output_size
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream().cuda_stream
+        error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
+    if error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {kernel.layer.describe()} on {tuple(x.shape)}")
+
+
+# ---- the operator ----------------------------------------------------------------------------------------------------
+
+
+def _run(plan, x, weight, bias):
+    layer, batch, _, output_size = plan.problem
+    shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        _launch(plan, x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous(), y)
+    # As PyTorch: channels_last in, channels_last out.
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
+        return y.contiguous(memory_format=last)
+    return y
+
+
+class _ConvTranspose(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, plan, options):
+        ctx.save_for_backward(x, weight)
+        ctx.bias_sizes = None if bias is None else list(bias.shape)
+        ctx.options = options
+        return _run(plan, x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        stride, padding, output_padding, groups, dilation = ctx.options
+        gradients = torch.ops.aten.convolution_backward(
+            gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
+            list(ctx.needs_input_grad[:3]),
+        )
+        return (*gradients, None, None)
+
+
+def _tuple(value, dims):
+    values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
+    return values * dims if len(values) == 1 else values
+
+
+def _autocast(tensor):
+    """What autocast makes of an operand of a convolution."""
+    if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    if hasattr(torch, "get_autocast_dtype"):
+        return tensor.to(torch.get_autocast_dtype("cuda"))
+    return tensor.to(torch.get_autocast_gpu_dtype())
+
+
+def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, groups, dilation):
+    """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
+    stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
+    options = (stride, padding, output_padding, groups, dilation)
+    if torch.is_autocast_enabled():
+        input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    if any(t.dtype not in _PRECISIONS for t in tensors):
+        kernels = ", ".join(map(str, _PRECISIONS))
+        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
+    x = input if input.dim() == dims + 2 else input.unsqueeze(0)
+    shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
+    plan = _plan(dims, x.dtype, *shapes, *options)
+    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
+        # Not a transposed convolution. PyTorch knows best what is wrong with it.
+        getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
+        raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        y = _ConvTranspose.apply(x, weight, bias, plan, options)
+    else:
+        y = _run(plan, x, weight, bias)
+    return y if x is input else y.squeeze(0)
+
+
+def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def cuda_conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def cuda_conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+# ---- the modules -----------------------------------------------------------------------------------------------------
+
+
+class _CudaForward:
+    _left = False  # True on a module that is left to PyTorch
+
+    def forward(self, input, output_size=None):
+        if self._left:
+            return super().forward(input, output_size)
+        dims = len(self.kernel_size)
+        output_padding = self._output_padding(
+            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
+        )
+        return _conv_transpose(
+            dims, input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
+        )
+
+
+class CudaConvTranspose1d(_CudaForward, nn.ConvTranspose1d):
+    """torch's class with its forward on the kernels above."""
+
+
+class CudaConvTranspose2d(_CudaForward, nn.ConvTranspose2d):
+    """torch's class with its forward on the kernels above."""
+
+
+class CudaConvTranspose3d(_CudaForward, nn.ConvTranspose3d):
+    """torch's class with its forward on the kernels above."""
+
+
+class CudaLazyConvTranspose1d(_CudaForward, nn.LazyConvTranspose1d):
+    cls_to_become = CudaConvTranspose1d
+
+
+class CudaLazyConvTranspose2d(_CudaForward, nn.LazyConvTranspose2d):
+    cls_to_become = CudaConvTranspose2d
+
+
+class CudaLazyConvTranspose3d(_CudaForward, nn.LazyConvTranspose3d):
+    cls_to_become = CudaConvTranspose3d
+
+
+_CUDA_CLASSES = {
+    nn.LazyConvTranspose1d: CudaLazyConvTranspose1d,
+    nn.LazyConvTranspose2d: CudaLazyConvTranspose2d,
+    nn.LazyConvTranspose3d: CudaLazyConvTranspose3d,
+    nn.ConvTranspose1d: CudaConvTranspose1d,
+    nn.ConvTranspose2d: CudaConvTranspose2d,
+    nn.ConvTranspose3d: CudaConvTranspose3d,
+}
+for _theirs, _ours in _CUDA_CLASSES.items():
+    _ours.__name__ = _theirs.__name__  # repr, and weight initialisation that goes by the class name
+
+
+@functools.lru_cache(maxsize=None)
+def _cuda_class(kind, parametrized):
+    """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
+    if kind in _CUDA_CLASSES:
+        return _CUDA_CLASSES[kind]
+    if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
+        return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
+    ours = next(_CUDA_CLASSES[base] for base in kind.__mro__ if base in _CUDA_CLASSES)
+    return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
+
+
+def _swap(model):
+    """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
+    for name, module in model.named_modules():
+        if isinstance(module, tuple(_CUDA_CLASSES)) and not isinstance(module, _CudaForward):
+            module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
+        if name in _LEFT:
+            module._left = True
+
+
+def _module_kernels(model):
+    for module in model.modules():
+        parameter = next(module.parameters(), None)
+        if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
+            continue
+        if module.in_channels > 0:  # a lazy module has none before its first input
+            axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
+            channels = (len(module.kernel_size), module.in_channels, module.out_channels)
+            last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
+            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)))
+
+
+def _cuda_model(model):
+    """Class decorator: after construction, all of the model's kernels are there."""
+    construct = model.__init__
+
+    @functools.wraps(construct)
+    def __init__(self, *args, **kwargs):
+        construct(self, *args, **kwargs)
+        _swap(self)
+        if torch.cuda.is_available():
+            kernels = list(_module_kernels(self)) + [_kernel(layer) for layer in _CALLED]
+            _build(kernels, torch.device("cuda", torch.cuda.current_device()))
+
+    model.__init__ = __init__
+    return model

@@ -1,0 +1,37 @@
+"""From a model's text to the globals of the file generated from it, in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tconv.codegen.pipeline import build, plan_layers
+from tconv.codegen.trace import trace
+from tconv.evaluation.model_file import load
+from tconv.evaluation.precision import Wanted, of_kind
+from tconv.planner import Gpu
+from tconv.problem import Precision, Problem
+
+Namespace = dict[str, Any]
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def by_kind(problem: Problem, wanted: Wanted) -> Precision:
+    """What `tconv.evaluation.precision.resolve` says without a GPU."""
+    if problem.layer.dtype != "float32":
+        return problem.layer.precision
+    return of_kind(problem) if wanted == "match" else wanted
+
+
+def generated_text(path: Path, wanted: Wanted = "match") -> str:
+    """The text that tconv writes for a model file."""
+    gpu = Gpu.h200()
+    found = trace(load(path))
+    return build(path, plan_layers(found, path, gpu, wanted, by_kind), gpu, found, wanted).text
+
+
+def executed(text: str) -> Namespace:
+    """The globals of a file's text, executed without a file."""
+    namespace: Namespace = {}
+    exec(compile(text, "<string>", "exec"), namespace)
+    return namespace

@@ -1,0 +1,419 @@
+"""The generated file's classes and functions beside torch's, in the emulator: every way of making and calling them."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from codegen_helpers import Namespace, executed, generated_text
+from torch import nn
+
+from tconv.codegen.emulated import install
+
+Both = Callable[..., tuple[Namespace, Namespace]]
+
+LAYER = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self, *args, **options):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(*(args or (4, 6, 3)), **options)
+
+        def forward(self, x, **options):
+            return self.up(x, **options)
+
+    def get_inputs():
+        return [torch.rand(1, 4, 5, 5)]
+"""
+
+
+def seeded(namespace: Namespace, name: str, *args: Any, **options: Any) -> nn.Module:
+    torch.manual_seed(7)
+    return namespace[name](*args, **options)
+
+
+@pytest.fixture(scope="module")
+def layer_file(tmp_path_factory: pytest.TempPathFactory) -> Namespace:
+    """The file generated from LAYER, in the emulator."""
+    import textwrap
+
+    path = tmp_path_factory.mktemp("layer") / "model.py"
+    path.write_text(textwrap.dedent(LAYER), encoding="utf-8")
+    namespace = executed(generated_text(path, "fp32"))
+    install(namespace)
+    return namespace
+
+
+def pair(file: Namespace, *args: Any, **options: Any) -> tuple[nn.Module, nn.Module]:
+    """torch's layer and the file's, with the same parameters."""
+    torch.manual_seed(7)
+    theirs = nn.ConvTranspose2d(*args, **options)
+    ours = file["CudaConvTranspose2d"](*args, **options)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    assert got.stride() == expected.stride()
+
+
+# ---- calls
+
+
+def test_unbatched_input(layer_file: Namespace) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3, stride=2)
+    x = torch.randn(4, 5, 7)
+    close(ours(x), theirs(x))
+
+
+def test_output_size(layer_file: Namespace) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3, stride=2)
+    x = torch.randn(2, 4, 5, 7)
+    for size in ([11, 15], [12, 16], [2, 6, 12, 15]):
+        close(ours(x, output_size=size), theirs(x, output_size=size))
+    with pytest.raises(ValueError, match="requested an output size"):
+        ours(x, output_size=[40, 40])
+
+
+@pytest.mark.parametrize("change", [
+    lambda x: x.transpose(2, 3),
+    lambda x: x[:, :, ::2, 1:],
+    lambda x: x[:1].expand(3, -1, -1, -1),
+    lambda x: x[:0],
+    lambda x: x.to(memory_format=torch.channels_last),
+], ids=["transposed", "strided", "expanded", "empty", "channels_last"])
+def test_memory_of_the_input(layer_file: Namespace, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3, padding=1)
+    x = change(torch.randn(2, 4, 6, 6))
+    close(ours(x), theirs(x))
+
+
+def test_channels_last_weight(layer_file: Namespace) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3)
+    x = torch.randn(2, 4, 6, 6)
+    close(ours.to(memory_format=torch.channels_last)(x), theirs.to(memory_format=torch.channels_last)(x))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [
+    (torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 5e-2)
+])
+def test_dtypes(layer_file: Namespace, dtype: torch.dtype, tolerance: float) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3, stride=2, dtype=dtype)
+    x = torch.randn(2, 4, 5, 5, dtype=dtype)
+    got = ours(x)
+    assert got.dtype == dtype
+    expected = theirs.double()(x.double())
+    torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_functions(layer_file: Namespace, dims: int) -> None:
+    x, weight, bias = torch.randn(2, 4, *[5] * dims), torch.randn(4, 3, *[3] * dims), torch.randn(6)
+    theirs, ours = getattr(F, f"conv_transpose{dims}d"), layer_file[f"cuda_conv_transpose{dims}d"]
+    close(ours(x, weight), theirs(x, weight))
+    options = (2, 1, 1, 2, 1)
+    close(ours(x, weight, bias, *options), theirs(x, weight, bias, *options))
+    as_lists = {"stride": [2], "padding": [1] * dims, "output_padding": (1,) * dims}
+    close(ours(x, weight, None, **as_lists), theirs(x, weight, None, **as_lists))
+
+
+# ---- gradients
+
+
+def test_gradients(layer_file: Namespace) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3, stride=2, padding=1, output_padding=1, groups=2)
+    x, gradient = torch.randn(2, 4, 5, 5), torch.randn(2, 6, 10, 10)
+    gradients = []
+    for layer in (theirs, ours):
+        leaf = x.clone().requires_grad_()
+        layer(leaf).backward(gradient)
+        gradients.append([leaf.grad, layer.weight.grad, layer.bias.grad])
+    for expected, got in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_some_and_without_bias(layer_file: Namespace) -> None:
+    _, ours = pair(layer_file, 4, 6, 3, bias=False)
+    ours.weight.requires_grad_(False)
+    x = torch.randn(4, 5, 5, requires_grad=True)
+    ours(x).sum().backward()
+    assert x.grad is not None and ours.weight.grad is None
+    with torch.no_grad():
+        assert not ours(x).requires_grad
+
+
+def test_second_gradients(layer_file: Namespace) -> None:
+    x = torch.randn(1, 2, 3, 3, requires_grad=True)
+    weight = torch.randn(2, 1, 2, 2, requires_grad=True)
+    seconds = []
+    for function in (F.conv_transpose2d, layer_file["cuda_conv_transpose2d"]):
+        (first,) = torch.autograd.grad(function(x, weight, stride=2).pow(2).sum(), x, create_graph=True)
+        seconds.append(torch.autograd.grad(first.pow(3).sum(), (x, weight)))
+    for expected, got in zip(*seconds, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(("shape", "options"), [
+    ((2, 3, 5, 5), {}),
+    ((2, 4, 5), {}),
+    ((2, 4, 5, 5, 5), {}),
+    ((2, 4, 1, 1), {"padding": 3}),
+], ids=["channels", "too few axes", "too many axes", "empty output"])
+def test_torchs_own_errors(layer_file: Namespace, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3, **options)
+    x = torch.randn(shape)
+    with pytest.raises((RuntimeError, ValueError)) as expected:
+        theirs(x)
+    with pytest.raises((RuntimeError, ValueError)) as got:
+        ours(x)
+    assert str(got.value) == str(expected.value)
+    assert type(got.value) is type(expected.value)
+
+
+def test_torchs_own_error_for_mixed_dtypes(layer_file: Namespace) -> None:
+    theirs, ours = pair(layer_file, 4, 6, 3)
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
+    with pytest.raises(RuntimeError) as expected:
+        theirs(x)
+    with pytest.raises(RuntimeError) as got:
+        ours(x)
+    assert str(got.value) == str(expected.value)
+
+
+def test_dtypes_without_a_kernel_are_named(layer_file: Namespace) -> None:
+    with pytest.raises(TypeError, match=r"float32, .*got torch\.complex64"):
+        layer_file["cuda_conv_transpose1d"](torch.zeros(1, 1, 3, dtype=torch.complex64), torch.zeros(1, 1, 2))
+
+
+def test_constructors_errors_are_torchs(layer_file: Namespace) -> None:
+    for options in ({"groups": 3}, {"padding_mode": "reflect"}):
+        with pytest.raises(ValueError) as expected:
+            nn.ConvTranspose2d(4, 6, 3, **options)
+        with pytest.raises(ValueError) as got:
+            layer_file["CudaConvTranspose2d"](4, 6, 3, **options)
+        assert str(got.value) == str(expected.value)
+
+
+def test_cpu_tensors_are_refused_in_one_sentence(model_file: Callable[[str], Path]) -> None:
+    namespace = executed(generated_text(model_file(LAYER)))
+    model = namespace["ModelNew"]()
+    with pytest.raises(RuntimeError, match=r"transposed convolutions on a CUDA GPU; got tensors on 'cpu': move"):
+        model(torch.rand(1, 4, 5, 5))
+
+
+def test_old_gpus_are_refused_in_one_sentence(
+    model_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = executed(generated_text(model_file(LAYER)))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    kernels = list(namespace["_module_kernels"](namespace["ModelNew"]()))
+    with pytest.raises(RuntimeError, match=r"needs a GPU of compute capability 7\.5 or newer; cuda:0 has 7\.0"):
+        namespace["_build"](kernels, torch.device("cuda:0"))
+
+
+# ---- models
+
+
+def test_imported_blocks_are_swapped_after_construction(
+    both: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blocks_of_others.py").write_text(
+        "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
+        "class Plain(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.up = nn.ConvTranspose2d(3, 4, 2, stride=2)\n"
+        "    def forward(self, x):\n        return self.up(x)\n"
+        "class Special(nn.ConvTranspose2d):\n"
+        "    def forward(self, x):\n        return 2 * super().forward(x)\n"
+        "def normed():\n    return nn.utils.parametrizations.weight_norm(nn.ConvTranspose2d(4, 4, 3, padding=1))\n"
+        "def old_normed():\n    return nn.utils.spectral_norm(nn.ConvTranspose2d(4, 2, 1))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    theirs, ours = both("""
+        import torch
+        from torch import nn
+        from blocks_of_others import Plain, Special, normed, old_normed
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.blocks = nn.Sequential(Plain(), Special(4, 4, 2), Special(4, 4, 2), normed(), old_normed())
+            def forward(self, x):
+                return self.blocks(x)
+
+        def get_inputs():
+            return [torch.rand(1, 3, 4, 4)]
+    """)
+    monkeypatch.delitem(sys.modules, "blocks_of_others")
+    model, candidate = seeded(theirs, "Model").eval(), seeded(ours, "ModelNew").eval()
+    assert list(model.state_dict()) == list(candidate.state_dict())
+    cuda = ours["CudaConvTranspose2d"]
+    layers = [m for m in candidate.modules() if isinstance(m, nn.ConvTranspose2d)]
+    assert len(layers) == 5 and all(isinstance(layer, cuda) for layer in layers)
+    assert [type(layer).__name__ for layer in layers] == [
+        "ConvTranspose2d", "Special", "Special", "ParametrizedConvTranspose2d", "ConvTranspose2d"
+    ]
+    assert type(layers[1]) is type(layers[2])
+    x = torch.randn(2, 3, 4, 4)
+    close(candidate(x), model(x))
+    nn.utils.parametrize.remove_parametrizations(candidate.blocks[3], "weight")
+    assert type(candidate.blocks[3]) is cuda
+    close(candidate(x), model(x))
+
+
+def test_wrapped_and_initialised_layers(both: Both) -> None:
+    """weight_norm and spectral_norm in both forms, initialisation by class, by exact type and by name."""
+    theirs, ours = both("""
+        import torch
+        from torch import nn
+        from torch.nn.utils import parametrizations, spectral_norm, weight_norm
+
+        def by_class(m):
+            if isinstance(m, (nn.Conv2d, nn.ConvTranspose2d)):
+                nn.init.normal_(m.weight, 0.0, 0.02)
+
+        def by_type(m):
+            if type(m) is nn.ConvTranspose2d:
+                nn.init.constant_(m.bias, 0.5)
+
+        def by_name(m):
+            if m.__class__.__name__.find("ConvTranspose2d") != -1 and m.__class__.__name__ == "ConvTranspose2d":
+                nn.init.uniform_(m.weight)
+
+        class Up(nn.ConvTranspose2d):
+            def __init__(self, *args, scale=3.0, **kwargs):
+                super(Up, self).__init__(*args, **kwargs)
+                self.scale = scale
+            def forward(self, x):
+                return nn.ConvTranspose2d.forward(self, x) * self.scale
+
+        class Model(nn.Module):
+            def __init__(self):
+                super(Model, self).__init__()
+                self.a = nn.ConvTranspose2d(3, 4, 2)
+                self.b = Up(4, 4, 2, bias=False)
+                self.apply(by_class)
+                self.c = nn.ConvTranspose2d(4, 4, 1)
+                self.c.apply(by_type)
+                self.d = nn.ConvTranspose2d(4, 4, 1).apply(by_name)
+                self.e = weight_norm(nn.ConvTranspose2d(4, 4, 1))
+                self.f = spectral_norm(nn.ConvTranspose2d(4, 4, 1))
+                self.g = parametrizations.spectral_norm(nn.ConvTranspose2d(4, 4, 1))
+                kind = nn.ConvTranspose2d  # a mention that is no construction
+                self.h = kind(4, 4, 1)
+                self.i = nn.ModuleDict({"x": nn.Sequential(nn.LazyConvTranspose2d(5, 2), nn.ReLU())})
+
+            def forward(self, x):
+                for part in (self.a, self.b, self.c, self.d, self.e, self.f, self.g, self.h, self.i["x"]):
+                    x = part(x)
+                return x
+
+        def get_inputs():
+            return [torch.rand(1, 3, 4, 4)]
+    """)
+    model, candidate = seeded(theirs, "Model"), seeded(ours, "ModelNew")
+    x = torch.randn(2, 3, 4, 4)
+    torch.manual_seed(1)
+    expected = model(x)
+    torch.manual_seed(1)
+    close(candidate(x), expected)
+    assert str(candidate) == str(model).replace("Model(", "ModelNew(", 1)
+    state = candidate.state_dict()
+    assert list(state) == list(model.state_dict())
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(state[name], value)
+    assert type(candidate.i["x"][0]) is ours["CudaConvTranspose2d"]
+    with torch.no_grad():
+        expected = model.eval()(x)
+        candidate.eval()(x)  # the old weight_norm leaves a weight that can be copied only without its graph
+        close(copy.deepcopy(candidate)(x), expected)
+
+
+def test_calls_of_functions_with_computed_weights(both: Both) -> None:
+    theirs, ours = both("""
+        import torch
+        import torch.nn as nn
+        import torch.nn.functional as F
+        from torch.nn.functional import conv_transpose2d as deconv
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.randn(3, 2, 3, 3))
+                self.line = nn.Parameter(torch.randn(2, 2, 4))
+
+            def forward(self, x):
+                y = F.conv_transpose2d(x, self.weight * 2, stride=2)
+                y = y + deconv(x, weight=self.weight.flip(2, 3), stride=2)
+                return torch.conv_transpose1d(y.flatten(2), self.line, None, 3)
+
+        def get_inputs():
+            return [torch.rand(1, 3, 4, 4)]
+    """)
+    model, candidate = seeded(theirs, "Model"), seeded(ours, "ModelNew")
+    x = torch.randn(2, 3, 4, 4)
+    close(candidate(x), model(x))
+    assert len(ours["_CALLED"]) == 2  # two of the three calls are the same layer
+
+
+def test_model_by_inheritance_with_dataclass_arguments_and_annotations(both: Both) -> None:
+    theirs, ours = both('''
+        """A model."""
+
+        from __future__ import annotations
+
+        from dataclasses import dataclass
+
+        import torch
+        from torch import nn
+
+        @dataclass
+        class Options:
+            channels: int = 3
+            kernel: tuple[int, int] = (2, 3)
+
+        class Base(nn.Module):
+            def __init__(self, options: Options | None = None) -> None:
+                super().__init__()
+                options = options or Options()
+                self.up = nn.ConvTranspose2d(options.channels, 4, options.kernel, stride=2)
+
+            def forward(self, x):
+                return self.up(x)
+
+        class Model(Base):
+            pass
+
+        def get_inputs():
+            return [torch.rand(1, 3, 4, 4)]
+    ''')
+    x = torch.randn(2, 3, 4, 4)
+    close(seeded(ours, "ModelNew")(x), seeded(theirs, "Model")(x))
+    assert ours["__doc__"] == "A model."
+
+
+def test_float32_rounded_as_tf32(both: Both) -> None:
+    _, ours = both(LAYER, "tf32")
+    model = seeded(ours, "ModelNew")
+    x = torch.randn(2, 4, 5, 5)
+
+    def rounded(t: torch.Tensor) -> torch.Tensor:
+        return ((t.detach().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    exact = F.conv_transpose2d(x.double(), model.up.weight.double(), model.up.bias.double())
+    of_rounded = F.conv_transpose2d(rounded(x).double(), rounded(model.up.weight).double(), model.up.bias.double())
+    with torch.no_grad():
+        got = model(x).double()
+    torch.testing.assert_close(got, of_rounded, rtol=1e-6, atol=1e-6)
+    assert (got - exact).abs().max() > 1e-4

@@ -1,0 +1,172 @@
+"""The rules in the generated file are the planner's: tile, grid, shared memory, configuration text, sizes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import astuple
+
+import pytest
+import torch
+from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
+
+from tconv.evaluation.precision import of_kind
+from tconv.kernels.source import instance
+from tconv.planner import Gpu, Kernel, Unplannable, plan_direct
+from tconv.planner.direct import direct_tile, shared_bytes
+from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
+
+GPU = Gpu.h200()
+
+
+@pytest.fixture(scope="module")
+def file() -> Namespace:
+    return executed(generated_text(EXAMPLES / "vocoder.py"))
+
+
+def random_problem(seed: int) -> Problem:
+    """A problem that PyTorch accepts, from the whole parameter space, some of it huge."""
+    random_ = random.Random(seed)
+
+    def triple(dims: int, fill: int, choices: list[int]) -> tuple[int, int, int]:
+        depth, height, width = [fill] * (3 - dims) + [random_.choice(choices) for _ in range(dims)]
+        return depth, height, width
+
+    while True:
+        dims, groups = random_.randint(1, 3), random_.choice([1, 1, 1, 2, 5, 32])
+        layer = Layer(
+            dims,
+            groups * random_.choice([1, 2, 3, 16, 100]),
+            groups * random_.choice([1, 3, 4, 17, 64, 300]),
+            triple(dims, 1, [1, 2, 3, 4, 5, 16, 41]),
+            triple(dims, 1, [1, 1, 2, 3, 4, 8, 33, 70]),
+            triple(dims, 0, [0, 0, 1, 2, 9]),
+            triple(dims, 1, [1, 1, 2, 3, 4, 7]),
+            groups,
+            random_.random() < 0.5,
+            random_.choice(PRECISIONS),
+        )
+        size = triple(dims, 1, [1, 2, 3, 4, 5, 31, 200] + ([5000] if dims < 3 else []))
+        extra = tuple(random_.randrange(max(axis.stride, axis.dilation)) for axis in layer.axes)
+        try:
+            problem = Problem(layer, random_.choice([1, 2, 16, 400]), size, extra)  # type: ignore[arg-type]
+            plan_direct(problem, GPU)
+        except (InvalidProblem, Unplannable):
+            continue
+        return problem
+
+
+def layer_in(file: Namespace, layer: Layer) -> object:
+    axes = (layer.kernel, layer.stride, layer.padding, layer.dilation)
+    channels = (layer.spatial_dims, layer.in_channels, layer.out_channels)
+    return file["_Layer"](*channels, *axes, layer.groups, layer.bias, layer.precision)
+
+
+def plan_in(file: Namespace, problem: Problem) -> object:
+    """What the file plans for this problem's shapes and dtype."""
+    layer = problem.layer
+    used = slice(3 - layer.spatial_dims, None)
+    shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
+    options = (layer.stride[used], layer.padding[used], problem.output_padding[used])
+    dtype = getattr(torch, layer.dtype)
+    return file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
+
+
+@pytest.mark.parametrize("seed", range(0, 400, 40))
+def test_plans_as_the_planner(file: Namespace, seed: int) -> None:
+    for problem in map(random_problem, range(seed, seed + 40)):
+        if problem.layer.precision == "tf32":
+            continue  # float32 layers are tested below; their precision is the file's choice
+        file["_FLOAT32"] = "fp32"
+        got = plan_in(file, problem)
+        theirs = plan_direct(problem, GPU)
+        # For layers that were not recorded the file takes the tile for many positions.
+        tile = direct_tile(problem.layer, False)
+        expected = plan_direct(problem, GPU) if theirs.kernel.tile == tile else None
+        assert tuple(got.kernel.tile) == astuple(tile)
+        assert got.problem.output_size == problem.output_size
+        assert got.shared_bytes == shared_bytes(problem.layer, tile)
+        assert got.kernel.wide_index == theirs.kernel.wide_index
+        if expected is not None:
+            assert got.grid == expected.grid
+            assert got.kernel.threads == expected.kernel.threads
+
+
+@pytest.mark.parametrize("seed", range(1000, 1040))
+def test_plans_a_recorded_tile_as_the_planner(file: Namespace, seed: int) -> None:
+    problem = random_problem(seed)
+    plan = plan_direct(problem, GPU)
+    layer = layer_in(file, problem.layer)
+    if problem.layer.precision == "tf32":
+        file["_FLOAT32"] = "tf32"
+    file["_RECORDED"][layer] = file["_Tile"](*astuple(plan.kernel.tile))
+    try:
+        file["_plan"].cache_clear()
+        got = plan_in(file, problem)
+    finally:
+        del file["_RECORDED"][layer]
+        file["_FLOAT32"] = "fp32"
+        file["_plan"].cache_clear()
+    assert got.kernel.layer == layer
+    assert (got.grid, got.kernel.threads) == (plan.grid, plan.kernel.threads)
+    assert got.shared_bytes == plan.shared_bytes
+    assert got.kernel.wide_index == plan.kernel.wide_index
+
+
+@pytest.mark.parametrize("seed", range(2000, 2030))
+def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
+    layer = random_problem(seed).layer
+    kernel = Kernel("direct", layer, direct_tile(layer, False), wide_index=seed % 2 == 0)
+    tile = file["_Tile"](*astuple(kernel.tile))
+    ours = file["_Kernel"]("direct", layer_in(file, layer), tile, kernel.wide_index)
+    assert file["_instance"](ours, "some_name") == instance(kernel, "some_name")
+
+
+def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Namespace) -> None:
+    file["_FLOAT32"] = "match"
+    file["_plan"].cache_clear()
+    kinds = set()
+    for problem in map(random_problem, range(3000, 3300)):
+        if problem.layer.dtype == "float32":
+            got = plan_in(file, problem).kernel.layer.precision  # type: ignore[attr-defined]
+            assert got == of_kind(problem)
+            kinds.add(got)
+    assert kinds == {"fp32", "tf32"}
+    recorded = Problem(Layer(2, 8, 8, (1, 3, 3)), 1, (1, 9, 9))
+    assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
+    file["_plan"].cache_clear()
+    file["_RECORDED"][layer_in(file, recorded.layer)] = file["_Tile"](*astuple(direct_tile(recorded.layer, True)))
+    assert plan_in(file, recorded).kernel.layer.precision == "fp32"  # type: ignore[attr-defined]
+
+
+def test_too_large_a_problem_is_refused(file: Namespace) -> None:
+    file["_plan"].cache_clear()
+    long_axis = Problem(Layer(1, 1, 1, (1, 1, 1), (1, 1, 2**20)), 1, (1, 1, 2**12))
+    with pytest.raises(ValueError, match=r"an axis of the output .* is too long"):
+        plan_in(file, long_axis)
+    many_blocks = Problem(Layer(2, 1024, 1024, (1, 3, 3)), 2**20, (1, 999, 999))
+    with pytest.raises(ValueError, match=r"would need \d+ blocks"):
+        plan_in(file, many_blocks)
+
+
+def test_shapes_that_are_no_transposed_convolution_have_no_plan(file: Namespace) -> None:
+    plan = file["_plan"]
+    good = dict(stride=(2, 2), padding=(0, 0), output_padding=(1, 1), groups=1, dilation=(1, 1))
+    shapes = ((2, 3, 5, 5), (3, 4, 2, 2), (4,))
+
+    def planned(x=shapes[0], weight=shapes[1], bias=shapes[2], dims=2, **changes):  # type: ignore[no-untyped-def]
+        return plan(dims, torch.float64, x, weight, bias, **{**good, **changes})
+
+    assert planned() is not None
+    assert planned(dims=1) is None
+    assert planned(x=(2, 4, 5, 5)) is None
+    assert planned(x=(2, 3, 0, 5)) is None
+    assert planned(weight=(3, 4, 2)) is None
+    assert planned(bias=(3,)) is None
+    assert planned(groups=2) is None
+    assert planned(groups=0) is None
+    assert planned(stride=(2,)) is None
+    assert planned(stride=(0, 1)) is None
+    assert planned(padding=(-1, 0)) is None
+    assert planned(padding=(9, 9)) is None
+    assert planned(output_padding=(2, 0)) is None
+    assert planned(output_padding=(2, 2), dilation=(3, 3)) is not None

@@ -1,0 +1,131 @@
+"""What load_inline is given: its arguments under every PyTorch, and its two objects, compiled as far as no GPU goes."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import sysconfig
+import textwrap
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import torch
+from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
+from torch.utils import cpp_extension
+
+
+@pytest.fixture(scope="module")
+def file() -> Namespace:
+    return executed(generated_text(EXAMPLES / "unet.py"))
+
+
+def kernels_of(file: Namespace) -> list[object]:
+    return list(file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]())))
+
+
+def test_all_layers_are_one_extension_named_by_its_text(file: Namespace) -> None:
+    kernels = kernels_of(file)
+    options = file["_load_options"](kernels, (9, 0))
+    assert options["cuda_sources"][0].count('extern "C" __global__ void') == len(kernels) == 4
+    assert options["functions"] == ["launch"]
+    # Some releases look for "arch" among all flags, the extension's name included, and then add none of their own.
+    assert options["name"].startswith("tconv_") and "arch" not in options["name"]
+    assert file["_load_options"](kernels, (9, 0))["name"] == options["name"]
+    assert file["_load_options"](kernels, (8, 0))["name"] != options["name"]
+    assert file["_load_options"](kernels[:1], (9, 0))["name"] != options["name"]
+    assert "-gencode=arch=compute_90,code=sm_90" in options["extra_cuda_cflags"]
+    assert not any("std=" in flag for flag in options["extra_cuda_cflags"]) and "extra_cflags" not in options
+    for name, argument in inspect.signature(cpp_extension.load_inline).parameters.items():
+        assert argument.default is not inspect.Parameter.empty or name in options
+
+
+def test_headers_are_left_out_where_that_can_be_asked_for(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = kernels_of(file)
+    monkeypatch.setattr(cpp_extension, "load_inline", lambda name, cpp_sources, no_implicit_headers=False: None)
+    assert file["_load_options"](kernels, (9, 0))["no_implicit_headers"] is True
+    monkeypatch.setattr(cpp_extension, "load_inline", lambda name, cpp_sources: None)
+    assert "no_implicit_headers" not in file["_load_options"](kernels, (9, 0))
+
+
+def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds: list[str] = []
+    calls: list[tuple[object, ...]] = []
+
+    class Extension:
+        def launch(self, *arguments: object) -> int:
+            calls.append(arguments)
+            return 0 if len(calls) < 3 else 700
+
+    def load_inline(**options: object) -> Extension:
+        builds.append(str(options["name"]))
+        return Extension()
+
+    class Stream:
+        cuda_stream = 99
+
+    monkeypatch.setattr(cpp_extension, "load_inline", load_inline)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream())
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    kernels = kernels_of(file)
+    device = torch.device("cuda", 0)
+    file["_build"](kernels, device)
+    file["_build"](kernels[1:3], device)
+    assert len(builds) == 1
+
+    class OnGpu:
+        """A tensor as far as a launch looks at it."""
+
+        def __init__(self, *shape: int, address: int) -> None:
+            self.shape, self.device, self._address = shape, device, address
+
+        def data_ptr(self) -> int:
+            return self._address
+
+    problem = file["_Problem"](kernels[2].layer, 8, (1, 64, 64), (1, 128, 128))
+    plan = file["_Plan"](problem, kernels[2], 1234, 0, ())
+    tensors = [OnGpu(8, 128, 64, 64, address=1), OnGpu(128, 64, 2, 2, address=2), OnGpu(64, address=3)]
+    y = OnGpu(8, 64, 128, 128, address=4)
+    file["_launch"](plan, *tensors, y)
+    file["_launch"](plan, *tensors[:2], None, y)
+    assert calls[0] == (2, 99, 1234, 1, 2, 3, 4, 8, 1, 64, 64, 1, 128, 128)
+    assert calls[1][5] == 0
+    with pytest.raises(RuntimeError, match=r"CUDA error 700 at the launch of 2-D 128→64 k2 s2 bias \w+ on \(8, 128, "):
+        file["_launch"](plan, *tensors, y)
+    other = file["_Kernel"]("direct", kernels[0].layer._replace(precision="fp16"), kernels[0].tile, False)
+    file["_build"]([other, *kernels], device)
+    assert len(builds) == 2
+
+
+def test_both_objects_compile(file: Namespace, cuda_home: Path, tmp_path: Path) -> None:
+    """Everything but the link, which takes torch's CUDA libraries: main.cpp and cuda.cu, by ninja, as for a GPU."""
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.exists():
+        pytest.skip(f"needs {header}: install Python's development headers")
+    source = tmp_path / "model_new.py"
+    source.write_text(generated_text(EXAMPLES / "unet.py"), encoding="utf-8")
+    script = """
+        import sys
+        from pathlib import Path
+        import torch
+        from torch.utils import cpp_extension
+
+        source, home, folder = sys.argv[1:]
+        cpp_extension.CUDA_HOME, torch.version.cuda = home, torch.version.cuda or "13.0"
+        file = {}
+        exec(Path(source).read_text(encoding="utf-8"), file)
+        kernels = list(file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]())))
+        kernels += [file["_kernel"](kernels[0].layer._replace(precision=p)) for p in ("fp16", "bf16", "fp64")]
+        try:
+            cpp_extension.load_inline(build_directory=folder, **file["_load_options"](kernels, (9, 0)))
+        except (RuntimeError, OSError, ImportError) as error:
+            print(error)
+    """
+    folder = tmp_path / "build"
+    folder.mkdir()
+    run = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), str(source), str(cuda_home), str(folder)]
+    shown = subprocess.run(run, capture_output=True, text=True, timeout=300)
+    assert {"main.o", "cuda.cuda.o"} <= {path.name for path in folder.iterdir()}, shown.stdout + shown.stderr
+    assert "warning" not in shown.stdout, shown.stdout
