@@ -1,0 +1,71 @@
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    """
+    A 2-D transposed convolution in which input and kernel are both wider than tall, and every argument is a pair.
+
+    Args:
+        in_channels (int): Channels of the input.
+        out_channels (int): Channels of the output.
+        kernel_size (tuple): Height and width of the kernel.
+        stride (tuple, optional): Step between two inputs in the output. Defaults to (1, 1).
+        padding (tuple, optional): Outputs cut off at each border. Defaults to (0, 0).
+        output_padding (tuple, optional): Outputs added at the end of each axis. Defaults to (0, 0).
+        dilation (tuple, optional): Distance between two taps of the kernel. Defaults to (1, 1).
+        groups (int, optional): Groups of channels that do not mix. Defaults to 1.
+        bias (bool, optional): Whether a learnable bias is added. Defaults to False.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: tuple,
+        stride: tuple = (1, 1),
+        padding: tuple = (0, 0),
+        output_padding: tuple = (0, 0),
+        dilation: tuple = (1, 1),
+        groups: int = 1,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.conv_transpose2d = nn.ConvTranspose2d(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride=stride,
+            padding=padding,
+            output_padding=output_padding,
+            dilation=dilation,
+            groups=groups,
+            bias=bias,
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            x (torch.Tensor): Input of shape (batch_size, in_channels, height_in, width_in).
+
+        Returns:
+            torch.Tensor: Output of shape (batch_size, out_channels, height_out, width_out).
+        """
+        return self.conv_transpose2d(x)
+
+
+batch_size = 64
+in_channels = 64
+out_channels = 128
+kernel_size = (3, 5)
+height_in = 128
+width_in = 256
+
+
+def get_inputs():
+    x = torch.rand(batch_size, in_channels, height_in, width_in)
+    return [x.cuda() if torch.cuda.is_available() else x]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels, kernel_size]

@@ -1,0 +1,53 @@
+"""`tconv bench`: how fast is a candidate's ModelNew, once it is found equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tconv.cli.verdict_table import check_writable, show, working
+from tconv.cli.verify import Arithmetic, CandidateFile, JsonOption, ModelFile, PrecisionOption, TimeoutOption
+
+if TYPE_CHECKING:
+    from tconv.problem import Problem
+
+
+def bench(
+    model: ModelFile,
+    candidate: CandidateFile,
+    precision: PrecisionOption = Arithmetic.match,
+    json: JsonOption = None,
+    timeout: TimeoutOption = 300.0,
+) -> int:
+    """Compare a candidate's ModelNew with Model, and time both on the GPU where they are equal."""
+    check_writable(json)
+    with working(f"timing {candidate.name} beside {model.name}"):
+        from tconv.evaluation.judge import judge
+
+        report = judge(
+            model,
+            candidate,
+            device="auto",
+            precision=precision.value,
+            bench=True,
+            timeout_s=timeout,
+            floor_seconds=_floor_seconds(),
+        )
+    return show(report, json)
+
+
+def _floor_seconds() -> Callable[[Problem], float | None] | None:
+    """The roofline bound on the GPU at hand; None where nobody can tell."""
+    import torch
+
+    from tconv.errors import MissingToolchain
+    from tconv.jit.loader import gpu_of
+    from tconv.planner import floor_seconds
+
+    if not torch.cuda.is_available():
+        return None
+    try:
+        gpu = gpu_of(torch.cuda.current_device())
+    except MissingToolchain:
+        return None
+    return lambda problem: floor_seconds(problem, gpu)

@@ -1,0 +1,73 @@
+"""`tconv explain`: for every transposed convolution of a model file, the plan and its reasons."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tconv.cli.console import results
+
+if TYPE_CHECKING:
+    from tconv.codegen.generate import PlannedLayer
+    from tconv.planner import Gpu
+
+
+def explain(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A file with Model, get_inputs, get_init_inputs.")],
+) -> None:
+    """Say how each transposed convolution of a model would run, and why."""
+    import torch
+
+    from tconv.codegen.pipeline import plan_layers
+    from tconv.codegen.trace import trace
+    from tconv.errors import Trouble
+    from tconv.evaluation.precision import resolve
+    from tconv.evaluation.worker import WorkerFailed
+    from tconv.planner import Gpu
+
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        from tconv.jit.loader import gpu_of
+
+        gpu = gpu_of(torch.cuda.current_device())
+    else:
+        gpu = Gpu.h200()
+    device = torch.device("cuda" if has_gpu else "cpu")
+    try:
+        found = trace(model)
+    except WorkerFailed as failure:
+        raise Trouble(f"{model.name}: the process that runs it {failure}") from None
+    layers = plan_layers(found, model, gpu, "match", functools.partial(resolve, device=device))
+    console = results()
+    for layer in layers:
+        console.print(f"[bold]{layer.name}[/]: {layer.plan.problem.layer.describe()}", soft_wrap=True)
+        for line in _lines(layer, gpu):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+    remark = "" if has_gpu else "; there is no GPU here"
+    console.print(f"Planned for one {gpu.name} ({gpu.arch}){remark}.", soft_wrap=True)
+
+
+def _lines(layer: PlannedLayer, gpu: Gpu) -> Iterator[str]:
+    from tconv.planner import floor_seconds
+
+    plan = layer.plan
+    times = f", {layer.count} times" if layer.count > 1 else ""
+    yield f"{_by(plan.problem.input_shape)} → {_by(plan.problem.output_shape)}{times}"
+    floor = floor_seconds(plan.problem, gpu)
+    if floor is not None:
+        yield f"floor {floor * 1e3:.4g} ms"
+    if layer.left:
+        yield f"stays PyTorch's: {layer.reason}"
+        return
+    block = f"{plan.kernel.threads} threads and {plan.shared_bytes / 1024:.1f} KiB of shared memory"
+    yield f"{plan.kernel.family}: {plan.grid} blocks of {block}"
+    for reason in plan.reasons:
+        yield f"- {reason}"
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))

@@ -1,0 +1,212 @@
+"""`tconv optimize`: a model file in, a verified file with `ModelNew` and its CUDA kernels out."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tconv.cli import exit_codes
+from tconv.cli.console import messages, results
+from tconv.errors import Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import RenderableType
+
+    from tconv.codegen.check import Build, LayerCheck
+    from tconv.codegen.outcome import Outcome
+
+#: What building with load_inline takes, by the names of `tconv doctor`.
+_TOOLCHAIN = ("nvcc", "g++", "ninja", "Python.h")
+_PATIENCE_SECONDS = 1.0
+
+
+class Precision(Enum):
+    """What --precision takes."""
+
+    match = "match"
+    tf32 = "tf32"
+    fp32 = "fp32"
+
+
+def optimize(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A file with Model, get_inputs, get_init_inputs.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="OUT.py", help="Where to write. Default: MODEL_new.py.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that tconv did not write.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--json", metavar="REPORT.json", help="Also write everything that was found out.")
+    ] = None,
+    arch: Annotated[
+        list[str] | None,
+        typer.Option("--arch", metavar="SM", help="Compile for sm_80, say. Default: the GPU's, else sm_80, sm_90a."),
+    ] = None,
+    precision: Annotated[
+        Precision,
+        typer.Option("--precision", help="Arithmetic of float32 layers: what PyTorch does, TF32, or full float32."),
+    ] = Precision.match,
+    only_faster: Annotated[
+        bool, typer.Option("--only-faster", help="Leave layers to PyTorch where that is faster.")
+    ] = False,
+    no_bench: Annotated[bool, typer.Option("--no-bench", help="Do not time anything.")] = False,
+) -> int:
+    """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
+    from tconv.codegen.outcome import Request, to_dict
+    from tconv.codegen.output import default_output, write_whole
+    from tconv.codegen.run import optimize as run
+    from tconv.codegen.run import own_tools_on_path
+
+    if report is not None and not report.parent.is_dir():
+        raise Trouble(f"the folder {report.parent} does not exist; create it, or choose another place for --json")
+    own_tools_on_path()
+    request = Request(
+        model,
+        output or default_output(model),
+        force,
+        _archs(arch or []),
+        precision.value,
+        only_faster,
+        not no_bench,
+        _missing(),
+    )
+    with _progress() as say:
+        outcome = run(request, say)
+    _show(outcome)
+    if report is not None:
+        write_whole(report, json.dumps(to_dict(outcome), indent=2) + "\n")
+    return exit_codes.EQUAL if outcome.equal else exit_codes.NOT_EQUAL
+
+
+def _archs(given: list[str]) -> tuple[str, ...]:
+    """``--arch sm_80 --arch sm_90a`` and ``--arch sm_80,sm_90a``."""
+    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    for name in names:
+        if not re.fullmatch(r"sm_\d{2,3}[af]?", name):
+            raise Trouble(f"got --arch {name}; write it as sm_80 or sm_90a")
+    return tuple(dict.fromkeys(names))
+
+
+def _missing() -> tuple[str, ...]:
+    """What building with load_inline lacks: ``nvcc not found: <how to get it>``."""
+    from tconv.cli.doctor import examine
+
+    found = (finding for finding in examine() if finding.name in _TOOLCHAIN)
+    return tuple(f"{item.name} {item.found}: {item.remedy}" for item in found if item.remedy is not None)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Says on a terminal's stderr what is being done, once it has taken a second."""
+    console = messages()
+    status = console.status("starting")
+    timer = threading.Timer(_PATIENCE_SECONDS, status.start)
+    timer.daemon = True
+    if console.is_terminal:
+        timer.start()
+    try:
+        yield status.update
+    finally:
+        timer.cancel()
+        status.stop()
+
+
+# ---- the table
+
+
+def _show(outcome: Outcome) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = results()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    headings = ["layer", "problem", "plan", "error (PyTorch's, allowed)"]
+    headings += ["ms", "PyTorch", "speed-up", "floor"] if outcome.on_gpu else ["registers"]
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in ("ms", "PyTorch", "speed-up", "floor") else "left")
+    for check in outcome.layers:
+        cells: list[RenderableType] = [Text(cell) for cell in _cells(check, outcome.on_gpu)]
+        table.add_row(*cells)
+    console.print(table)
+    for line in _remarks(outcome):
+        console.print(Text(line), soft_wrap=True)
+    console.print(Text(*_summary(outcome)), soft_wrap=True)
+
+
+def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
+    plan, layer = check.layer.plan, check.layer
+    shape = "x".join(map(str, plan.problem.input_shape))
+    times = f" ({layer.count} times)" if layer.count > 1 else ""
+    cells = [layer.name, f"{plan.problem.layer.describe()} on {shape}{times}"]
+    if layer.left:
+        return [*cells, "left to PyTorch"]
+    cells.append(f"{plan.kernel.family}: {plan.grid} blocks of {plan.kernel.threads}")
+    cells.append(_error(check))
+    if not on_gpu:
+        return [*cells, ", ".join(map(_registers, check.builds))]
+    if check.time is None:
+        return cells
+    floor = "" if check.time.floor is None else f"{check.time.floor:.4g}"
+    return [*cells, f"{check.time.ours:.4g}", f"{check.time.pytorch:.4g}", f"{check.time.speedup:.2f}x", floor]
+
+
+def _error(check: LayerCheck) -> str:
+    if check.verdict is None:
+        return ""
+    if not check.verdict.equal:
+        return "NOT EQUAL"
+    pooled = check.verdict.check("pooled error")
+    return f"{pooled.got:.2g} ({check.pytorch_error:.2g}, {pooled.allowed:.2g})"
+
+
+def _registers(build: Build) -> str:
+    if build.registers is None:
+        return f"compiled for {build.arch}"
+    spilled = f" ({build.spill_bytes} bytes spilled)" if build.spill_bytes else ""
+    return f"{build.registers} on {build.arch}{spilled}"
+
+
+def _remarks(outcome: Outcome) -> Iterator[str]:
+    for check in outcome.layers:
+        if check.layer.left:
+            yield f"Left to PyTorch: {check.layer.name}: {check.layer.reason}."
+    if outcome.load_inline == "not built":
+        for missing in outcome.request.missing:
+            yield f"load_inline not built: {missing}"
+    if outcome.not_checked:
+        yield f"Not checked: {'; '.join(outcome.not_checked)}."
+    for reason in outcome.reasons:
+        yield f"Not equal: {reason}"
+    if outcome.report is not None and outcome.report.timing is not None:
+        timing = outcome.report.timing
+        yield (
+            f"The whole model: {timing.candidate.median:.4g} ms, PyTorch {timing.reference.median:.4g} ms"
+            f" ({timing.reference_source})"
+        )
+    if not outcome.on_gpu:
+        yield f"Planned for one {outcome.gpu.name}."
+    if outcome.written:
+        yield f"Wrote {outcome.request.output}"
+
+
+def _summary(outcome: Outcome) -> tuple[str, str]:
+    """The last line and its style."""
+    if not outcome.equal:
+        return f"NOT EQUAL: {outcome.request.output} was not written", "bold red"
+    speedup = outcome.speedup
+    if not outcome.written:
+        return "equal, and no layer faster than PyTorch: nothing was written", "bold red"
+    if speedup is None:
+        return "equal; not timed" if outcome.on_gpu else "equal in the emulator; not timed: no GPU", "bold green"
+    if speedup < 1:
+        return f"equal; {speedup:.2g}x: SLOWER than PyTorch", "bold red"
+    return f"equal; {speedup:.2g}x faster" if speedup < 10 else f"equal; {speedup:.0f}x faster", "bold green"

@@ -1,0 +1,164 @@
+"""Tables of verdicts and times, and the one line that sums them up."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tconv.cli import exit_codes
+from tconv.cli.console import messages, results
+from tconv.errors import Trouble
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from tconv.evaluation.report import Report
+    from tconv.evaluation.verdict import Check, Series, Timing
+
+_MARKS = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}
+
+
+def show(report: Report, json_path: Path | None) -> int:
+    """Print everything about a judgement, write it as JSON where wanted, and return the exit code."""
+    console = results()
+    if json_path is not None:
+        write_json(json_path, report.to_dict())
+    console.print(f"{report.candidate} beside {report.model}, on the {_device(report.device)}", markup=False)
+    console.print(checks_table(report.verdict.checks))
+    if report.variations:
+        console.print(_variations_table(report))
+    if report.timing is not None:
+        console.print(timing_table(report.timing))
+        _print_remarks(console, report.timing)
+    for line in report.not_checked:
+        console.print(f"not checked: {line}", markup=False, soft_wrap=True)
+    console.print(last_line(report), soft_wrap=True)
+    return exit_codes.EQUAL if report.equal else exit_codes.NOT_EQUAL
+
+
+def last_line(report: Report) -> Text:
+    """``equal``, ``equal; 6.8x faster``, in red ``equal; 0.3x: SLOWER than PyTorch`` or what is wrong first."""
+    from rich.text import Text
+
+    if not report.equal:
+        first = report.reasons[0] if report.reasons else "nothing was checked"
+        return Text(f"NOT EQUAL: {first}", style="red")
+    if report.timing is None:
+        return Text("equal", style="green")
+    return Text(f"equal; {speed(report.timing)}", style="green" if report.timing.speedup >= 1 else "red")
+
+
+def speed(timing: Timing) -> str:
+    """``6.8x faster`` or ``0.3x: SLOWER than PyTorch``."""
+    if timing.speedup >= 1:
+        return f"{timing.speedup:.1f}x faster"
+    return f"{timing.speedup:.2g}x: SLOWER than PyTorch"
+
+
+def checks_table(checks: Iterable[Check]) -> Table:
+    """One row for each check: outcome, what was measured, what is allowed, the reason."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("check", "outcome", "got", "allowed"):
+        table.add_column(column, no_wrap=column != "got")
+    table.add_column("", ratio=1)
+    for check in checks:
+        numeric = isinstance(check.got, float)
+        got, allowed = (_figure(check.got), _figure(check.allowed)) if numeric else ("", "")
+        # A figure within what is allowed needs no words, but PyTorch's own error beside it tells something.
+        remark = check.reason if not check.passed or check.name.startswith("pooled") else ""
+        table.add_row(check.name, _MARKS[check.passed], got, allowed, Text(remark))
+    return table
+
+
+def _variations_table(report: Report) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("with other arguments")
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("", ratio=1)
+    for variation in report.variations:
+        reason = "" if variation.verdict.equal else next(iter(variation.verdict.reasons), "nothing was checked")
+        table.add_row(Text(variation.name), _MARKS[variation.verdict.equal], Text(reason))
+    return table
+
+
+def timing_table(timing: Timing) -> Table:
+    """Milliseconds of both sides with their spread, of PyTorch's other settings, and the floor."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "ms", "20 % to 80 %", "ratio", "host µs"):
+        table.add_column(column, justify="left" if not column else "right")
+    reference = timing.reference.median
+
+    def row(name: str, series: Series, host: float | None) -> None:
+        spread = f"{series.low:.4g} to {series.high:.4g}"
+        table.add_row(
+            name, f"{series.median:.4g}", spread, f"{reference / series.median:.2f}", f"{host:.1f}" if host else ""
+        )
+
+    row("candidate", timing.candidate, timing.host_us.get("candidate"))
+    row("PyTorch", timing.reference, timing.host_us.get("reference"))
+    for name, median in timing.alternatives.items():
+        table.add_row(f"PyTorch, {name}", f"{median:.4g}", "", f"{reference / median:.2f}", "")
+    if timing.floor_ms is not None:
+        table.add_row("floor", f"{timing.floor_ms:.4g}", "", f"{reference / timing.floor_ms:.2f}", "")
+    return table
+
+
+def _print_remarks(console: Console, timing: Timing) -> None:
+    settings = ", ".join(f"{name} {value}" for name, value in timing.settings.items())
+    console.print(f"PyTorch's time is from {timing.reference_source}.", markup=False, soft_wrap=True)
+    console.print(f"Settings: {settings}.", markup=False, soft_wrap=True)
+    for check in timing.checks:
+        if not check.passed:
+            console.print(f"[red]{check.name}: no[/]; {check.reason}", soft_wrap=True)
+
+
+def check_writable(path: Path | None) -> None:
+    """Before anything takes time: a report could be written there.
+
+    Raises:
+        Trouble: its folder is not there, or is not for us to write in.
+    """
+    if path is not None and not os.access(path.absolute().parent, os.W_OK):
+        raise Trouble(f"cannot write {path}: its folder is not there or not writable; choose another --json")
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a report, whole or not at all.
+
+    Raises:
+        Trouble: the path cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise Trouble(f"cannot write {path}: {error.strerror}; choose another --json") from None
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """A line with a spinner on stderr while something takes its time; nothing where stderr is no terminal."""
+    return messages().status(what)
+
+
+def _figure(value: float | str | None) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else ""
+
+
+def _device(name: str) -> str:
+    return "GPU" if name == "cuda" else "CPU"
