@@ -1,0 +1,179 @@
+"""Every layer of benchmarks/cases.json through the library, on a GPU: judged equal, and timed beside PyTorch.
+
+    PYTHONPATH=src python3 benchmarks/layers.py
+
+Writes benchmarks/results/layers.json after each layer, so that an interrupted run goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from results import Results, cases, environment, load, save, speedup
+from torch import Tensor
+
+import tconv
+from tconv.evaluation.draws import draw
+from tconv.evaluation.equality import check_layer
+from tconv.evaluation.reference import Operands
+from tconv.evaluation.stopwatch import CudaClock
+from tconv.evaluation.timing import Call, Measured, interleave, quantile
+from tconv.problem import Layer, Precision, Problem, Triple
+
+_PRECISION: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+_OURS = (tconv.conv_transpose1d, tconv.conv_transpose2d, tconv.conv_transpose3d)
+_THEIRS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+_DRAWS = 5
+#: Calls a side: by turns in so many rounds of so many each; fewer of those that take long.
+_ROUNDS, _EACH = 10, 10
+_LONG_MS, _LONG_ROUNDS, _LONG_EACH = 5.0, 5, 3
+
+
+def problem_of(case: Results) -> Problem:
+    """The problem that a line of cases.json describes."""
+    dims = len(case["kernel"])
+
+    def three(name: str, filler: int) -> Triple:
+        depth, height, width = [filler] * (3 - dims) + case[name]
+        return depth, height, width
+
+    layer = Layer(
+        dims,
+        case["in_channels"],
+        case["out_channels"],
+        kernel=three("kernel", 1),
+        stride=three("stride", 1),
+        padding=three("padding", 0),
+        dilation=three("dilation", 1),
+        groups=case["groups"],
+        bias=case["bias"],
+        precision=_PRECISION[case["dtype"]],
+    )
+    return Problem(layer, case["batch"], three("input_size", 1), three("output_padding", 0))
+
+
+def arguments(problem: Problem) -> dict[str, Any]:
+    """The problem's parameters as keywords of torch.nn.functional.conv_transpose*d."""
+    layer, used = problem.layer, slice(3 - problem.layer.spatial_dims, 3)
+    named = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+    sized = {name: value[used] for name, value in (*named.items(), ("output_padding", problem.output_padding))}
+    return {**sized, "groups": layer.groups}
+
+
+def measure(case: Results, quick: bool) -> Results:
+    """The verdict on one layer, and its times. `quick` leaves draws and the awkward inputs out."""
+    problem = problem_of(case)
+    keywords, dims = arguments(problem), problem.layer.spatial_dims
+    ours, theirs = _OURS[dims - 1], _THEIRS[dims - 1]
+    operands = draw(problem, torch.device("cuda"), seed=0)
+    explained = tconv.explain(*operands, **keywords)
+    if explained.plan is None:
+        return {"equal": False, "reasons": [f"PyTorch's operator runs: {explained.reason}"]}
+
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return ours(x, weight, bias, **keywords)
+
+    draws = 1 if quick else _DRAWS
+    verdict = check_layer(candidate, problem, "match", device="cuda", draw_count=draws, awkward=not quick)
+    return {
+        "equal": verdict.equal,
+        "reasons": list(verdict.reasons),
+        "draws": draws,
+        "awkward_inputs": not quick,
+        "error": next((check.got for check in verdict.checks if check.name == "pooled error"), None),
+        "plan": {"family": explained.plan.kernel.family, "tile": vars(explained.plan.kernel.tile)},
+        "floor_ms": case["floor_ms"],
+        **times(partial(ours, *operands, **keywords), partial(theirs, **keywords), operands),
+    }
+
+
+def times(ours: Call, theirs: Callable[..., Tensor], operands: Operands) -> Results:
+    """Device milliseconds of both sides, by turns: medians with the 20th and 80th percentile; host microseconds."""
+    clock = CudaClock()
+    long = clock.device_ms(ours, 2)[-1] > _LONG_MS
+    rounds, each = (_LONG_ROUNDS, _LONG_EACH) if long else (_ROUNDS, _EACH)
+    measured = interleave(clock, {"tconv": ours, "pytorch": partial(theirs, *operands)}, rounds=rounds, each=each)
+
+    def spread(side: Measured) -> list[float]:
+        return [round(side.series.low, 6), round(side.series.high, 6)]
+
+    return {
+        "tconv_ms": round(measured["tconv"].series.median, 6),
+        "tconv_spread_ms": spread(measured["tconv"]),
+        "pytorch_ms": {
+            "default": round(measured["pytorch"].series.median, 6),
+            **other_settings(clock, theirs, operands, each),
+        },
+        "pytorch_spread_ms": spread(measured["pytorch"]),
+        "host_us": {name: round(side.host_us, 2) for name, side in measured.items()},
+    }
+
+
+def other_settings(clock: CudaClock, theirs: Callable[..., Tensor], operands: Operands, count: int) -> dict[str, float]:
+    """Medians of PyTorch with cudnn.benchmark, and on channels_last tensors where they exist."""
+
+    def median(call: Call) -> float:
+        return round(quantile(clock.device_ms(call, count), 0.5), 6)
+
+    torch.backends.cudnn.benchmark = True
+    found = {"cudnn.benchmark": median(partial(theirs, *operands))}
+    torch.backends.cudnn.benchmark = False
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(operands.x.dim())
+    if memory_format is not None:
+        x, weight = (tensor.contiguous(memory_format=memory_format) for tensor in operands[:2])
+        found["channels_last"] = median(partial(theirs, x, weight, operands.bias))
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--name", default="layers", help="of the file in benchmarks/results")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose id contains this")
+    parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no layer after")
+    parser.add_argument("--quick", action="store_true", help="judge on one draw and without the awkward inputs")
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("layers.py measures on a GPU, and there is none here", file=sys.stderr)
+        return 2
+    return run(options)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure what is still missing; exit code 0 when everything was measured and is equal."""
+    kept = None if options.fresh else load(options.name)
+    here = environment()
+    if kept and kept["environment"] != here:
+        print("the stored results are of another machine or version: start anew with --fresh", file=sys.stderr)
+        return 2
+    results: Results = kept or {"environment": here, "layers": {}}
+    started = time.monotonic()
+    wanted = [(name, case) for name, case in cases().items() if options.only in name]
+    for name, case in wanted:
+        if name in results["layers"]:
+            continue
+        if time.monotonic() - started > options.budget:
+            break
+        result = measure(case, options.quick)
+        results["layers"][name] = result
+        save(options.name, results)
+        verdict = "equal" if result["equal"] else "NOT EQUAL: " + "; ".join(result["reasons"])
+        ratio = f"{speedup(result):.2f}x" if "tconv_ms" in result else ""
+        print(f"{name}: {verdict} {ratio}", flush=True)
+        torch.cuda.empty_cache()
+    missing = [name for name, _ in wanted if name not in results["layers"]]
+    if missing:
+        print(f"{len(missing)} layers are still missing: run again", file=sys.stderr)
+    unequal = [name for name, _ in wanted if not results["layers"].get(name, {"equal": True})["equal"]]
+    return 1 if missing or unequal else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""The tables of README.md and examples/README.md and the plot, from the files in benchmarks/results.
+
+    python benchmarks/report.py             writes them
+    python benchmarks/report.py --check     exit code 1 where they are not what the results say
+    python benchmarks/report.py --stored X  prints the stored figures of one example
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from plot import digest, draw
+from results import KINDS, ROOT, Results, cases, geometric_mean, kind, load, machine, speedup
+
+PLOT = ROOT / "docs" / "layers.svg"
+BEGIN = "<!-- benchmarks: written by benchmarks/report.py -->\n"
+END = "<!-- end of benchmarks -->\n"
+NOTHING = "Nothing has been measured yet.\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
+
+
+def milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def factor(value: float) -> str:
+    return f"{value:.2f}x" if value < 1 else f"{value:.1f}x" if value < 10 else f"{value:.0f}x"
+
+
+def readme_body(examples: Results | None, layers: Results | None) -> str:
+    """What stands between the markers of README.md."""
+    parts = [models_text(examples)] if examples else []
+    if layers:
+        parts.append(layers_text(layers))
+    return "\n".join(parts) or NOTHING
+
+
+def models_text(examples: Results) -> str:
+    """The six models, one row each."""
+    rows = [
+        [
+            f"[{name}](examples/{name}.py)",
+            milliseconds(result["pytorch_ms"]["default"]),
+            milliseconds(result["tconv_ms"]),
+            f"**{factor(speedup(result))}**",
+            milliseconds(result["floor_ms"]),
+            "yes" if result["equal"] else "no",
+        ]
+        for name, result in examples["examples"].items()
+    ]
+    return (
+        f"Models rewritten by `tconv optimize` and built by `load_inline`, on {machine(examples['environment'])}. "
+        "Milliseconds of a whole forward pass; the floor is that of its transposed convolutions:\n\n"
+        + table(["model", "PyTorch's default", "tconv", "speed-up", "floor", "equal"], rows)
+    )
+
+
+def layers_text(layers: Results) -> str:
+    """Single layers by kind, and the plot."""
+    known, measured = cases(), layers["layers"]
+    rows = []
+    for name in (*KINDS, "all"):
+        chosen = [result for case, result in measured.items() if name in (kind(known[case]), "all")]
+        timed = [result for result in chosen if "tconv_ms" in result]
+        if not timed:
+            continue
+        ratios = [speedup(result) for result in timed]
+        rows.append(
+            [
+                name,
+                str(len(chosen)),
+                str(sum(result["equal"] for result in chosen)),
+                f"**{factor(geometric_mean(ratios))}**",
+                f"{factor(min(ratios))} to {factor(max(ratios))}",
+                str(sum(ratio > 1 for ratio in ratios)),
+                factor(geometric_mean(result["tconv_ms"] / result["floor_ms"] for result in timed)),
+            ]
+        )
+    head = ["kind", "layers", "equal", "mean speed-up", "from, to", "faster", "mean time over the floor"]
+    return (
+        f"{len(measured)} of the {len(known)} layers of `benchmarks/cases.json`, taken from named models, through the "
+        f"library, on {machine(layers['environment'])}, beside PyTorch's default. Means are geometric:\n\n"
+        + table(head, rows)
+        + f"\n![Speed-up of every layer]({PLOT.relative_to(ROOT)})\n"
+    )
+
+
+def examples_body(examples: Results | None) -> str:
+    """What stands between the markers of examples/README.md."""
+    if not examples:
+        return NOTHING
+
+    def lines(result: Results, form: str) -> str:
+        return "<br>".join(form.format(**layer) for layer in result["layers"])
+
+    rows = [
+        [
+            f"[{name}]({name}.py)",
+            lines(result, "{problem}"),
+            f"[{name}_new.py](generated/{name}_new.py)",
+            lines(result, "{plan}"),
+            lines(result, "{error:.1e} / {pytorch_error:.1e}"),
+            f"{milliseconds(result['tconv_ms'])} / {milliseconds(result['pytorch_ms']['default'])}",
+            milliseconds(result["floor_ms"]),
+        ]
+        for name, result in examples["examples"].items()
+    ]
+    head = ["model", "problem", "file", "plan", "error / PyTorch's", "ms / PyTorch's", "floor ms"]
+    return f"On {machine(examples['environment'])}:\n\n" + table(head, rows)
+
+
+def replaced(text: str, body: str) -> str:
+    """`text` with `body` between its markers."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"the markers are missing: {BEGIN.strip()} and {END.strip()}")
+    return before + BEGIN + body + END + after
+
+
+def targets() -> dict[Path, str]:
+    """Every text with a generated part, as it should be."""
+    examples, layers = load("examples"), load("layers")
+    bodies = {"README.md": readme_body(examples, layers), "examples/README.md": examples_body(examples)}
+    return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), body) for name, body in bodies.items()}
+
+
+def stale() -> list[str]:
+    """The files that do not say what the results say."""
+    wrong = [path for path, text in targets().items() if path.read_text(encoding="utf-8") != text]
+    layers = load("layers")
+    if layers and (not PLOT.exists() or digest(layers) not in PLOT.read_text(encoding="utf-8")):
+        wrong.append(PLOT)
+    return [str(path.relative_to(ROOT)) for path in wrong]
+
+
+def stored(name: str) -> str:
+    """The stored figures of an example, marked as such."""
+    examples = load("examples")
+    if not examples or name not in examples["examples"]:
+        return f"No figures are stored for {name}; `make bench` takes them on a machine with a GPU."
+    result = examples["examples"][name]
+    return (
+        f"Stored figures, not measured here: on {machine(examples['environment'])}, {name} took "
+        f"{milliseconds(result['tconv_ms'])} ms and PyTorch {milliseconds(result['pytorch_ms']['default'])} ms: "
+        f"{factor(speedup(result))}. The floor is {milliseconds(result['floor_ms'])} ms."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--stored", metavar="EXAMPLE", help="print the stored figures of an example")
+    arguments = parser.parse_args()
+    if arguments.stored:
+        print(stored(arguments.stored))
+        return 0
+    if arguments.check:
+        wrong = stale()
+        for path in wrong:
+            print(f"{path} is not what benchmarks/results says: run benchmarks/report.py", file=sys.stderr)
+        return 1 if wrong else 0
+    for path, text in targets().items():
+        path.write_text(text, encoding="utf-8")
+    layers = load("layers")
+    if layers:
+        draw(layers, PLOT)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""The files in benchmarks/results and benchmarks/cases.json, and what the reports read out of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+KINDS = ("groups, depthwise", "few channels", "dense")
+_FEW_CHANNELS = 8
+
+#: A whole file of results, or what it holds of one layer or model.
+Results = dict[str, Any]
+
+
+def load(name: str) -> Results | None:
+    """The results of that name, None where nothing was measured."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def save(name: str, results: Results) -> None:
+    """Write the results of that name, whole or not at all."""
+    RESULTS.mkdir(exist_ok=True)
+    aside = RESULTS / f".{name}.json"
+    aside.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    aside.replace(RESULTS / f"{name}.json")
+
+
+def cases() -> dict[str, Results]:
+    """The layers of cases.json by id."""
+    listed = json.loads((ROOT / "benchmarks" / "cases.json").read_text(encoding="utf-8"))
+    return {case["id"]: case for case in listed}
+
+
+def kind(case: Results) -> str:
+    """The row of the summary that a layer belongs to."""
+    if case["groups"] > 1:
+        return KINDS[0]
+    few = min(case["in_channels"], case["out_channels"]) <= _FEW_CHANNELS
+    return KINDS[1] if few else KINDS[2]
+
+
+def speedup(result: Results) -> float:
+    """PyTorch's default time over tconv's."""
+    return result["pytorch_ms"]["default"] / result["tconv_ms"]
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logarithms = [math.log(value) for value in values]
+    return math.exp(sum(logarithms) / len(logarithms))
+
+
+def environment() -> dict[str, str]:
+    """What a measurement on this machine depends on."""
+    import platform
+
+    import torch
+
+    from tconv.jit.toolchain import driver_version, nvrtc_version
+    from tconv.version import __version__
+
+    def dotted(version: tuple[int, ...] | None) -> str:
+        return ".".join(map(str, version or ()))
+
+    cudnn = torch.backends.cudnn.version() or 0
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": f"CUDA {dotted(driver_version())}",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or "",
+        "cudnn": f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}",
+        "nvrtc": dotted(nvrtc_version()),
+        "python": platform.python_version(),
+        "tconv": __version__,
+    }
+
+
+def machine(environment: dict[str, str]) -> str:
+    """The environment in a few words."""
+    torch, cuda, cudnn = environment["torch"].split("+")[0], environment["cuda"], environment["cudnn"]
+    return f"one {environment['gpu']}, PyTorch {torch}, CUDA {cuda}, cuDNN {cudnn}"
