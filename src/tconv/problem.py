@@ -12,9 +12,10 @@ is fed by the taps with ``k*dilation mod stride == r``, and tap k reads input ``
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Triple = tuple[int, int, int]
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp64"]
@@ -230,6 +231,15 @@ class Problem:
                 f"got input size {self.input_size} for {self.layer.describe()}: the output would be "
                 f"{self.output_size}; use a larger input or less padding"
             )
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Problem:
+        """The inverse of `dataclasses.asdict`, also after a passage through JSON, which knows no tuples."""
+
+        def tupled(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+        return cls(**{**tupled(fields), "layer": Layer(**tupled(fields["layer"]))})
 
     @property
     def output_size(self) -> Triple:

@@ -13,7 +13,7 @@ from tconv.planner.direct import resident
 
 
 def parameters(family: str) -> set[str]:
-    text = (source.header_directory() / f"{family}.cuh").read_text()
+    text = (source.header_directory() / f"{family}.cuh").read_text(encoding="utf-8")
     return set(re.findall(r"\b(?:Layer|Tile)::\w+", text))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tconv.cli.verdict_table import check_writable, show, working
-from tconv.cli.verify import Arithmetic, CandidateFile, JsonOption, ModelFile, PrecisionOption, TimeoutOption
+from tconv.cli.console import progress
+from tconv.cli.options import CandidateFile, JsonOption, ModelFile, Precision, PrecisionOption, TimeoutOption
+from tconv.cli.verdict_table import check_writable, show
 
 if TYPE_CHECKING:
     from tconv.problem import Problem
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 def bench(
     model: ModelFile,
     candidate: CandidateFile,
-    precision: PrecisionOption = Arithmetic.match,
+    precision: PrecisionOption = Precision.match,
     json: JsonOption = None,
     timeout: TimeoutOption = 300.0,
 ) -> int:
     """Compare a candidate's ModelNew with Model, and time both on the GPU where they are equal."""
     check_writable(json)
-    with working(f"timing {candidate.name} beside {model.name}"):
+    with progress(f"timing {candidate.name} beside {model.name}"):
         from tconv.evaluation.judge import judge
 
         report = judge(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rich.console import Console
 
+_PATIENCE_SECONDS = 1.0
 #: What a table may take where no terminal says how wide it is.
 _PIPE_WIDTH = 160
 
@@ -19,6 +24,22 @@ def results() -> Console:
 def messages() -> Console:
     """stderr. Plain text in pipes and with NO_COLOR."""
     return _console(stderr=True)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[str], None]]:
+    """Says on a terminal's stderr what is being done, once that has taken a second; the function yielded changes it."""
+    console = messages()
+    status = console.status(what)
+    timer = threading.Timer(_PATIENCE_SECONDS, status.start)
+    timer.daemon = True
+    if console.is_terminal:
+        timer.start()
+    try:
+        yield status.update
+    finally:
+        timer.cancel()
+        status.stop()
 
 
 def _console(stderr: bool) -> Console:

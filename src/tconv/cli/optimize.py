@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tconv.cli import exit_codes
-from tconv.cli.console import messages, results
+from tconv.cli.console import progress, results
+from tconv.cli.options import Precision
 from tconv.errors import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     from rich.console import RenderableType
 
@@ -27,15 +24,6 @@ if TYPE_CHECKING:
 
 #: What building with load_inline takes, by the names of `tconv doctor`.
 _TOOLCHAIN = ("nvcc", "g++", "ninja", "Python.h")
-_PATIENCE_SECONDS = 1.0
-
-
-class Precision(Enum):
-    """What --precision takes."""
-
-    match = "match"
-    tf32 = "tf32"
-    fp32 = "fp32"
 
 
 def optimize(
@@ -79,7 +67,7 @@ def optimize(
         not no_bench,
         _missing(),
     )
-    with _progress() as say:
+    with progress("starting") as say:
         outcome = run(request, say)
     _show(outcome)
     if report is not None:
@@ -102,22 +90,6 @@ def _missing() -> tuple[str, ...]:
 
     found = (finding for finding in examine() if finding.name in _TOOLCHAIN)
     return tuple(f"{item.name} {item.found}: {item.remedy}" for item in found if item.remedy is not None)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Says on a terminal's stderr what is being done, once it has taken a second."""
-    console = messages()
-    status = console.status("starting")
-    timer = threading.Timer(_PATIENCE_SECONDS, status.start)
-    timer.daemon = True
-    if console.is_terminal:
-        timer.start()
-    try:
-        yield status.update
-    finally:
-        timer.cancel()
-        status.stop()
 
 
 # ---- the table

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tconv.cli import exit_codes
-from tconv.cli.console import messages, results
+from tconv.cli.console import results
 from tconv.errors import Trouble
 
 if TYPE_CHECKING:
@@ -149,11 +148,6 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise Trouble(f"cannot write {path}: {error.strerror}; choose another --json") from None
-
-
-def working(what: str) -> AbstractContextManager[object]:
-    """A line with a spinner on stderr while something takes its time; nothing where stderr is no terminal."""
-    return messages().status(what)
 
 
 def _figure(value: float | str | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tconv.codegen.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, decode_problem, record
+from tconv.codegen.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
 from tconv.evaluation.model_file import ModelFileError, load
 from tconv.evaluation.without_cuda import CudaMeansCpu
 from tconv.evaluation.worker import Workshop
@@ -83,7 +83,7 @@ class Cutter:
         self._file: dict[str, Any] = vars(self._model.namespace)
 
     def cuts(self, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [asdict(self._cut(decode_problem(problem))) for problem in problems]
+        return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]
 
     def _cut(self, problem: Problem) -> Cut:
         layer = problem.layer

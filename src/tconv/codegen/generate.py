@@ -13,8 +13,9 @@ from pathlib import Path
 from tconv import problem
 from tconv.codegen.excerpt import excerpt, methods
 from tconv.codegen.headers import kernels_text
-from tconv.codegen.rewrite import MARKER, Rewritten
+from tconv.codegen.rewrite import Rewritten
 from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.source_scan import GENERATED_MARK
 from tconv.kernels import source as kernel_source
 from tconv.planner import DirectTile, Gpu, Kernel, Plan
 from tconv.planner import direct as planner_direct
@@ -148,7 +149,7 @@ def _header(layers: Sequence[PlannedLayer]) -> str:
     rows = [(layer.name, layer.plan.kernel.layer.describe(), plan_words(layer.plan, layer.left)) for layer in layers]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [
-        f"{MARKER} {__version__}",
+        f"{GENERATED_MARK} {__version__}",
         "#",
         "# ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.",
         "# torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tconv.codegen.rewrite import MARKER
 from tconv.errors import Trouble
+from tconv.evaluation.source_scan import GENERATED_MARK
 
 
 def default_output(model: Path) -> Path:
@@ -85,7 +85,7 @@ def write_whole(path: Path, text: str) -> None:
 def _is_ours(output: Path) -> bool:
     try:
         with output.open("rb") as file:
-            return file.read(len(MARKER)) == MARKER.encode()
+            return file.read(len(GENERATED_MARK)) == GENERATED_MARK.encode()
     except OSError as error:
         raise Trouble(f"cannot read {output}: {error.strerror}; choose another place with -o") from None
 

@@ -18,10 +18,11 @@ import torch
 from torch import nn
 
 from tconv.evaluation.model_file import LoadedModel, ModelFileError, blamed, load
+from tconv.evaluation.precision import allows_tf32
 from tconv.evaluation.recording import Recorder
 from tconv.evaluation.without_cuda import CudaMeansCpu
 from tconv.evaluation.worker import Workshop
-from tconv.problem import Layer, Problem
+from tconv.problem import Problem
 
 #: Loading, constructing and one forward pass.
 TIMEOUT_SECONDS = 300.0
@@ -119,7 +120,7 @@ def _trace(model: LoadedModel) -> dict[str, Any]:
             if "allocate" not in str(error):
                 raise
             raise ModelFileError(f"{error}. It was run for real, since with fake tensors: {unreal}") from None
-    return {"layers": [asdict(layer) for layer in found], "tf32": _tf32_allowed()}
+    return {"layers": [asdict(layer) for layer in found], "tf32": allows_tf32()}
 
 
 def record(model: LoadedModel) -> list[TracedLayer]:
@@ -201,14 +202,6 @@ def _has_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _tf32_allowed() -> bool:
-    """Whether convolutions in float32 may run TF32, under the old flag or the newer one."""
-    newer = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    if newer is not None:
-        return bool(newer == "tf32")
-    return bool(torch.backends.cudnn.allow_tf32)
-
-
 def _limited_memory() -> ExitStack:
     """While it is entered, a model that asks for more memory than there is gets an error, and the machine lives on."""
     stack = ExitStack()
@@ -236,16 +229,7 @@ def _available_bytes() -> int | None:
 
 def decode_layer(fields: dict[str, Any]) -> TracedLayer:
     """The inverse of dataclasses.asdict, also after a passage through JSON."""
-    return TracedLayer(**{**fields, "problem": decode_problem(fields["problem"])})
-
-
-def decode_problem(fields: dict[str, Any]) -> Problem:
-    """The inverse of dataclasses.asdict, also after a passage through JSON."""
-
-    def tuples(values: dict[str, Any]) -> dict[str, Any]:
-        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-    return Problem(**{**tuples(fields), "layer": Layer(**tuples(fields["layer"]))})
+    return TracedLayer(**{**fields, "problem": Problem.from_dict(fields["problem"])})
 
 
 def _decode(fields: dict[str, Any]) -> Trace:

@@ -46,15 +46,6 @@ class Convolution:
         }
 
 
-def problem_from_dict(fields: Mapping[str, Any]) -> Problem:
-    """The problem of `Convolution.to_dict`, also after a passage through JSON."""
-
-    def tupled(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-
-    return Problem(**{**tupled(fields), "layer": Layer(**tupled(fields["layer"]))})
-
-
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, notes every convolution and counts the other operators that compute something."""
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from tconv.evaluation.exchange import Exchange
 from tconv.evaluation.model_file import ModelFileError
-from tconv.evaluation.recording import problem_from_dict
 from tconv.evaluation.worker import RemoteError, WorkerFailed, Workshop
 from tconv.problem import Problem
 
@@ -135,7 +134,7 @@ class Side:
         tree = None if inputs is None else self._exchange.write(list(inputs))
         found = self._call("trace", "forward", inputs=tree, shapes=shapes)
         calls = found["convolutions"]
-        problems = tuple(None if call["problem"] is None else problem_from_dict(call["problem"]) for call in calls)
+        problems = tuple(None if call["problem"] is None else Problem.from_dict(call["problem"]) for call in calls)
         products = sum(
             call["multiply_adds"] // max(1, call["outputs"]) if problem is None else problem.layer.products_per_output
             for call, problem in zip(calls, problems, strict=True)

@@ -62,8 +62,9 @@ def compile_source(source: str, arch: str, *, name: str = "tconv_kernel", header
         raise MissingToolchain(f"NVRTC cannot be loaded ({error}); {install_line()}") from error
     except Exception as error:
         raise _compile_error(source, arch, name, str(error)) from error
-    report = _report(log.getvalue())
-    return Compiled(cubin, *report, log=log.getvalue(), seconds=time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    registers, spilled, stack = _report(log.getvalue())
+    return Compiled(cubin, registers, spilled, stack, log.getvalue(), seconds)
 
 
 def program_options(arch: str, name: str, headers: Path | None) -> Any:
