@@ -55,6 +55,13 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(sum(logarithms) / len(logarithms))
 
 
+def kernels() -> str:
+    """Which kernels these are: the start of the digest of all their headers."""
+    from tconv.kernels.source import header_digest
+
+    return header_digest()[:12]
+
+
 def environment() -> dict[str, str]:
     """What a measurement on this machine depends on."""
     import platform
@@ -77,10 +84,12 @@ def environment() -> dict[str, str]:
         "nvrtc": dotted(nvrtc_version()),
         "python": platform.python_version(),
         "tconv": __version__,
+        "kernels": kernels(),
     }
 
 
 def machine(environment: dict[str, str]) -> str:
     """The environment in a few words."""
     torch, cuda, cudnn = environment["torch"].split("+")[0], environment["cuda"], environment["cudnn"]
-    return f"one {environment['gpu']}, PyTorch {torch}, CUDA {cuda}, cuDNN {cudnn}"
+    earlier = "" if environment["kernels"] == kernels() else ", before the latest change of the kernels"
+    return f"one {environment['gpu']}, PyTorch {torch}, CUDA {cuda}, cuDNN {cudnn}{earlier}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
-ENVIRONMENT = {"gpu": "NVIDIA X", "torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.0"}
+ENVIRONMENT = {"gpu": "NVIDIA X", "torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.0", "kernels": "0"}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_layers_are_summed_up_by_kind(report: ModuleType) -> None:
     results = [measured(8, 1, 0.5), measured(4, 2, 0.5, equal=False), measured(1, 4, 1)]
     text = report.layers_text({"environment": ENVIRONMENT, "layers": dict(zip(grouped + dense, results, strict=True))})
     assert "3 of the 79 layers" in text
-    assert "one NVIDIA X, PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19.0" in text
+    assert "one NVIDIA X, PyTorch 2.11.0, CUDA 13.0, cuDNN 9.19.0, before the latest change of the kernels" in text
     # Speed-ups 8 and 2 of the grouped ones, 1/4 of the dense one; times over the floor 2, 4 and 4.
     assert "| groups, depthwise | 2 | 1 | **4.0x** | 2.0x to 8.0x | 2 | 2.8x |\n" in text
     assert "| dense | 1 | 1 | **0.25x** | 0.25x to 0.25x | 0 | 4.0x |\n" in text

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from pathlib import Path
 
 import pytest
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
+from other_nvrtc import compile_with, extracted, fetched
 
 pytestmark = pytest.mark.compat
 
@@ -27,54 +27,8 @@ def options(file: Namespace) -> dict[str, object]:
     return file["_load_options"]([file["_kernel"](layer) for layer in layers], (8, 0))
 
 
-def fetched(requirement: str, folder: Path, *tags: str) -> Path:
-    """The wheel of a requirement, or a loud skip where it cannot be had."""
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", *tags]
-    result = subprocess.run([*command, "-d", str(folder), requirement], capture_output=True, text=True, timeout=900)
-    if result.returncode != 0:
-        pytest.skip(f"cannot fetch {requirement}: {result.stderr.strip().splitlines()[-1]}")
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
-def extracted(wheel: Path, folder: Path, prefix: str) -> Path:
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(prefix)])
-    wheel.unlink()
-    return folder / prefix
-
-
-#: Compiles the source at argv[2] with the NVRTC in the folder argv[1].
-_NVRTC_11_7 = """
-import ctypes, pathlib, sys
-libraries, source = map(pathlib.Path, sys.argv[1:])
-for builtins in libraries.glob("libnvrtc-builtins*"):
-    ctypes.CDLL(str(builtins))
-nvrtc = ctypes.CDLL(str(libraries / "libnvrtc.so.11.2"))
-program = ctypes.c_void_p()
-assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.read_bytes(), b"file.cu", 0, None, None) == 0
-flags = (ctypes.c_char_p * 2)(b"--gpu-architecture=sm_80", b"-std=c++14")
-status = nvrtc.nvrtcCompileProgram(program, 2, flags)
-log = ctypes.create_string_buffer(1 << 20)
-nvrtc.nvrtcGetProgramLog(program, log)
-assert status == 0, log.value
-size = ctypes.c_size_t()
-assert nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)) == 0 and size.value > 1000
-"""
-
-
-def test_nvrtc_11_7_compiles_it_for_sm_80(
-    options: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("nvrtc")
-    wheel = fetched("nvidia-cuda-nvrtc-cu11==11.7.99", folder, "--platform", "manylinux1_x86_64")
-    libraries = extracted(wheel, folder, "nvidia/cuda_nvrtc/lib")
-    source = folder / "file.cu"
-    source.write_text(options["cuda_sources"][0], encoding="utf-8")
-    # In a process of its own: this release leaves the thread that called it with another locale.
-    command = [sys.executable, "-c", _NVRTC_11_7, str(libraries), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stderr
+def test_nvrtc_11_7_compiles_it_for_sm_80(options: dict[str, list[str]], tmp_path: Path) -> None:
+    compile_with("nvidia-cuda-nvrtc-cu11==11.7.99", {"file": options["cuda_sources"][0]}, ("sm_80",), tmp_path)
 
 
 def test_the_binding_compiles_with_pytorch_1_13(

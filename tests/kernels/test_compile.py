@@ -6,6 +6,7 @@ import time
 
 import pytest
 from kernel_runs import INSTANCES
+from other_nvrtc import compile_with
 
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
@@ -34,3 +35,9 @@ def test_instance_compiles(name, arch):
 @pytest.mark.parametrize("name", INSTANCES)
 def test_instance_compiles_for_other_archs(name, arch):
     check(name, arch)
+
+
+@pytest.mark.compat
+def test_instances_compile_with_nvrtc_12_4(tmp_path):
+    texts = {name: source.inlined([(instance.kernel, "tconv_kernel")]) for name, instance in INSTANCES.items()}
+    compile_with("nvidia-cuda-nvrtc-cu12==12.4.127", texts, ARCHS, tmp_path)
