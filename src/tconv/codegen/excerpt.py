@@ -45,11 +45,14 @@ def excerpt(module: ModuleType, wanted: Sequence[str], renamed: Mapping[str, str
     return text.lstrip("\n")
 
 
-def methods(module: ModuleType, class_name: str, wanted: Collection[str], renamed: Mapping[str, str]) -> str:
-    """Those methods of a class that are `wanted`, and those that they use. Words that are no method do not matter."""
+def methods(module: ModuleType, class_name: str, wanted: Collection[str], there: Collection[str] = ()) -> str:
+    """Those methods of a class that are `wanted`, and those that they use, but for those that are `there` already.
+
+    Words that are no method do not matter.
+    """
     source = inspect.getsource(module)
     found = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    functions = {node.name: node for node in found.body if isinstance(node, ast.FunctionDef)}
+    functions = {n.name: n for n in found.body if isinstance(n, ast.FunctionDef) and n.name not in there}
     chosen: set[str] = set()
     waiting = [name for name in functions if name in wanted]
     while waiting:
@@ -58,7 +61,7 @@ def methods(module: ModuleType, class_name: str, wanted: Collection[str], rename
             chosen.add(name)
             attributes = (child for child in ast.walk(functions[name]) if isinstance(child, ast.Attribute))
             waiting += [child.attr for child in attributes if child.attr in functions]
-    names = {name: name for name in functions} | dict(renamed)
+    names = {name: name for name in functions}
     return "\n".join(_piece(source, functions[name], names) for name in functions if name in chosen)
 
 

@@ -85,8 +85,8 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
             "_GPU = _Gpu(multiprocessors=1)\n": f"_GPU = _Gpu(multiprocessors={gpu.multiprocessors})\n",
-            _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}, {}),
-            _place("    # ", "what a layer knows of itself"): methods(problem, "Layer", asked - _NOT_OF_LAYERS, {}),
+            _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}),
+            _place("    # ", "what a layer knows of itself"): methods(problem, "Layer", asked, _NOT_OF_LAYERS),
             _place("# ", "the planner's rules"): rules,
             _place("# ", "the configuration of a kernel as CUDA text"): configuration,
         }

@@ -26,6 +26,8 @@ _RESIDENT_BYTES = 40 * 1024
 #: Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
 _THREADS = 128
+#: Longer sums than this are taken in chains.
+_CHAIN = 64
 #: Registers of a multiprocessor.
 _REGISTERS = 64 * 1024
 
@@ -109,7 +111,6 @@ def direct_tile(layer: Layer, few_positions: bool) -> DirectTile:
         channel_lanes = 1
         position_lanes = position_lanes if few_positions else max(position_lanes, _THREADS // phase_lanes)
         chunk_rows, chunk_channels = row_taps, layer.in_channels_per_group
-        registers = 128 if positions <= 2 and item == 4 else 168
     else:
         channels = channels_for(_STAGED_SUMS)
         lanes_left = max(1, _THREADS // (phase_lanes * position_lanes))
@@ -119,11 +120,15 @@ def direct_tile(layer: Layer, few_positions: bool) -> DirectTile:
         chunk_taps = min(width.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
         chunk_bytes = chunk_taps * phase_lanes * phases * channel_lanes * channels * item
         chunk_rows, chunk_channels = 1, max(1, min(layer.in_channels_per_group, _STAGE_BYTES // chunk_bytes))
-        registers = 168 if phases == 1 and chunk_taps <= 4 else 255
     products = phases * positions * channels * chunk_taps
     shifts = len({width.shift_of(tap) for tap in range(phases)}) if phase_lanes == 1 else phases
     loads = positions * chunk_taps * (1 if width.shift_period == 1 else shifts)
     unroll = _power_of_two(chunk_channels, max(1, min(_MOST_LOADS // loads, _MOST_UNROLLED // products)))
+    # What a thread keeps at once: its sums, twice where the kernel takes them in chains; inputs on their way, each with
+    # its address; the coordinates of its positions. The limits are the lowest that no arch spills at.
+    chained = layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN
+    words = (phases * positions * channels * (2 if chained else 1) + 2 * loads + 4 * positions) * item // 4
+    registers = 128 if words <= 31 else 168 if words <= 55 else 255
     blocks = max(1, min(16, _REGISTERS // (registers * position_lanes * channel_lanes * phase_lanes)))
     return DirectTile(
         position_lanes,
