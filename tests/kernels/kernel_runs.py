@@ -6,18 +6,17 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch.nn import functional as F
 
 from tconv.emulator import Launch, Mode, Order, run
+from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.kernels import source
 from tconv.kernels.instances import Instance, instances
 from tconv.planner import Gpu
 from tconv.planner.direct import launch_direct
-from tconv.problem import Layer, Problem
+from tconv.problem import Problem
 
 INSTANCES = {instance.name: instance for instance in instances()}
 
-_CONVOLUTIONS = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 #: Half an ulp, relative, of what is stored; and the unit of the sums.
 _STORED = {"fp32": 2.0**-24, "tf32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp64": 2.0**-53}
 _SUMMED = {"fp32": 2.0**-24, "tf32": 2.0**-24, "fp16": 2.0**-24, "bf16": 2.0**-24, "fp64": 2.0**-53}
@@ -59,35 +58,13 @@ def integer_tensors(problem: Problem, seed: int = 3) -> Tensors:
     )
 
 
-def convolve(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    layer, unused = problem.layer, 3 - problem.layer.spatial_dims
-    return _CONVOLUTIONS[layer.spatial_dims](
-        x,
-        weight,
-        bias,
-        layer.stride[unused:],
-        layer.padding[unused:],
-        problem.output_padding[unused:],
-        layer.groups,
-        layer.dilation[unused:],
-    )
-
-
-def rounded(layer: Layer, tensor: torch.Tensor) -> torch.Tensor:
-    """What the kernel multiplies with: `tensor`, to nearest TF32 with ties away from zero where the layer says so."""
-    if layer.precision != "tf32":
-        return tensor
-    bits = tensor.view(torch.int32)
-    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
-
-
 def reference(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """The float64 result, and how far each element of a right one may lie from it."""
     layer = problem.layer
-    x, weight = (rounded(layer, tensor).double() for tensor in tensors[:2])
+    x, weight = ((rounded_tf32(tensor) if layer.precision == "tf32" else tensor).double() for tensor in tensors[:2])
     bias = None if tensors.bias is None else tensors.bias.double()
-    exact = convolve(problem, x, weight, bias)
-    magnitude = convolve(problem, x.abs(), weight.abs(), None if bias is None else bias.abs())
+    exact = conv_transpose(x, weight, bias, problem)
+    magnitude = conv_transpose(x.abs(), weight.abs(), None if bias is None else bias.abs(), problem)
     smallest = torch.finfo(getattr(torch, layer.dtype)).smallest_normal
     return exact, 8 * _SUMMED[layer.precision] * magnitude + _STORED[layer.precision] * (exact.abs() + smallest)
 
