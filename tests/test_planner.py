@@ -13,7 +13,7 @@ from tconv.jit.compile import CompileError, compile_source
 from tconv.kernels import source
 from tconv.kernels.instances import instances
 from tconv.planner import Gpu, Unplannable, floor_seconds, plan_direct
-from tconv.planner.direct import block_positions, launch_direct, parts, resident
+from tconv.planner.direct import block_positions, chained, launch_direct, parts, resident
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 
 H200 = Gpu.h200()
@@ -81,6 +81,7 @@ def test_kernel_and_planner_have_the_same_formulas(instance):
 
     def compiles(shared_bytes):
         checks = f"{shape}::shared_bytes == {shared_bytes} && {shape}::parts == {block_parts}"
+        checks += f" && {shape}::chained == {str(chained(plan.problem.layer)).lower()}"
         text = source.unit(plan.kernel) + f'static_assert({checks}, "formulas differ");\n'
         try:
             compile_source(text, "sm_80", headers=source.header_directory())
@@ -104,6 +105,16 @@ def test_few_positions_get_narrow_blocks():
 def test_a_kernel_does_not_depend_on_batch_or_size():
     kernels = {plan_direct(replace(STRIDED_DILATED, batch=batch), H200).kernel for batch in (8, 16, 64)}
     assert len(kernels) == 1
+
+
+def test_many_row_phases_go_to_the_grid():
+    """Else a few blocks would walk over all of them one by one."""
+    wide = Problem(Layer(2, 4, 4, (1, 1, 1), (1, 4096, 4096)), 1, (1, 2, 2))
+    plan = plan_direct(wide, H200)
+    assert not resident(wide.layer, plan.kernel.tile)
+    assert plan.grid >= 4096
+    with pytest.raises(Unplannable, match="blocks"):
+        plan_direct(Problem(Layer(3, 1, 1, (1, 1, 1), (65536, 65536, 1)), 1, (1, 1, 1)), H200)
 
 
 def test_long_problems_take_64_bit_positions():

@@ -301,27 +301,29 @@ struct DirectShape {
   // Interleaved column phases go through shared memory to be stored in rows.
   static constexpr bool exchange = !phases_on_lanes && Layer::Width::stride > 1;
 
-  static constexpr int row_phases = Layer::Depth::stride * Layer::Height::stride;
+  static constexpr long long row_phases = static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride;
   static constexpr int column_chunks = phases_on_lanes ? ceil_div(Layer::Width::stride, block_phases) : 1;
   static constexpr int channel_blocks = ceil_div(Layer::out_channels, block_channels);
   static constexpr bool whole_channels = Layer::out_channels % block_channels == 0;
 
   static constexpr bool all_taps = Tile::chunk_taps >= Layer::Width::taps_per_phase;
   static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
+  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
   static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps;
-  static constexpr int grid_row_phases = resident ? 1 : row_phases;
+      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
+  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
   // products, which are then added up.
   static constexpr long long products = static_cast<long long>(Layer::in_channels) * Layer::Depth::taps_per_phase *
                                         Layer::Height::taps_per_phase * Layer::Width::taps_per_phase;
+  static constexpr int chain = 64;
   static constexpr bool chained =
-      sizeof(typename Layer::Element) == sizeof(Accumulator) && !Layer::round_operands && products > 64;
-  static constexpr int chain_channels = !chained                 ? Tile::chunk_channels
-                                        : Tile::chunk_taps >= 64 ? 1
-                                                                 : 64 / Tile::chunk_taps;
+      sizeof(typename Layer::Element) == sizeof(Accumulator) && !Layer::round_operands && products > chain;
+  static constexpr int chain_channels = !chained                    ? Tile::chunk_channels
+                                        : Tile::chunk_taps >= chain ? 1
+                                                                    : chain / Tile::chunk_taps;
 
   // A thread loads its weights of so many column phases together: few channels alone make no wide load.
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
@@ -544,7 +546,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       number_in_grid % Shape::column_chunks * Shape::block_phases,
   };
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = Shape::resident ? Shape::row_phases : first_row_phase + 1;
+  const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
   const int own_channel = part.first_channel + channel_lane * Tile::channels;
   const Accumulator* const own_weights = staged + (channel_lane * Shape::block_phases + phase_lane) * Tile::channels;
 
@@ -894,6 +896,8 @@ _MOST_LOADS = 16
 _STAGE_BYTES = 16 * 1024
 # Weights of at most this size stay in shared memory, so that a block can go on to further positions.
 _RESIDENT_BYTES = 40 * 1024
+# A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
+_MOST_WALKED_ROW_PHASES = 64
 # Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
 _THREADS = 128
@@ -944,7 +948,9 @@ def _direct_tile(layer, few_positions):
     channels = channels_for(_RESIDENT_SUMS)
     weight_bytes = row_taps * layer.in_channels_per_group * width.taps_per_phase * phase_lanes * phases * item
     chunk_taps = min(width.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
-    if chunk_taps == width.taps_per_phase and weight_bytes * channels <= _RESIDENT_BYTES:
+    row_phases = layer.stride[0] * layer.stride[1]
+    fits = chunk_taps == width.taps_per_phase and weight_bytes * channels <= _RESIDENT_BYTES
+    if fits and row_phases <= _MOST_WALKED_ROW_PHASES:
         # One channel lane: the wider the run of positions, the longer the rows that are stored in one go.
         channel_lanes = 1
         position_lanes = position_lanes if few_positions else max(position_lanes, _THREADS // phase_lanes)
@@ -964,8 +970,7 @@ def _direct_tile(layer, few_positions):
     unroll = _power_of_two(chunk_channels, max(1, min(_MOST_LOADS // loads, _MOST_UNROLLED // products)))
     # What a thread keeps at once: its sums, twice where the kernel takes them in chains; inputs on their way, each with
     # its address; the coordinates of its positions. The limits are the lowest that no arch spills at.
-    chained = layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN
-    words = (phases * positions * channels * (2 if chained else 1) + 2 * loads + 4 * positions) * item // 4
+    words = (phases * positions * channels * (2 if _chained(layer) else 1) + 2 * loads + 4 * positions) * item // 4
     registers = 128 if words <= 31 else 168 if words <= 55 else 255
     blocks = max(1, min(16, _REGISTERS // (registers * position_lanes * channel_lanes * phase_lanes)))
     return _Tile(
@@ -983,12 +988,18 @@ def _direct_tile(layer, few_positions):
     )
 
 
+def _chained(layer):
+    """Whether the kernel takes its sums in chains, to keep rounding errors small where nothing else hides them."""
+    return layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN
+
+
 def _resident(layer, tile):
-    """Whether one stage holds every weight that a block needs."""
+    """Whether a block keeps all its weights, and walks over positions and row phases with them."""
     return (
         tile.chunk_rows == layer.kernel[0] * layer.kernel[1]
         and tile.chunk_channels >= layer.in_channels_per_group
         and tile.chunk_taps >= layer.axes[2].taps_per_phase
+        and layer.stride[0] * layer.stride[1] <= _MOST_WALKED_ROW_PHASES
     )
 
 

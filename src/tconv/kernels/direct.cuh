@@ -48,27 +48,29 @@ struct DirectShape {
   // Interleaved column phases go through shared memory to be stored in rows.
   static constexpr bool exchange = !phases_on_lanes && Layer::Width::stride > 1;
 
-  static constexpr int row_phases = Layer::Depth::stride * Layer::Height::stride;
+  static constexpr long long row_phases = static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride;
   static constexpr int column_chunks = phases_on_lanes ? ceil_div(Layer::Width::stride, block_phases) : 1;
   static constexpr int channel_blocks = ceil_div(Layer::out_channels, block_channels);
   static constexpr bool whole_channels = Layer::out_channels % block_channels == 0;
 
   static constexpr bool all_taps = Tile::chunk_taps >= Layer::Width::taps_per_phase;
   static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
+  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
   static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps;
-  static constexpr int grid_row_phases = resident ? 1 : row_phases;
+      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
+  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
   // products, which are then added up.
   static constexpr long long products = static_cast<long long>(Layer::in_channels) * Layer::Depth::taps_per_phase *
                                         Layer::Height::taps_per_phase * Layer::Width::taps_per_phase;
+  static constexpr int chain = 64;
   static constexpr bool chained =
-      sizeof(typename Layer::Element) == sizeof(Accumulator) && !Layer::round_operands && products > 64;
-  static constexpr int chain_channels = !chained                 ? Tile::chunk_channels
-                                        : Tile::chunk_taps >= 64 ? 1
-                                                                 : 64 / Tile::chunk_taps;
+      sizeof(typename Layer::Element) == sizeof(Accumulator) && !Layer::round_operands && products > chain;
+  static constexpr int chain_channels = !chained                    ? Tile::chunk_channels
+                                        : Tile::chunk_taps >= chain ? 1
+                                                                    : chain / Tile::chunk_taps;
 
   // A thread loads its weights of so many column phases together: few channels alone make no wide load.
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
@@ -291,7 +293,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       number_in_grid % Shape::column_chunks * Shape::block_phases,
   };
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = Shape::resident ? Shape::row_phases : first_row_phase + 1;
+  const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
   const int own_channel = part.first_channel + channel_lane * Tile::channels;
   const Accumulator* const own_weights = staged + (channel_lane * Shape::block_phases + phase_lane) * Tile::channels;
 

@@ -128,6 +128,7 @@ _CASES: dict[str, _Case] = {
     "2d-k9-s4-one": _Case((9, 1), (4, 5), (9, 9), (4, 4), (4, 4), (), (3, 3), bias=True),
     "2d-rows-only": _Case((3, 4), (6, 7), (3, 1), (2, 1), (1, 0)),
     "2d-columns-only": _Case((3, 4), (6, 7), (1, 3), (1, 2), (0, 1)),
+    "2d-many-row-phases": _Case((3, 5), (3, 8), (1, 3), (70, 2), (2, 1), bias=True),
     "2d-op-beyond-stride": _Case((2, 3), (5, 6), (2, 3), (2, 1), (1, 1), (5, 3), (4, 2)),
     "2d-many-out": _Case((3, 70), (3, 5), (2, 2), (2, 2), bias=True),
     "2d-many-in": _Case((700, 3), (3, 4), (3, 3), (2, 2), (1, 1), batch=1),

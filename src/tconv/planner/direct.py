@@ -23,6 +23,8 @@ _MOST_LOADS = 16
 _STAGE_BYTES = 16 * 1024
 #: Weights of at most this size stay in shared memory, so that a block can go on to further positions.
 _RESIDENT_BYTES = 40 * 1024
+#: A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
+_MOST_WALKED_ROW_PHASES = 64
 #: Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
 _THREADS = 128
@@ -106,7 +108,9 @@ def direct_tile(layer: Layer, few_positions: bool) -> DirectTile:
     channels = channels_for(_RESIDENT_SUMS)
     weight_bytes = row_taps * layer.in_channels_per_group * width.taps_per_phase * phase_lanes * phases * item
     chunk_taps = min(width.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
-    if chunk_taps == width.taps_per_phase and weight_bytes * channels <= _RESIDENT_BYTES:
+    row_phases = layer.stride[0] * layer.stride[1]
+    fits = chunk_taps == width.taps_per_phase and weight_bytes * channels <= _RESIDENT_BYTES
+    if fits and row_phases <= _MOST_WALKED_ROW_PHASES:
         # One channel lane: the wider the run of positions, the longer the rows that are stored in one go.
         channel_lanes = 1
         position_lanes = position_lanes if few_positions else max(position_lanes, _THREADS // phase_lanes)
@@ -126,8 +130,7 @@ def direct_tile(layer: Layer, few_positions: bool) -> DirectTile:
     unroll = _power_of_two(chunk_channels, max(1, min(_MOST_LOADS // loads, _MOST_UNROLLED // products)))
     # What a thread keeps at once: its sums, twice where the kernel takes them in chains; inputs on their way, each with
     # its address; the coordinates of its positions. The limits are the lowest that no arch spills at.
-    chained = layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN
-    words = (phases * positions * channels * (2 if chained else 1) + 2 * loads + 4 * positions) * item // 4
+    words = (phases * positions * channels * (2 if chained(layer) else 1) + 2 * loads + 4 * positions) * item // 4
     registers = 128 if words <= 31 else 168 if words <= 55 else 255
     blocks = max(1, min(16, _REGISTERS // (registers * position_lanes * channel_lanes * phase_lanes)))
     return DirectTile(
@@ -145,12 +148,18 @@ def direct_tile(layer: Layer, few_positions: bool) -> DirectTile:
     )
 
 
+def chained(layer: Layer) -> bool:
+    """Whether the kernel takes its sums in chains, to keep rounding errors small where nothing else hides them."""
+    return layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN
+
+
 def resident(layer: Layer, tile: DirectTile) -> bool:
-    """Whether one stage holds every weight that a block needs."""
+    """Whether a block keeps all its weights, and walks over positions and row phases with them."""
     return (
         tile.chunk_rows == layer.kernel[0] * layer.kernel[1]
         and tile.chunk_channels >= layer.in_channels_per_group
         and tile.chunk_taps >= layer.axes[2].taps_per_phase
+        and layer.stride[0] * layer.stride[1] <= _MOST_WALKED_ROW_PHASES
     )
 
 
