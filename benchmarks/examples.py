@@ -39,9 +39,9 @@ def measure(name: str) -> Results | None:
 
 
 def reduced(report: Results) -> Results | None:
-    """What the tables need of a report."""
+    """What the tables need of a report; None where it tells no time of an equal file."""
     timing = (report["whole_file"] or {}).get("timing")
-    if timing is None:
+    if timing is None or not report["equal"]:
         return None
     layers = [reduced_layer(layer) for layer in report["layers"] if layer["left"] is None]
     floors = [layer["floor_ms"] for layer in layers]

@@ -128,21 +128,22 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
   return result;
 }
 
-// To TF32's 10-bit significand, to nearest, ties away from zero. Equals PTX cvt.rna.tf32.f32, which sm_75 lacks and
-// which newer GPUs run as the same three integer operations. Infinities and NaN stay as they are.
-TCONV_DEVICE float round_to_tf32(float value) {
-  const unsigned bits = float_bits(value);
-  return (bits & 0x7f800000u) == 0x7f800000u ? value : bits_float((bits + 0x1000u) & 0xffffe000u);
-}
+// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
+// one or to the one further from zero.
+enum class Rounding { none, ties_to_even, ties_away };
 
-// A factor of a product, rounded to TF32 where the precision says so.
-template <bool RoundToTf32>
+// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
+// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU. Infinities and NaN stay as they are.
+template <Rounding rounding>
 TCONV_DEVICE float operand(float value) {
-  return RoundToTf32 ? round_to_tf32(value) : value;
+  const unsigned bits = float_bits(value);
+  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
+  return bits_float((bits + half_unit) & 0xffffe000u);
 }
-template <bool RoundToTf32>
+template <Rounding rounding>
 TCONV_DEVICE double operand(double value) {
-  static_assert(!RoundToTf32, "TF32 operands are float");
+  static_assert(rounding == Rounding::none, "TF32 operands are float");
   return value;
 }
 
@@ -320,7 +321,7 @@ struct DirectShape {
                                         Layer::Height::taps_per_phase * Layer::Width::taps_per_phase;
   static constexpr int chain = 64;
   static constexpr bool chained =
-      sizeof(typename Layer::Element) == sizeof(Accumulator) && !Layer::round_operands && products > chain;
+      sizeof(typename Layer::Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none && products > chain;
   static constexpr int chain_channels = !chained                    ? Tile::chunk_channels
                                         : Tile::chunk_taps >= chain ? 1
                                                                     : chain / Tile::chunk_taps;
@@ -384,7 +385,7 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
       const long long filter =
           (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
-      value = operand<Layer::round_operands>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
+      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
     }
     staged[i] = value;
   }
@@ -455,7 +456,7 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const DirectPo
             Element loaded{};
             if (column >= 0 && column < input_columns[p])
               loaded = load_constant(inputs_at[p] + k * static_cast<long long>(input_plane) + column);
-            inputs[p] = operand<Layer::round_operands>(to_accumulator(loaded));
+            inputs[p] = operand<Layer::rounding>(to_accumulator(loaded));
           }
         }
         if (a % Shape::phases_at_once == 0) load_shared(tap_weights + a * Tile::phase_lanes * Tile::channels, weights);
@@ -876,11 +877,14 @@ def _with_precision(layer, tiny_maps=False):
     """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
     if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
         return layer
-    rounded = layer._replace(precision="tf32")
-    if _FLOAT32 == "tf32" or rounded in _RECORDED:
-        return rounded
+    rounded = [layer._replace(precision=precision) for precision in ("tf32", "tf32_rna")]
+    for recorded in rounded:
+        if recorded in _RECORDED:
+            return recorded
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
-    return layer if layer.groups > 1 or few_channels or tiny_maps else rounded
+    if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
+        return layer
+    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
 _WARP = 32
@@ -1092,10 +1096,12 @@ def _sized(problem):
 _ELEMENT = {
     "fp32": "float",
     "tf32": "float",
+    "tf32_rna": "float",
     "fp16": "tconv::Half",
     "bf16": "tconv::BFloat16",
     "fp64": "double",
 }
+_ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 
 
 def _instance(kernel, name):
@@ -1134,7 +1140,7 @@ def _layer_members(layer, wide_index):
         + f"  static constexpr int in_channels = {layer.in_channels_per_group};  // of one group\n"
         + f"  static constexpr int out_channels = {layer.out_channels_per_group};\n"
         + boolean("has_bias", layer.bias)
-        + boolean("round_operands", layer.precision == "tf32")
+        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
     )
 
 

@@ -18,19 +18,24 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 Triple = tuple[int, int, int]
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp64"]
+#: How products are taken: in the type of the operands and summed in fp32 (fp64 in fp64). "tf32" and "tf32_rna" are for
+#: float32 operands that are first rounded to TF32, to nearest: ties to even, or away from zero (PTX's .rn and .rna).
+Precision = Literal["fp32", "tf32", "tf32_rna", "fp16", "bf16", "fp64"]
 Layout = Literal["contiguous"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+#: Those that round their operands to TF32.
+TF32: tuple[Precision, ...] = ("tf32", "tf32_rna")
 #: What a kernel reads and writes for each precision, by torch's names.
 DTYPE_OF: dict[Precision, str] = {
     "fp32": "float32",
     "tf32": "float32",
+    "tf32_rna": "float32",
     "fp16": "float16",
     "bf16": "bfloat16",
     "fp64": "float64",
 }
-ITEM_BYTES: dict[Precision, int] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp64": 8}
+ITEM_BYTES: dict[Precision, int] = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
 
 
 class InvalidProblem(ValueError):

@@ -11,6 +11,8 @@ import pytest
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 from other_nvrtc import compile_with, extracted, fetched
 
+from tconv.problem import PRECISIONS
+
 pytestmark = pytest.mark.compat
 
 
@@ -23,7 +25,7 @@ def file() -> Namespace:
 def options(file: Namespace) -> dict[str, object]:
     """What load_inline is given for one layer in every dtype."""
     (kernel, *_) = file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]()))
-    layers = [kernel.layer._replace(precision=precision) for precision in ("fp32", "tf32", "fp16", "bf16", "fp64")]
+    layers = [kernel.layer._replace(precision=precision) for precision in PRECISIONS]
     return file["_load_options"]([file["_kernel"](layer) for layer in layers], (8, 0))
 
 

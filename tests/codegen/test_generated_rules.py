@@ -13,7 +13,7 @@ from tconv.evaluation.precision import of_kind
 from tconv.kernels.source import instance
 from tconv.planner import Gpu, Kernel, Unplannable, plan_direct
 from tconv.planner.direct import direct_tile, shared_bytes
-from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
+from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
 
 GPU = Gpu.h200()
 
@@ -74,7 +74,7 @@ def plan_in(file: Namespace, problem: Problem) -> object:
 @pytest.mark.parametrize("seed", range(0, 400, 40))
 def test_plans_as_the_planner(file: Namespace, seed: int) -> None:
     for problem in map(random_problem, range(seed, seed + 40)):
-        if problem.layer.precision == "tf32":
+        if problem.layer.precision in TF32:
             continue  # float32 layers are tested below; their precision is the file's choice
         file["_FLOAT32"] = "fp32"
         got = plan_in(file, problem)
@@ -96,7 +96,7 @@ def test_plans_a_recorded_tile_as_the_planner(file: Namespace, seed: int) -> Non
     problem = random_problem(seed)
     plan = plan_direct(problem, GPU)
     layer = layer_in(file, problem.layer)
-    if problem.layer.precision == "tf32":
+    if problem.layer.precision in TF32:
         file["_FLOAT32"] = "tf32"
     file["_RECORDED"][layer] = file["_Tile"](*astuple(plan.kernel.tile))
     try:
@@ -130,7 +130,7 @@ def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Name
             got = plan_in(file, problem).kernel.layer.precision  # type: ignore[attr-defined]
             assert got == of_kind(problem)
             kinds.add(got)
-    assert kinds == {"fp32", "tf32"}
+    assert kinds == {"fp32", *TF32}
     recorded = Problem(Layer(2, 8, 8, (1, 3, 3)), 1, (1, 9, 9))
     assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
     file["_plan"].cache_clear()

@@ -129,8 +129,10 @@ TIMING = Timing(
 def test_the_last_line() -> None:
     equal = Report("model.py", "new.py", "cuda", "match", Verdict((Check("a", True),)), timing=TIMING)
     assert last_line(equal).plain == "equal; 6.8x faster"
-    slow = Timing(Series(5.0, 5.0, 5.0), Series(1.7, 1.69, 1.72), "by turns")
-    assert speed(slow) == "0.34x: SLOWER than PyTorch"
+    assert speed(0.34) == ("0.34x: SLOWER than PyTorch", "bold red")
+    assert speed(0.997) == ("as fast as PyTorch (1.00x)", "bold green")
+    assert speed(1.019)[0] == "as fast as PyTorch (1.02x)"
+    assert speed(13.4)[0] == "13x faster"
     unchecked = Report("model.py", "new.py", "cpu", "match", Verdict((Check("a", None),)))
     assert last_line(unchecked).plain == "NOT EQUAL: nothing was checked"
 

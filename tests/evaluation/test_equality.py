@@ -15,7 +15,7 @@ from torch import Tensor
 from tconv.evaluation.equality import Candidate, check_layer
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.verdict import Verdict
-from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
+from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Precision, Problem
 
 DENSE = Problem(Layer(2, 24, 8, (1, 3, 4), (1, 2, 1), (0, 1, 1), (1, 1, 2), 1, True), 2, (1, 6, 7), (0, 1, 0))
 
@@ -106,6 +106,30 @@ def test_rounded_operands_pass_as_tf32_and_are_not_held_against_pytorchs_fp32() 
     assert close.passed is None and "the candidate ran tf32, PyTorch fp32" in close.reason
     pooled = verdict.check("pooled error")
     assert isinstance(pooled.got, float) and 1e-4 < pooled.got < 3e-4
+
+
+LARGE = Problem(Layer(2, 64, 32, (1, 3, 3)), 4, (1, 32, 32))
+
+
+def rounding(x_as: Precision, weight_as: Precision) -> Candidate:
+    """PyTorch's operator on operands rounded to TF32, each in its own way."""
+    return lambda x, w, b: conv_transpose(rounded_tf32(x, x_as), rounded_tf32(w, weight_as), b, LARGE)
+
+
+@pytest.mark.parametrize("theirs", TF32)
+@pytest.mark.parametrize("x_as", TF32)
+@pytest.mark.parametrize("weight_as", TF32)
+def test_ties_rounded_another_way_than_pytorchs_are_not_held_against_a_candidate(
+    theirs: Precision, x_as: Precision, weight_as: Precision
+) -> None:
+    verdict = check_layer(
+        rounding(x_as, weight_as), LARGE, "tf32", baseline=rounding(theirs, theirs), draw_count=3, awkward=False
+    )
+    assert verdict.equal, verdict.reasons
+    close = verdict.check("close to PyTorch")
+    assert close.passed is (True if x_as == weight_as == theirs else None), close
+    mixed = "rounded in different ways" in close.reason
+    assert not mixed or x_as != weight_as
 
 
 def test_rounded_operands_are_refused_as_fp32() -> None:

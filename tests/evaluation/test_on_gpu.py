@@ -11,12 +11,12 @@ from torch import Tensor
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.judge import judge
-from tconv.evaluation.precision import measured
-from tconv.evaluation.reference import conv_transpose
+from tconv.evaluation.precision import arithmetic, measured
+from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import cross_check, interleave, quantile
 from tconv.evaluation.worker import Workshop
-from tconv.problem import Layer, Precision, Problem
+from tconv.problem import TF32, Layer, Precision, Problem
 
 pytestmark = pytest.mark.gpu
 
@@ -33,7 +33,7 @@ def test_pytorch_runs_full_precision_where_tf32_is_forbidden(monkeypatch: pytest
 def test_pytorch_runs_tf32_on_a_dense_layer_and_full_precision_on_a_depthwise_one() -> None:
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("TF32 came with sm_80")
-    assert measured(DENSE, device=torch.device("cuda")) == "tf32"
+    assert measured(DENSE, device=torch.device("cuda")) in TF32
     assert measured(DEPTHWISE, device=torch.device("cuda")) == "fp32"
 
 
@@ -50,6 +50,23 @@ def test_pytorch_itself_is_equal(problem: Problem, precision: Precision) -> None
     problem = replace(problem, layer=replace(problem.layer, precision=precision))
     verdict = check_layer(lambda x, w, b: conv_transpose(x, w, b, problem), problem, device="cuda", reach="phases")
     assert verdict.equal, verdict.reasons
+
+
+def test_tf32_rounded_as_pytorch_rounds_it_is_close_and_the_other_way_is_not_held_against_it() -> None:
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("TF32 came with sm_80")
+    problem = Problem(Layer(2, 64, 64, (1, 3, 3)), 8, (1, 256, 256))
+    theirs = measured(problem, device=torch.device("cuda"))
+    for precision in TF32:
+
+        def rounded(x: Tensor, weight: Tensor, bias: Tensor | None, precision: Precision = precision) -> Tensor:
+            with arithmetic("fp32"):
+                return conv_transpose(rounded_tf32(x, precision), rounded_tf32(weight, precision), bias, problem)
+
+        verdict = check_layer(rounded, problem, "match", device="cuda", draw_count=1, awkward=False)
+        assert verdict.equal, verdict.reasons
+        close = verdict.check("close to PyTorch")
+        assert close.passed is (True if precision == theirs else None), (precision, theirs, close)
 
 
 @pytest.mark.parametrize("size", [1, 64, 1024])

@@ -13,7 +13,7 @@ from tconv.evaluation import reference
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import exact, rounded_tf32
 from tconv.evaluation.tolerance import Tolerance, half_ulp
-from tconv.problem import Layer, Problem
+from tconv.problem import TF32, Layer, Problem
 
 PROBLEM = Problem(Layer(2, 4, 6, (1, 3, 2), (1, 2, 3), (0, 1, 0), (1, 2, 1), 2, True), 3, (1, 4, 5), (0, 1, 2))
 
@@ -27,22 +27,25 @@ def from_bits(value: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("given", "rounded"),
+    ("given", "to_even", "away"),
     [
-        (0x3F800000, 0x3F800000),  # 1 stays
-        (0x3F800FFF, 0x3F800000),  # just below half a unit: down
-        (0x3F801000, 0x3F802000),  # a tie: away from zero, where ties-to-even would go down
-        (0xBF801000, 0xBF802000),  # so on the other side of zero
-        (0x3F803000, 0x3F804000),  # the next tie, which ties-to-even would round up as well
-        (0x3FFFF000, 0x40000000),  # the carry moves into the exponent
-        (0x7F7FFFFF, 0x7F800000),  # the largest float becomes infinite
-        (0x00001000, 0x00002000),  # a subnormal
-        (0x80000000, 0x80000000),  # -0
-        (0x7F800000, 0x7F800000),  # infinity
+        (0x3F800000, 0x3F800000, 0x3F800000),  # 1 stays
+        (0x3F800FFF, 0x3F800000, 0x3F800000),  # just below half a unit: down
+        (0x3F801000, 0x3F800000, 0x3F802000),  # a tie whose even neighbour is nearer to zero
+        (0xBF801000, 0xBF800000, 0xBF802000),  # so on the other side of zero
+        (0x3F801001, 0x3F802000, 0x3F802000),  # just above half a unit: up
+        (0x3F803000, 0x3F804000, 0x3F804000),  # the next tie, whose even neighbour is further from zero
+        (0x3FFFF000, 0x40000000, 0x40000000),  # the carry moves into the exponent
+        (0x7F7FFFFF, 0x7F800000, 0x7F800000),  # the largest float becomes infinite
+        (0x00001000, 0x00000000, 0x00002000),  # a subnormal
+        (0x80000000, 0x80000000, 0x80000000),  # -0
+        (0x7F800000, 0x7F800000, 0x7F800000),  # infinity
     ],
 )
-def test_rounding_to_tf32_is_to_nearest_ties_away(given: int, rounded: int) -> None:
-    assert bits(float(rounded_tf32(torch.tensor([from_bits(given)]))[0])) == rounded
+def test_rounding_to_tf32_is_to_nearest_with_ties_either_way(given: int, to_even: int, away: int) -> None:
+    value = torch.tensor([from_bits(given)])
+    assert bits(float(rounded_tf32(value)[0])) == bits(float(rounded_tf32(value, "tf32")[0])) == to_even
+    assert bits(float(rounded_tf32(value, "tf32_rna")[0])) == away
 
 
 def test_rounding_to_tf32_keeps_nan_and_takes_nothing_but_float32() -> None:
@@ -74,8 +77,11 @@ def test_a_large_batch_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 2 * whole.result[0].numel())
     parts = list(exact(operands, PROBLEM, rounded=True))
     assert [part.samples for part in parts] == [slice(0, 2), slice(2, 3)]
-    for name in ("result", "magnitude", "rounded"):
+    for name in ("result", "magnitude"):
         torch.testing.assert_close(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
+    for precision in TF32:
+        together = torch.cat([part.rounded[precision] for part in parts])
+        torch.testing.assert_close(together, whole.rounded[precision])
 
 
 def test_half_an_ulp_is_half_the_distance_to_the_next_number() -> None:

@@ -13,13 +13,13 @@ from tconv.kernels import source
 from tconv.kernels.instances import Instance, instances
 from tconv.planner import Gpu
 from tconv.planner.direct import launch_direct
-from tconv.problem import Problem
+from tconv.problem import PRECISIONS, TF32, Problem
 
 INSTANCES = {instance.name: instance for instance in instances()}
 
 #: Half an ulp, relative, of what is stored; and the unit of the sums.
-_STORED = {"fp32": 2.0**-24, "tf32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp64": 2.0**-53}
-_SUMMED = {"fp32": 2.0**-24, "tf32": 2.0**-24, "fp16": 2.0**-24, "bf16": 2.0**-24, "fp64": 2.0**-53}
+_STORED = dict.fromkeys(PRECISIONS, 2.0**-24) | {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp64": 2.0**-53}
+_SUMMED = dict.fromkeys(PRECISIONS, 2.0**-24) | {"fp64": 2.0**-53}
 
 
 class Tensors(NamedTuple):
@@ -33,7 +33,11 @@ def random_tensors(problem: Problem) -> Tensors:
     layer, generator = problem.layer, torch.Generator().manual_seed(7)
 
     def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=generator).to(getattr(torch, layer.dtype))
+        values = torch.randn(shape, generator=generator)
+        if layer.precision in TF32:  # every other one half way between two numbers of TF32
+            ties = ((values.view(torch.int32) & ~0x1FFF) | 0x1000).view(torch.float32)
+            values = torch.where(torch.rand(shape, generator=generator) < 0.5, ties, values)
+        return values.to(getattr(torch, layer.dtype))
 
     return Tensors(
         draw(*problem.input_shape), draw(*layer.weight_shape), draw(layer.out_channels) if layer.bias else None
@@ -61,7 +65,8 @@ def integer_tensors(problem: Problem, seed: int = 3) -> Tensors:
 def reference(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
     """The float64 result, and how far each element of a right one may lie from it."""
     layer = problem.layer
-    x, weight = ((rounded_tf32(tensor) if layer.precision == "tf32" else tensor).double() for tensor in tensors[:2])
+    rounds = layer.precision in TF32
+    x, weight = ((rounded_tf32(t, layer.precision) if rounds else t).double() for t in tensors[:2])
     bias = None if tensors.bias is None else tensors.bias.double()
     exact = conv_transpose(x, weight, bias, problem)
     magnitude = conv_transpose(x.abs(), weight.abs(), None if bias is None else bias.abs(), problem)

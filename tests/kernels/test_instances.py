@@ -10,6 +10,7 @@ import pytest
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, instances
 from tconv.planner.direct import resident
+from tconv.problem import PRECISIONS
 
 
 def parameters(family: str) -> set[str]:
@@ -43,7 +44,7 @@ def test_instances_have_both_kinds_of_staging_on_both_sides():
 
 def test_instances_vary_the_layer():
     layers = [instance.problem.layer for instance in instances()]
-    assert {layer.precision for layer in layers} == {"fp32", "tf32", "fp16", "bf16", "fp64"}
+    assert {layer.precision for layer in layers} == set(PRECISIONS)
     assert {layer.spatial_dims for layer in layers} == {1, 2, 3}
     assert {layer.bias for layer in layers} == {True, False}
     assert {instance.kernel.wide_index for instance in instances()} == {True, False}

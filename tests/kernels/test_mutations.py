@@ -19,13 +19,13 @@ MUTATIONS = {
     "shift ignores the dilation": (
         "tap_number * Width::shift_period;",
         "tap_number;",
-        "1d-k5-s1-d3-fp32-narrow",
+        "1d-k5-s1-d3-bf16-narrow",
         "plain",
     ),
     "first tap without the modular inverse": (
         "if (inverse > 1) tap =",
         "if (false) tap =",
-        "1d-k90-s40-d3-fp64-narrow",
+        "1d-k90-s40-d3-tf32_rna-narrow",
         "plain",
     ),
     "padding forgotten in the column": (
@@ -55,7 +55,7 @@ MUTATIONS = {
     "group left out of the bias": (
         "bias + part.group * CO + own_channel + c",
         "bias + own_channel + c",
-        "2d-k4-s2-multiplier-fp32-narrow",
+        "2d-k4-s2-multiplier-fp16-narrow",
         "plain",
     ),
     "partial channel tile written": (
@@ -73,19 +73,31 @@ MUTATIONS = {
     "depth phases left out": (
         "const int depth_phase = row_phase / Height::stride, height_phase = row_phase % Height::stride;",
         "const int depth_phase = row_phase % Height::stride, height_phase = row_phase % Height::stride;",
-        "3d-k2-s2-tf32-narrow",
+        "3d-k2-s2-bf16-narrow",
         "plain",
     ),
     "operands not rounded": (
-        "return RoundToTf32 ? round_to_tf32(value) : value;",
+        "if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;",
         "return value;",
         "2d-k3-s1-tf32-narrow",
         "plain",
     ),
     "operands truncated": (
-        "bits_float((bits + 0x1000u) & 0xffffe000u)",
+        "bits_float((bits + half_unit) & 0xffffe000u)",
         "bits_float(bits & 0xffffe000u)",
         "2d-k3-s1-tf32-narrow",
+        "plain",
+    ),
+    "ties rounded away instead of to even": (
+        "rounding == Rounding::ties_away ? 0x1000u",
+        "true ? 0x1000u",
+        "2d-k3-s1-tf32-narrow",
+        "plain",
+    ),
+    "ties rounded to even instead of away": (
+        "rounding == Rounding::ties_away ? 0x1000u",
+        "false ? 0x1000u",
+        "2d-k3-s1-tf32_rna-narrow",
         "plain",
     ),
     "staged weights used before the barrier": (

@@ -13,6 +13,7 @@ import typer
 from tconv.cli import exit_codes
 from tconv.cli.console import progress, results
 from tconv.cli.options import Precision
+from tconv.cli.verdict_table import speed
 from tconv.errors import Trouble
 
 if TYPE_CHECKING:
@@ -179,6 +180,5 @@ def _summary(outcome: Outcome) -> tuple[str, str]:
         return "equal, and no layer faster than PyTorch: nothing was written", "bold red"
     if speedup is None:
         return "equal; not timed" if outcome.on_gpu else "equal in the emulator; not timed: no GPU", "bold green"
-    if speedup < 1:
-        return f"equal; {speedup:.2g}x: SLOWER than PyTorch", "bold red"
-    return f"equal; {speedup:.2g}x faster" if speedup < 10 else f"equal; {speedup:.0f}x faster", "bold green"
+    words, style = speed(speedup)
+    return f"equal; {words}", style

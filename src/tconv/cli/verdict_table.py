@@ -50,14 +50,21 @@ def last_line(report: Report) -> Text:
         return Text(f"NOT EQUAL: {first}", style="red")
     if report.timing is None:
         return Text("equal", style="green")
-    return Text(f"equal; {speed(report.timing)}", style="green" if report.timing.speedup >= 1 else "red")
+    words, style = speed(report.timing.speedup)
+    return Text(f"equal; {words}", style=style)
 
 
-def speed(timing: Timing) -> str:
-    """``6.8x faster`` or ``0.3x: SLOWER than PyTorch``."""
-    if timing.speedup >= 1:
-        return f"{timing.speedup:.1f}x faster"
-    return f"{timing.speedup:.2g}x: SLOWER than PyTorch"
+#: Ratios this close to one are the noise of a measurement.
+_NOISE = 0.02
+
+
+def speed(ratio: float) -> tuple[str, str]:
+    """``6.8x faster``, ``as fast as PyTorch (1.01x)`` or, in red, ``0.3x: SLOWER than PyTorch``; and the style."""
+    if abs(ratio - 1) < _NOISE:
+        return f"as fast as PyTorch ({ratio:.2f}x)", "bold green"
+    if ratio < 1:
+        return f"{ratio:.2g}x: SLOWER than PyTorch", "bold red"
+    return f"{ratio:.2g}x faster" if ratio < 10 else f"{ratio:.0f}x faster", "bold green"
 
 
 def checks_table(checks: Iterable[Check]) -> Table:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,12 +20,13 @@ from tconv.errors import CompileError, Trouble
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.equality import Candidate, check_layer
+from tconv.evaluation.precision import Wanted
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import compile_source
 from tconv.planner import Gpu, floor_seconds
-from tconv.problem import Problem
+from tconv.problem import TF32, Problem
 
 #: Draws of inputs and weights in the emulator; a GPU gets as many as the rules say.
 _EMULATED_DRAWS = 2
@@ -126,7 +126,7 @@ def _compile(cut: Cut, arch: str) -> Build:
 
 
 def _judge(candidate: Candidate, problem: Problem, device: str, draws: int) -> Verdict:
-    wanted: Any = problem.layer.precision if problem.layer.dtype == "float32" else "match"
+    wanted: Wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
     return check_layer(candidate, problem, wanted, device=device, draw_count=draws)
 
 
@@ -145,7 +145,7 @@ def _pytorch_error(problem: Problem, device: str) -> float:
     result = conv_transpose(*operands, problem)
     comparison = Comparison(Tolerance.of(problem.layer, problem.layer.precision))
     comparison.add(result, result, operands, problem)
-    return comparison.relative(comparison.baseline)
+    return comparison.relative(comparison.baseline.exact)
 
 
 def _on_gpu(checked: LayerCheck, cut: Cut, gpu: Gpu, bench: bool) -> LayerCheck:

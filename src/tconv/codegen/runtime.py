@@ -123,11 +123,14 @@ def _with_precision(layer, tiny_maps=False):
     """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
     if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
         return layer
-    rounded = layer._replace(precision="tf32")
-    if _FLOAT32 == "tf32" or rounded in _RECORDED:
-        return rounded
+    rounded = [layer._replace(precision=precision) for precision in ("tf32", "tf32_rna")]
+    for recorded in rounded:
+        if recorded in _RECORDED:
+            return recorded
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
-    return layer if layer.groups > 1 or few_channels or tiny_maps else rounded
+    if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
+        return layer
+    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
 # (the planner's rules)

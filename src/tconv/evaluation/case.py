@@ -23,7 +23,7 @@ from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.evaluation.weights import check_state
 from tconv.evaluation.whole_model import OutputComparison, Results, same_outputs
-from tconv.problem import Precision
+from tconv.problem import TF32, Precision
 
 #: Seeds the construction on both sides and the first inputs.
 SEED = 0
@@ -111,7 +111,7 @@ def _layer(
     verdict = check_layer(
         call,
         problem,
-        "tf32" if precision == "tf32" else "fp32",
+        "tf32" if precision in TF32 else "fp32",
         device=device,
         draw_count=_LAYER_DRAWS if case.thorough else 1,
         awkward=case.thorough,
@@ -170,7 +170,7 @@ def _rounded(case: Case, model: Side, inputs: list[Any], state: dict[str, Tensor
     if wanted == "fp32":
         return None
     problems = enumerate(case.full.problems) if wanted == "match" else ()
-    exempt = [number for number, problem in problems if problem is not None and of_kind(problem) != "tf32"]
+    exempt = [number for number, problem in problems if problem is not None and of_kind(problem) not in TF32]
     return model.forward(inputs, state, seed=seed, mode="rounded", exempt=exempt).outputs
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from tconv.evaluation.poison import looks_unwritten
-from tconv.evaluation.reference import Operands, exact
+from tconv.evaluation.reference import Exact, Operands, exact
 from tconv.evaluation.tolerance import Tolerance
-from tconv.problem import Precision, Problem
+from tconv.problem import TF32, Precision, Problem
+
+#: The part of the ties that must go one way for a result to count as rounded that way.
+_MOST_TIES = 0.99
 
 
 @dataclass(frozen=True)
@@ -44,20 +47,32 @@ def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0) -> 
 
 
 @dataclass
+class _Distances:
+    """Squared distances of some results from exact arithmetic on operands that are not rounded, or as "tf32" says."""
+
+    exact: float = 0.0
+    rounded: dict[Precision, float] = field(default_factory=lambda: dict.fromkeys(TF32, 0.0))
+
+    def add(self, results: Tensor, part: Exact) -> None:
+        self.exact += square(results - part.result)
+        for precision, tensor in part.rounded.items():
+            self.rounded[precision] += square(results - tensor)
+
+
+@dataclass
 class Comparison:
     """A candidate's results beside float64 and beside PyTorch's, added up over draws.
 
-    The squares are sums over all elements: of differences from the float64 result (`candidate`, `baseline`,
-    `rounded` for exact arithmetic on operands rounded to TF32), of differences from that rounded arithmetic
-    (`candidate_to_rounded`, `baseline_to_rounded`), and of the float64 result itself.
+    The squares are sums over all elements: of differences from the float64 result and from exact arithmetic on rounded
+    operands (`candidate`, `baseline`), between those two (`rounded`), between the two ways to round (`roundings`), and
+    of the float64 result itself.
     """
 
     tolerance: Tolerance
-    candidate: float = 0.0
-    baseline: float = 0.0
+    candidate: _Distances = field(default_factory=_Distances)
+    baseline: _Distances = field(default_factory=_Distances)
     rounded: float = 0.0
-    candidate_to_rounded: float = 0.0
-    baseline_to_rounded: float = 0.0
+    roundings: float = 0.0
     result: float = 0.0
     half_ulp: float = 0.0
     beyond_bound: Worst = Worst()
@@ -79,14 +94,14 @@ class Comparison:
             self.baseline_beyond_bound = further(self.baseline_beyond_bound, theirs_beyond)
             beside = close * theirs.double().abs() + close * max(1.0, size)
             self.beyond_pytorch = further(self.beyond_pytorch, worst(ours, theirs.double(), beside, first=first))
-            self.candidate += square(ours - part.result)
-            self.baseline += square(theirs - part.result)
+            self.candidate.add(ours, part)
+            self.baseline.add(theirs, part)
             self.result += square(part.result)
             self.half_ulp += square(bound - self.tolerance.factor * part.magnitude)
-            if part.rounded is not None:
-                self.rounded += square(part.rounded - part.result)
-                self.candidate_to_rounded += square(ours - part.rounded)
-                self.baseline_to_rounded += square(theirs - part.rounded)
+            if part.rounded:
+                even, away = (part.rounded[precision] for precision in TF32)
+                self.rounded += square(even - part.result)
+                self.roundings += square(even - away)
 
     def _find_unwritten(self, got: Tensor, result: Tensor, first: int) -> None:
         holes = looks_unwritten(got) & (result.abs() < torch.finfo(got.dtype).max)
@@ -103,18 +118,36 @@ class Comparison:
     @property
     def candidate_ran(self) -> Precision:
         """The arithmetic that the candidate's results come from."""
-        return self._ran(self.candidate, self.candidate_to_rounded)
+        return self._ran(self.candidate)
 
     @property
     def baseline_ran(self) -> Precision:
         """The arithmetic that PyTorch's results come from."""
-        return self._ran(self.baseline, self.baseline_to_rounded)
+        return self._ran(self.baseline)
 
-    def _ran(self, to_exact: float, to_rounded: float) -> Precision:
+    def _ran(self, distances: _Distances) -> Precision:
         if self.tolerance.dtype != torch.float32:
             return self.tolerance.precision
+        nearest = min(distances.rounded, key=distances.rounded.__getitem__)
         # A result that is simply wrong is further from both than they are from each other.
-        return "tf32" if to_rounded < min(to_exact, self.rounded) else "fp32"
+        return nearest if distances.rounded[nearest] < min(distances.exact, self.rounded) else "fp32"
+
+    @property
+    def same_arithmetic(self) -> bool:
+        """Whether candidate and PyTorch differ by the order of their sums only.
+
+        One tie in 2^13 operands makes two ways of rounding differ by a unit of TF32, which in large outputs is more
+        than allclose allows; and a program may round its two operands in different ways.
+        """
+        ran = self.candidate_ran
+        return ran == self.baseline_ran and (
+            ran not in TF32 or (self._rounds_alike(self.candidate) and self._rounds_alike(self.baseline))
+        )
+
+    def _rounds_alike(self, distances: _Distances) -> bool:
+        """Whether both operands are rounded in the same way: independent errors cancel in this difference."""
+        even, away = distances.rounded.values()
+        return abs(even - away) >= _MOST_TIES * self.roundings
 
 
 def square(tensor: Tensor) -> float:

@@ -18,7 +18,7 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.tolerance import Tolerance
-from tconv.problem import Precision, Problem
+from tconv.problem import TF32, Layer, Precision, Problem
 
 #: What a user may ask for.
 Wanted = Literal["match", "tf32", "fp32"]
@@ -34,15 +34,16 @@ def resolve(
 ) -> Precision:
     """The arithmetic that a candidate may use: the wanted one for float32 layers, the layer's own for others.
 
-    "match" means what PyTorch does on this problem: measured on a GPU, by the kind of the layer without one.
+    "match" means what PyTorch does on this problem: measured on a GPU, by the kind of the layer without one. "tf32" is
+    rounded as PyTorch does it, where it does.
     """
     if problem.layer.dtype != "float32":
         return problem.layer.precision
-    if wanted != "match":
+    if wanted == "fp32":
         return wanted
-    if device.type == "cuda":
-        return measured(problem, device=device, seed=seed, baseline=baseline)
-    return of_kind(problem)
+    on_gpu = device.type == "cuda"
+    found = measured(problem, device=device, seed=seed, baseline=baseline) if on_gpu else of_kind(problem)
+    return found if wanted == "match" or found in TF32 else rounding_of_kind(problem.layer)
 
 
 def allows_tf32() -> bool:
@@ -77,12 +78,18 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 def of_kind(problem: Problem) -> Precision:
     """What PyTorch does on float32 layers of this kind, as measured on one NVIDIA H200 with cuDNN 9.19.
 
-    fp32 for groups, for few output channels in one or two dimensions, and for tiny maps in a batch; else tf32.
+    fp32 for groups, for few output channels in one or two dimensions, and for tiny maps in a batch; else TF32.
     """
     layer = problem.layer
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= _FEW_CHANNELS
     tiny_maps = problem.batch > 1 and max(problem.input_size) <= _TINY_AXIS
-    return "fp32" if layer.groups > 1 or few_channels or tiny_maps else "tf32"
+    return "fp32" if layer.groups > 1 or few_channels or tiny_maps else rounding_of_kind(layer)
+
+
+def rounding_of_kind(layer: Layer) -> Precision:
+    """How PyTorch's TF32 engines round the operands of such a layer: most to even, strided and dilated ones away."""
+    strided_and_dilated = any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)
+    return "tf32_rna" if strided_and_dilated else "tf32"
 
 
 def measured(problem: Problem, *, device: torch.device, seed: int = 0, baseline: Run | None = None) -> Precision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tconv.problem import Problem
+from tconv.problem import TF32, Precision, Problem
 
 #: Elements of input or output that are turned to float64 at once.
 _CHUNK_ELEMENTS = 2**25
@@ -37,13 +37,13 @@ class Exact:
         samples: which ones.
         result: the transposed convolution of the very tensors.
         magnitude: the same of their absolute values, plus \\|bias\\|: what rounding errors are in proportion to.
-        rounded: the same as `result` on operands rounded to TF32; None unless asked for.
+        rounded: the same as `result` on operands rounded to TF32, by how they were rounded; empty unless asked for.
     """
 
     samples: slice
     result: Tensor
     magnitude: Tensor
-    rounded: Tensor | None
+    rounded: Mapping[Precision, Tensor]
 
 
 def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem) -> Tensor:
@@ -72,16 +72,18 @@ def exact(operands: Operands, problem: Problem, *, rounded: bool = False) -> Ite
     wide_weight = weight.double()
     wide_bias = None if bias is None else bias.double()
     absolute_bias = None if wide_bias is None else wide_bias.abs()
-    rounded_weight = rounded_tf32(weight).double() if rounded else None
+    roundings = TF32 if rounded else ()
+    rounded_weights = {precision: rounded_tf32(weight, precision).double() for precision in roundings}
     for samples in _chunks(x, problem):
         wide_x = x[samples].double()
         yield Exact(
             samples,
             conv_transpose(wide_x, wide_weight, wide_bias, problem),
             conv_transpose(wide_x.abs(), wide_weight.abs(), absolute_bias, problem),
-            None
-            if rounded_weight is None
-            else conv_transpose(rounded_tf32(x[samples]).double(), rounded_weight, wide_bias, problem),
+            {
+                precision: conv_transpose(rounded_tf32(x[samples], precision).double(), wide, wide_bias, problem)
+                for precision, wide in rounded_weights.items()
+            },
         )
 
 
@@ -96,14 +98,17 @@ def _chunks(x: Tensor, problem: Problem) -> Iterator[slice]:
         yield slice(start, min(start + step, batch))
 
 
-def rounded_tf32(tensor: Tensor) -> Tensor:
-    """A float32 tensor rounded to TF32's 10 bits: to nearest, ties away from zero. Infinities and NaN stay.
+def rounded_tf32(tensor: Tensor, precision: Precision = "tf32") -> Tensor:
+    """A float32 tensor rounded to TF32's 10 bits, to nearest. Infinities and NaN stay.
 
-    Equivalent to: the PTX instruction cvt.rna.tf32.f32.
+    Equivalent to: PTX cvt.rn.tf32.f32 for "tf32" (ties to even), cvt.rna.tf32.f32 for "tf32_rna" (ties away from zero).
     """
     if tensor.dtype != torch.float32:
         raise TypeError(f"got {tensor.dtype}; only torch.float32 rounds to TF32")
     # Sign and magnitude: half a unit added to the bits rounds the magnitude, a carry moves into the exponent.
+    bits = tensor.contiguous().view(torch.int32)
     half_unit = 1 << (_TF32_DROPPED_BITS - 1)
-    bits = (tensor.contiguous().view(torch.int32) + half_unit) & -(1 << _TF32_DROPPED_BITS)
-    return torch.where(tensor.isfinite(), bits.view(torch.float32), tensor)
+    odd = bits >> _TF32_DROPPED_BITS & 1
+    raised = bits + (half_unit if precision == "tf32_rna" else half_unit - 1 + odd)
+    rounded = (raised & -(1 << _TF32_DROPPED_BITS)).view(torch.float32)
+    return torch.where(tensor.isfinite(), rounded, tensor)

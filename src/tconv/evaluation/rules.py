@@ -11,6 +11,7 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.reference import Operands
 from tconv.evaluation.tolerance import POOLED_SLACK
 from tconv.evaluation.verdict import Check
+from tconv.problem import TF32
 
 
 def same_form(got: object, expected: Tensor, *, strides: bool = True) -> Check:
@@ -108,15 +109,15 @@ def every_element(comparison: Comparison, name: str = "every element") -> Check:
 def pooled(comparison: Comparison) -> Check:
     """Rule 3: the error's norm over all draws, relative to the result's."""
     tolerance = comparison.tolerance
-    theirs = comparison.relative(comparison.baseline)
+    theirs = comparison.relative(comparison.baseline.exact)
     allowances = {
         "1.25 × PyTorch's": POOLED_SLACK * theirs,
         "of any summation order": tolerance.pooled_floor,
         "of the output's rounding": comparison.relative(comparison.half_ulp),
     }
-    if tolerance.precision == "tf32":
+    if tolerance.precision in TF32:
         allowances["1.25 × that of rounded operands"] = POOLED_SLACK * comparison.relative(comparison.rounded)
-    return within("pooled error", comparison.relative(comparison.candidate), theirs, allowances)
+    return within("pooled error", comparison.relative(comparison.candidate.exact), theirs, allowances)
 
 
 def within(name: str, got: float, theirs: float, allowances: Mapping[str, float]) -> Check:
@@ -133,9 +134,10 @@ def close_to_pytorch(comparison: Comparison) -> Check:
     `got` and `allowed` are the difference from PyTorch and its bound, at the worst element.
     """
     worst = comparison.beyond_pytorch
-    ours, theirs = comparison.candidate_ran, comparison.baseline_ran
-    passed = worst.ratio <= 1 if ours == theirs else None
+    passed = worst.ratio <= 1 if comparison.same_arithmetic else None
     reason = worst.describe()
     if passed is None:
-        reason = f"not comparable: the candidate ran {ours}, PyTorch {theirs}; {reason}"
+        ours, theirs = comparison.candidate_ran, comparison.baseline_ran
+        mixed = ", and its two operands rounded in different ways" if ours == theirs else ""
+        reason = f"not comparable: the candidate ran {ours}, PyTorch {theirs}{mixed}; {reason}"
     return Check("close to PyTorch", passed, abs(worst.got - worst.expected), worst.allowed, reason)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tconv.problem import Layer, Precision
+from tconv.problem import TF32, Layer, Precision
 
 #: Rounding errors of a summation, in units of epsilon times the sum of magnitudes. Sequential fp32 comes to 4.7.
 SUMMATION = 8.0
@@ -21,9 +21,16 @@ POOLED_SLACK = 1.25
 #: The pooled error of a sane summation, in units of sqrt(products) times epsilon. Sequential fp32 comes to 0.30.
 POOLED_SUMMATION = 0.5
 #: Relative and absolute tolerance beside PyTorch's own result, by precision.
-CLOSE: dict[Precision, float] = {"fp32": 1e-4, "tf32": 1e-4, "fp16": 1e-2, "bf16": 1e-2, "fp64": 1e-10}
+CLOSE: dict[Precision, float] = {
+    "fp32": 1e-4,
+    "tf32": 1e-4,
+    "tf32_rna": 1e-4,
+    "fp16": 1e-2,
+    "bf16": 1e-2,
+    "fp64": 1e-10,
+}
 
-_TENSOR_CORES: tuple[Precision, ...] = ("tf32", "fp16", "bf16")
+_TENSOR_CORES: tuple[Precision, ...] = (*TF32, "fp16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Tolerance:
     def factor(self) -> float:
         """The allowed error of an element in units of its magnitude, the rounding of the output aside."""
         units = SUMMATION + (self.products / PRODUCTS_PER_UNIT if self.precision in _TENSOR_CORES else 0.0)
-        return units * self.epsilon + (TF32_OPERANDS if self.precision == "tf32" else 0.0)
+        return units * self.epsilon + (TF32_OPERANDS if self.precision in TF32 else 0.0)
 
     def bound(self, result: Tensor, magnitude: Tensor) -> Tensor:
         """The allowed error of every element, float64, shaped as `result`."""

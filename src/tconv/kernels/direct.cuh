@@ -67,7 +67,7 @@ struct DirectShape {
                                         Layer::Height::taps_per_phase * Layer::Width::taps_per_phase;
   static constexpr int chain = 64;
   static constexpr bool chained =
-      sizeof(typename Layer::Element) == sizeof(Accumulator) && !Layer::round_operands && products > chain;
+      sizeof(typename Layer::Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none && products > chain;
   static constexpr int chain_channels = !chained                    ? Tile::chunk_channels
                                         : Tile::chunk_taps >= chain ? 1
                                                                     : chain / Tile::chunk_taps;
@@ -131,7 +131,7 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
       const long long filter =
           (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
-      value = operand<Layer::round_operands>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
+      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
     }
     staged[i] = value;
   }
@@ -202,7 +202,7 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const DirectPo
             Element loaded{};
             if (column >= 0 && column < input_columns[p])
               loaded = load_constant(inputs_at[p] + k * static_cast<long long>(input_plane) + column);
-            inputs[p] = operand<Layer::round_operands>(to_accumulator(loaded));
+            inputs[p] = operand<Layer::rounding>(to_accumulator(loaded));
           }
         }
         if (a % Shape::phases_at_once == 0) load_shared(tap_weights + a * Tile::phase_lanes * Tile::channels, weights);

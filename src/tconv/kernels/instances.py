@@ -26,7 +26,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Layer::in_channels": "1, few, more than a stage holds",
         "Layer::out_channels": "1, a full tile, a partial tile, several tiles",
         "Layer::has_bias": "both",
-        "Layer::round_operands": "both",
+        "Layer::rounding": "none, ties to even, ties away",
         "Tile::position_lanes": "narrow and wide blocks",
         "Tile::channel_lanes": "1 and several",
         "Tile::phase_lanes": "1 and 32",

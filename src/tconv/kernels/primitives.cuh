@@ -110,21 +110,22 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
   return result;
 }
 
-// To TF32's 10-bit significand, to nearest, ties away from zero. Equals PTX cvt.rna.tf32.f32, which sm_75 lacks and
-// which newer GPUs run as the same three integer operations. Infinities and NaN stay as they are.
-TCONV_DEVICE float round_to_tf32(float value) {
-  const unsigned bits = float_bits(value);
-  return (bits & 0x7f800000u) == 0x7f800000u ? value : bits_float((bits + 0x1000u) & 0xffffe000u);
-}
+// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
+// one or to the one further from zero.
+enum class Rounding { none, ties_to_even, ties_away };
 
-// A factor of a product, rounded to TF32 where the precision says so.
-template <bool RoundToTf32>
+// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
+// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU. Infinities and NaN stay as they are.
+template <Rounding rounding>
 TCONV_DEVICE float operand(float value) {
-  return RoundToTf32 ? round_to_tf32(value) : value;
+  const unsigned bits = float_bits(value);
+  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
+  return bits_float((bits + half_unit) & 0xffffe000u);
 }
-template <bool RoundToTf32>
+template <Rounding rounding>
 TCONV_DEVICE double operand(double value) {
-  static_assert(!RoundToTf32, "TF32 operands are float");
+  static_assert(rounding == Rounding::none, "TF32 operands are float");
   return value;
 }
 

@@ -14,10 +14,12 @@ from tconv.problem import Axis, Layer, Precision
 _ELEMENT: dict[Precision, str] = {
     "fp32": "float",
     "tf32": "float",
+    "tf32_rna": "float",
     "fp16": "tconv::Half",
     "bf16": "tconv::BFloat16",
     "fp64": "double",
 }
+_ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
 
 
@@ -97,5 +99,5 @@ def _layer_members(layer: Layer, wide_index: bool) -> str:
         + f"  static constexpr int in_channels = {layer.in_channels_per_group};  // of one group\n"
         + f"  static constexpr int out_channels = {layer.out_channels_per_group};\n"
         + boolean("has_bias", layer.bias)
-        + boolean("round_operands", layer.precision == "tf32")
+        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
     )

@@ -36,7 +36,14 @@ class Gpu:
 
         The fp64 rate is the vendor's figure; the others were measured.
         """
-        rates: dict[Precision, float] = {"fp32": 51e12, "tf32": 355e12, "fp16": 697e12, "bf16": 697e12, "fp64": 67e12}
+        rates: dict[Precision, float] = {
+            "fp32": 51e12,
+            "tf32": 355e12,
+            "tf32_rna": 355e12,
+            "fp16": 697e12,
+            "bf16": 697e12,
+            "fp64": 67e12,
+        }
         return cls("NVIDIA H200", "sm_90a", 132, 227 * 1024, 4.25e12, MappingProxyType(rates))
 
 
