@@ -13,7 +13,7 @@ from tconv.jit.compile import CompileError, compile_source
 from tconv.kernels import source
 from tconv.kernels.instances import instances
 from tconv.planner import Gpu, Unplannable, floor_seconds, plan_direct
-from tconv.planner.direct import block_positions, chained, launch_direct, parts, resident
+from tconv.planner.direct import block_runs, chained, direct_tile, launch_direct, parts, resident, runs
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 
 H200 = Gpu.h200()
@@ -49,6 +49,12 @@ def problems(draw):
         assume(False)
 
 
+def positions(problem):
+    return problem.batch * math.prod(
+        axis.positions(size) for axis, size in zip(problem.layer.axes, problem.output_size, strict=True)
+    )
+
+
 @settings(max_examples=400, deadline=None)
 @given(problems())
 def test_plans_can_be_launched(problem):
@@ -65,10 +71,12 @@ def test_plans_can_be_launched(problem):
     assert 0 < plan.grid < 2**31
     assert tile.phases * tile.positions * tile.channels <= 64, "sums beyond what registers hold"
     if not resident(layer, tile):
-        positions = problem.batch * math.prod(
-            a.positions(n) for a, n in zip(layer.axes, problem.output_size, strict=True)
-        )
-        assert plan.grid // parts(layer, tile) * block_positions(tile) >= positions, "a staged block has one run alone"
+        blocks = plan.grid // parts(layer, tile)
+        assert blocks * block_runs(tile) >= runs(problem, tile), "a staged block does not go on to further runs"
+    assert tile.chunk_channels % tile.unroll == 0
+    assert 0 <= tile.origin <= layer.padding[2] and tile.origin < layer.stride[2]
+    assert tile.columns in ((1, 2, 4, 8, 16, 32) if tile.phase_lanes == 1 else (1,))
+    assert runs(problem, tile) * 32 // tile.phase_lanes * tile.positions >= positions(problem)
     assert plan.reasons
     assert plan == plan_direct(problem, H200), "planning is deterministic"
 
@@ -94,12 +102,19 @@ def test_kernel_and_planner_have_the_same_formulas(instance):
     assert not compiles(plan.shared_bytes + 4)
 
 
-def test_few_positions_get_narrow_blocks():
+def test_small_problems_get_small_blocks():
     small = replace(STRIDED_DILATED, batch=1, input_size=(1, 6, 9))
-    assert "few positions: narrow blocks" in plan_direct(small, H200).reasons[0]
-    assert block_positions(plan_direct(small, H200).kernel.tile) < block_positions(
-        plan_direct(STRIDED_DILATED, H200).kernel.tile
-    )
+    few, many = (plan_direct(problem, H200).kernel for problem in (small, STRIDED_DILATED))
+    assert few.threads < many.threads
+    assert few.tile.positions * few.tile.channels < many.tile.positions * many.tile.channels
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1, 1), (7, 8), (8, 8), (64, 32), (128, 32), (2**31, 32)])
+def test_runs_fit_the_rows(width, columns):
+    """A warp takes several narrow rows at once rather than idle."""
+    tile = direct_tile(STRIDED_DILATED.layer, width)
+    assert tile.columns == columns
+    assert -(-width // (tile.columns * tile.positions)) * tile.columns * tile.positions <= 1.15 * width or width < 8
 
 
 def test_a_kernel_does_not_depend_on_batch_or_size():
@@ -118,7 +133,7 @@ def test_many_row_phases_go_to_the_grid():
 
 
 def test_long_problems_take_64_bit_positions():
-    long = replace(STRIDED_DILATED, batch=2**14, input_size=(1, 256, 512))
+    long = replace(STRIDED_DILATED, batch=2**23, input_size=(1, 256, 512))
     assert plan_direct(long, H200).kernel.wide_index
     assert "64-bit positions" in plan_direct(long, H200).reasons
     assert not plan_direct(STRIDED_DILATED, H200).kernel.wide_index

@@ -3,10 +3,10 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  direct: 576 blocks of 32, 35072 bytes of shared memory
-#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   direct: 2080 blocks of 32, 18688 bytes of shared memory
-#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     direct: 520 blocks of 128, 10240 bytes of shared memory
-#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     direct: 516 blocks of 128, 8192 bytes of shared memory
+#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  direct: 384 blocks of 128, 20608 bytes of shared memory
+#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   direct: 288 blocks of 128, 24832 bytes of shared memory
+#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     direct: 512 blocks of 128, 16640 bytes of shared memory
+#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     direct: 512 blocks of 128, 12544 bytes of shared memory
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
 
@@ -185,6 +185,15 @@ TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
   return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
 }
 
+// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
+// instead of computing each address anew.
+TCONV_DEVICE long long kept(long long value) {
+#if !defined(TCONV_EMULATOR)
+  asm("" : "+l"(value));
+#endif
+  return value;
+}
+
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
@@ -214,6 +223,16 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
 
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
 TCONV_CONSTANT int modular_inverse(int value, int modulus) {
@@ -225,37 +244,40 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
   return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
 }
 
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding; with
-// f = output + padding, phase = f mod stride and position q = f div stride, tap k reads input q - shift_of(k).
-// The taps of one phase lie tap_period apart and read inputs that lie shift_period apart.
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
 template <int Kernel, int Stride, int Padding, int Dilation>
 struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding;
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
   static constexpr int common = greatest_common_divisor(Stride, Dilation);
   static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
   static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
   static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-  static constexpr int first_position = Padding / Stride;
 
-  static TCONV_DEVICE int shift_of(int tap) {
-    return static_cast<int>(static_cast<long long>(tap) * Dilation / Stride);
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
   }
 
-  // The same for the first tap of a phase.
-  static TCONV_DEVICE int first_shift(int tap) { return shift_period == 1 ? 0 : shift_of(tap); }
+  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
+  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
+  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
 
   // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_DEVICE int first_tap(int phase) {
+  static TCONV_CONSTANT int first_tap(int phase) {
     constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    if (phase % common != 0) return Kernel;
-    int tap = phase / common;
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
     if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
     return tap < Kernel ? tap : Kernel;
   }
 
-  static TCONV_DEVICE int positions(int output_size) {
-    return (output_size - 1 + Padding) / Stride - first_position + 1;
-  }
+  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
 }  // namespace tconv
@@ -265,33 +287,39 @@ struct Axis {
 // Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
 // o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
 //
-// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w outputs, its
-// phases. Positions are numbered in one line, so that small maps and batches fill a block by themselves. A block owns
-//   - runs of `position_lanes * positions` positions,
-//   - `channel_lanes * channels` output channels of one group,
+// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
+// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
+// rows at once where maps are narrow. A block owns
+//   - `position_lanes` lanes' worth of runs,
+//   - `channels` output channels of one group,
 //   - one row phase (phase of depth and height) at a time: all its threads then use the same row taps,
 //   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
 //
 //     phase_lanes == 1                                phase_lanes == 32 (large strides)
-//     lanes of a warp: 32 positions                   lanes of a warp: 32 column phases of the same positions
-//     registers of a thread: every column phase       registers of a thread: every 32nd column phase
+//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
+//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
+//     every `columns`-th position of the run          every position of the run
 //
 //            q    q+1  q+2        lane = position            lane = phase
 //          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
 //           ^ one thread          weight: one address        weight: coalesced
 //
-// Weights are staged in shared memory as [row tap][input channel][tap of the phase][channel lane][column phase]
-// [output channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
-// *resident*: staged once, then the block walks over the grid's runs of positions and, at each, over all row phases, so
-// that neighbouring rows are read and written together. Otherwise a block has one run and one row phase, and stages one
-// row tap, `chunk_channels` input channels and `chunk_taps` taps a phase at a time. Inputs are read through the L1
-// cache. Where column phases interleave, a warp exchanges its results through shared memory, so that stores are
-// coalesced and columns without taps are written along.
+// Several positions a thread let each weight from shared memory serve several products; several channels do the same
+// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][channel lane][column
+// phase] [output channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they
+// are *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
+// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
+// one row tap, `chunk_channels` input channels and `chunk_taps` taps a phase at a time. Inputs are read through the L1
+// cache.
+//
+// Stores. Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one
+// aligned vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs,
+// 32 neighbours at a time, columns without taps written along.
 //
 // Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
 // border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
 //
-// Sizes: one plane of a channel and the number of positions must stay below 2^31 unless wide_index; the rest is 64-bit.
+// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
 // Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 
 namespace tconv {
@@ -299,20 +327,28 @@ namespace tconv {
 template <class Layer, class Tile>
 struct DirectShape {
   using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  static constexpr int threads = Tile::position_lanes * Tile::channel_lanes * Tile::phase_lanes;
-  static constexpr int block_positions = Tile::position_lanes * Tile::positions;
-  static constexpr int block_channels = Tile::channel_lanes * Tile::channels;
+  // Position q owns the columns from q * stride - origin on: less padding, with everything moved to the right.
+  using Width =
+      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
+  static constexpr int threads = Tile::position_lanes * Tile::phase_lanes;
+  static constexpr int block_runs = Tile::position_lanes * Tile::phase_lanes / 32;
+  static constexpr int run_columns = Tile::columns * Tile::positions;
   static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
   static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
-  // Interleaved column phases go through shared memory to be stored in rows.
-  static constexpr bool exchange = !phases_on_lanes && Layer::Width::stride > 1;
+  static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
+  // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors.
+  static constexpr bool exchange = !phases_on_lanes && Width::stride > 1;
+  static constexpr int vector =
+      exchange && is_power_of_two(Width::stride) && Width::stride * sizeof(typename Layer::Element) <= 16
+          ? Width::stride
+          : 1;
 
   static constexpr long long row_phases = static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride;
-  static constexpr int column_chunks = phases_on_lanes ? ceil_div(Layer::Width::stride, block_phases) : 1;
-  static constexpr int channel_blocks = ceil_div(Layer::out_channels, block_channels);
-  static constexpr bool whole_channels = Layer::out_channels % block_channels == 0;
+  static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
+  static constexpr int channel_blocks = ceil_div(Layer::out_channels, Tile::channels);
+  static constexpr bool whole_channels = Layer::out_channels % Tile::channels == 0;
 
-  static constexpr bool all_taps = Tile::chunk_taps >= Layer::Width::taps_per_phase;
+  static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
   static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
   // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
   static constexpr bool resident =
@@ -323,27 +359,37 @@ struct DirectShape {
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
   // products, which are then added up.
   static constexpr long long products = static_cast<long long>(Layer::in_channels) * Layer::Depth::taps_per_phase *
-                                        Layer::Height::taps_per_phase * Layer::Width::taps_per_phase;
+                                        Layer::Height::taps_per_phase * Width::taps_per_phase;
   static constexpr int chain = 64;
   static constexpr bool chained =
       sizeof(typename Layer::Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none && products > chain;
-  static constexpr int chain_channels = !chained                    ? Tile::chunk_channels
-                                        : Tile::chunk_taps >= chain ? 1
-                                                                    : chain / Tile::chunk_taps;
+  static constexpr int chain_groups =
+      chain / (Tile::chunk_taps * Tile::unroll) > 0 ? chain / (Tile::chunk_taps * Tile::unroll) : 1;
+  static constexpr int chain_channels = chained ? chain_groups * Tile::unroll : Tile::chunk_channels;
+
+  // The inputs of one channel that a thread needs for one stage of taps, for each of its positions. With phases in
+  // registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the whole
+  // stage.
+  static constexpr int lowest_shift = Width::lowest_first_shift();
+  static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
+  static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
+  static constexpr int window =
+      phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
 
   // A thread loads its weights of so many column phases together: few channels alone make no wide load.
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
-  static constexpr int tap_items = block_phases * block_channels;
+  static constexpr int tap_items = block_phases * Tile::channels;
   static constexpr int row_items = Tile::chunk_channels * Tile::chunk_taps * tap_items;
   static constexpr int weight_items = Tile::chunk_rows * row_items;
-  // The exchange buffer of a warp holds [channel][column phase][position], its rows shifted against each other so that
-  // reading across phases meets 32 different banks. A last row stands for the phases without taps.
-  static constexpr int exchange_pitch = 32 + ceil_div(32, Layer::Width::stride);
-  static constexpr int exchange_rows = Tile::phases + (Tile::phases < Layer::Width::stride ? 1 : 0);
-  static constexpr int exchange_channel_items = exchange_rows * exchange_pitch;
-  static constexpr int exchange_items = exchange ? threads / 32 * Tile::channels * exchange_channel_items : 0;
-  // Stores that a warp makes to one row in a go, 32 columns each.
-  static constexpr int exchange_steps = Layer::Width::stride < 8 ? Layer::Width::stride : 8;
+  // The exchange buffer of a warp holds [channel][row][column]. An even stride would put lanes into the same banks: one
+  // word in 33 is left out then.
+  static constexpr int exchange_pitch = 32 + (Width::stride % 2 == 0 ? 1 : 0);
+  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one channel
+  static constexpr int exchange_channel_items = exchange_steps * exchange_pitch;
+  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
+  // So many channels at once that loads from shared memory do not wait for each other.
+  static constexpr int exchange_channels = largest_divisor(Tile::channels, ceil_div(16, exchange_steps));
+  static constexpr int exchange_items = exchange ? threads / 32 * exchange_channels * exchange_channel_items : 0;
   // The exchange takes the place of the weights unless they stay.
   static constexpr int exchange_start = resident ? weight_items : 0;
   static constexpr int shared_bytes =
@@ -351,11 +397,15 @@ struct DirectShape {
                                                : weight_items > exchange_items ? weight_items
                                                                                : exchange_items);
 
+  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Layer::Width::stride,
+                "the origin is what padding cut off of the first position");
+  static_assert(Tile::chunk_channels % Tile::unroll == 0, "a stage is whole groups of input channels");
   static_assert(resident || Tile::chunk_rows == 1, "stages hold one row tap or all weights");
   static_assert(threads % 32 == 0, "a block is whole warps");
   static_assert(Tile::phase_lanes == 1 || Tile::phase_lanes == 32, "phases lie in registers or across a warp");
-  static_assert(Tile::phase_lanes == 32 || Tile::position_lanes % 32 == 0, "a warp shares its output channels");
-  static_assert(phases_on_lanes || Tile::phases == Layer::Width::phases_with_taps, "a thread owns every column phase");
+  static_assert(phases_on_lanes ? Tile::columns == 1 : Tile::position_lanes % 32 == 0 && 32 % Tile::columns == 0,
+                "a warp shares its output channels");
+  static_assert(phases_on_lanes || Tile::phases == Width::phases_with_taps, "a thread owns every column phase");
 };
 
 // Which weights a block uses, apart from its row phase.
@@ -369,15 +419,14 @@ template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Element* weight, Accumulator* staged,
                                int first_row, int first_channel, int first_tap_number) {
   using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Layer::Width;
+  using Width = typename Shape::Width;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
-    const int lane_channel = i % Tile::channels, slot = i / Tile::channels % Shape::block_phases;
-    const int channel_lane = i / (Tile::channels * Shape::block_phases) % Tile::channel_lanes;
+    const int tile_channel = i % Tile::channels, slot = i / Tile::channels % Shape::block_phases;
     const int rest = i / Shape::tap_items;
     const int tap_number = first_tap_number + rest % Tile::chunk_taps;
     const int in_channel = first_channel + rest / Tile::chunk_taps % Tile::chunk_channels;
-    const int out_channel = part.first_channel + channel_lane * Tile::channels + lane_channel;
+    const int out_channel = part.first_channel + tile_channel;
 
     int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
     if (Shape::phases_on_lanes)
@@ -396,11 +445,10 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
   }
 }
 
-// The positions that a thread owns. Offsets are derived where they are used, which is cheaper than keeping them.
-template <class Tile>
-struct DirectPositions {
-  int sample[Tile::positions];  // -1: no such position
-  int depth[Tile::positions], height[Tile::positions], width[Tile::positions];
+// Where a thread's run lies: the position of its first lane's worth of columns. The others follow `columns` apart.
+struct DirectRun {
+  int sample;  // -1: no such row
+  int depth, height, width;
 };
 
 // What a thread sums up: of each of its column phases, positions and output channels.
@@ -417,6 +465,11 @@ struct DirectSums {
         for (int c = 0; c < Tile::channels; ++c) values[a][p][c] = 0;
   }
 
+  TCONV_DEVICE typename DirectShape<Layer, Tile>::Accumulator with_bias(
+      int a, int p, int c, const typename DirectShape<Layer, Tile>::Accumulator (&biases)[Tile::channels]) const {
+    return Layer::has_bias ? values[a][p][c] + biases[c] : values[a][p][c];
+  }
+
   TCONV_DEVICE void add(const DirectSums& other) {
 #pragma unroll
     for (int a = 0; a < Tile::phases; ++a)
@@ -427,95 +480,229 @@ struct DirectSums {
   }
 };
 
-// Adds the products of one row tap and one stage: `channels` input channels, whose rows start at `inputs_at` (column 0)
-// and have `input_columns` columns, 0 for a row outside the input.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const DirectPositions<Tile>& at,
-                                  const typename Layer::Element* const (&inputs_at)[Tile::positions],
-                                  const int (&input_columns)[Tile::positions], typename Layer::Index input_plane,
-                                  int channels, const int (&first_taps)[Tile::phases], int tap_chunk,
-                                  DirectSums<Layer, Tile>& sums) {
+// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
+// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
+template <class Layer, class Tile>
+TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
   using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Layer::Width;
-#pragma unroll Tile::unroll
-  for (int k = 0; k < channels; ++k) {
+  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
+                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
+}
+
+// The inputs that a thread needs for one row tap and one stage of taps, of a group of input channels.
+template <class Layer, class Tile>
+struct DirectInputs {
+  typename DirectShape<Layer, Tile>::Accumulator values[Tile::unroll][DirectShape<Layer, Tile>::window]
+                                                       [Tile::positions];
+
+  // `row` is the first channel's input at the thread's first position, which has number `column` in its row of
+  // `columns`, 0 for a row outside the input. There are `channels` channels.
+  TCONV_DEVICE void load(const typename Layer::Element* row, int column, int columns, typename Layer::Index plane,
+                         int channels, const int (&first_taps)[Tile::phases], const int (&first_shifts)[Tile::phases],
+                         int tap_chunk) {
+    using Shape = DirectShape<Layer, Tile>;
+    using Width = typename Shape::Width;
+    bool loaded[Shape::window] = {};
 #pragma unroll
-    for (int j = 0; j < Tile::chunk_taps; ++j) {
-      const int tap_number = Shape::all_taps ? j : tap_chunk + j;
-      const Accumulator* const tap_weights = own_weights + (k * Tile::chunk_taps + j) * Shape::tap_items;
-      Accumulator weights[Shape::phases_at_once * Tile::channels];
-      Accumulator inputs[Tile::positions];
-      int loaded_shift = -1;
+    for (int j = 0; j < Tile::chunk_taps; ++j)
 #pragma unroll
       for (int a = 0; a < Tile::phases; ++a) {
-        const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
-        if (first_taps[a] >= Width::kernel || tap >= Width::kernel) continue;
-        const int shift = Width::first_shift(first_taps[a]) + tap_number * Width::shift_period;
-        if (shift != loaded_shift) {  // neighbouring phases mostly share their input
-          loaded_shift = shift;
+        const long long tap = first_taps[a] + static_cast<long long>(tap_chunk + j) * Width::tap_period;
+        const int slot = direct_slot<Layer, Tile>(a, j, first_shifts[a]);
+        const bool has_tap = first_taps[a] < Width::kernel && tap < Width::kernel;
+        if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || loaded[slot]) continue;
+        loaded[slot] = true;
+        const int shift = first_shifts[a] + j * Width::shift_period;
+#pragma unroll
+        for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll
           for (int p = 0; p < Tile::positions; ++p) {
-            const int column = at.width[p] - shift;
             // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-            Element loaded{};
-            if (column >= 0 && column < input_columns[p])
-              loaded = load_constant(inputs_at[p] + k * static_cast<long long>(input_plane) + column);
-            inputs[p] = operand<Layer::rounding>(to_accumulator(loaded));
+            typename Layer::Element input{};
+            if (in_range(column - shift + p * Tile::columns, columns) &&
+                (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+              input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
+            values[k][slot][p] = operand<Layer::rounding>(to_accumulator(input));
+          }
+      }
+  }
+};
+
+// Adds the products of one row tap and one stage: `channels` input channels. Inputs as `DirectInputs::load` takes them.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* row, int column,
+                                  int columns, typename Layer::Index plane, int channels,
+                                  const int (&first_taps)[Tile::phases], const int (&first_shifts)[Tile::phases],
+                                  int tap_chunk, DirectSums<Layer, Tile>& all_sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  using Width = typename Shape::Width;
+  if (!Shape::all_taps) {
+    row -= static_cast<long long>(tap_chunk) * Width::shift_period;
+    column -= tap_chunk * Width::shift_period;
+  }
+  for (int chain = 0; chain < channels; chain += Shape::chain_channels) {
+    DirectSums<Layer, Tile> chain_sums;
+    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_sums : all_sums;
+    if (Shape::chained) sums.clear();
+    const int end = chain + Shape::chain_channels < channels ? chain + Shape::chain_channels : channels;
+#pragma unroll 1
+    for (int group = chain; group < end; group += Tile::unroll) {
+      DirectInputs<Layer, Tile> inputs;
+      inputs.load(row, column, columns, plane, channels - group, first_taps, first_shifts, tap_chunk);
+      row += Tile::unroll * static_cast<long long>(plane);
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j) {
+          const Accumulator* const tap_weights = own_weights + (k * Tile::chunk_taps + j) * Shape::tap_items;
+          Accumulator weights[Shape::phases_at_once * Tile::channels];
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            const long long tap = first_taps[a] + static_cast<long long>(tap_chunk + j) * Width::tap_period;
+            if (first_taps[a] >= Width::kernel || tap >= Width::kernel) continue;
+            const int slot = direct_slot<Layer, Tile>(a, j, first_shifts[a]);
+            if (a % Shape::phases_at_once == 0)
+              load_shared(tap_weights + a * Tile::phase_lanes * Tile::channels, weights);
+            const int first_weight = a % Shape::phases_at_once * Tile::channels;
+#pragma unroll
+            for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+              for (int c = 0; c < Tile::channels; ++c)
+                sums.values[a][p][c] =
+                    multiply_add(inputs.values[k][slot][p], weights[first_weight + c], sums.values[a][p][c]);
           }
         }
-        if (a % Shape::phases_at_once == 0) load_shared(tap_weights + a * Tile::phase_lanes * Tile::channels, weights);
-        const int first_weight = a % Shape::phases_at_once * Tile::channels;
+      own_weights += Tile::unroll * Tile::chunk_taps * Shape::tap_items;
+    }
+    if (Shape::chained) all_sums.add(sums);
+  }
+}
+
+// What a thread stores: of its first position, the outputs from column `column` on, in the rows that start at `row` of
+// its first channel's plane; -1 for a row outside the output.
+template <class Element>
+struct DirectTarget {
+  Element* y;
+  long long row, plane;
+  int column, width, channels;
+};
+
+// Stores each position's column phases as one vector. Their width divides that of the output.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
+                                       const DirectTarget<typename Layer::Element>& target) {
+  using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Width = typename Shape::Width;
+  using Wide = Vector<Element, Shape::vector>;
 #pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
+  for (int c = 0; c < Tile::channels; ++c) {
+    if (!Shape::whole_channels && c >= target.channels) break;
+    Element* const row = target.y + (target.row + c * target.plane + target.column);
 #pragma unroll
-          for (int c = 0; c < Tile::channels; ++c)
-            sums.values[a][p][c] = multiply_add(inputs[p], weights[first_weight + c], sums.values[a][p][c]);
+    for (int p = 0; p < Tile::positions; ++p) {
+      Wide values;
+#pragma unroll
+      for (int phase = 0; phase < Shape::vector; ++phase) {
+        const int tap = Width::first_tap(phase);
+        values.values[phase] =
+            from_accumulator<Element>(tap < Width::kernel ? sums.with_bias(tap, p, c, biases) : biases[c]);
+      }
+      constexpr int step = Tile::columns * Width::stride;
+      if (target.row >= 0 && target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
+    }
+  }
+}
+
+// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
+// has no taps. Called by whole warps.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
+                                         const Accumulator (&biases)[Tile::channels],
+                                         const DirectTarget<typename Layer::Element>& target, bool has_taps,
+                                         Accumulator* buffer) {
+  using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Width = typename Shape::Width;
+  constexpr int steps = Shape::exchange_steps, at_once = Shape::exchange_steps_at_once;
+  constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int run_column = __shfl_sync(0xffffffffu, target.column, 0);
+  const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
+#pragma unroll
+  for (int first = 0; first < Tile::channels; first += Shape::exchange_channels) {
+    if (has_taps) {
+      __syncwarp();
+#pragma unroll
+      for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+        for (int phase = 0; phase < Width::stride; ++phase) {
+          const int tap = Width::first_tap(phase);
+          const int item = own_item + p * Tile::columns * Width::stride + phase;
+          Accumulator* const place = buffer + item / 32 * Shape::exchange_pitch + item % 32;
+#pragma unroll
+          for (int c = 0; c < Shape::exchange_channels; ++c)
+            place[c * Shape::exchange_channel_items] =
+                tap < Width::kernel ? sums.with_bias(tap, p, first + c, biases) : biases[first + c];
+        }
+      __syncwarp();
+    }
+#pragma unroll
+    for (int c = first; c < first + Shape::exchange_channels; ++c) {
+      if (!Shape::whole_channels && c >= target.channels) break;
+      // Where all rows are one, stores differ by constants from here.
+      const long long place = kept((Shape::run_rows == 1 ? target.row : 0) + c * target.plane + (run_column + lane));
+#pragma unroll
+      for (int first_step = 0; first_step < steps; first_step += at_once) {
+        // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
+        Accumulator values[at_once];
+#pragma unroll
+        for (int s = 0; s < at_once; ++s) values[s] = biases[c];
+        if (has_taps) {
+#pragma unroll
+          for (int s = 0; s < at_once; ++s)
+            values[s] =
+                buffer[(c - first) * Shape::exchange_channel_items + (first_step + s) * Shape::exchange_pitch + lane];
+        }
+#pragma unroll
+        for (int s = 0; s < at_once; ++s) {
+          const int item = (first_step + s) * 32 + lane;
+          long long row = target.row, offset = 0;  // from `place`
+          int column = run_column + item;
+          if (Shape::run_rows > 1) {
+            const int row_of_run = item / run;
+            row = __shfl_sync(0xffffffffu, target.row, row_of_run * Tile::columns % 32);
+            offset = row - row_of_run * run;
+            column -= row_of_run * run;
+          }
+          if (row >= 0 && in_range(column, target.width))
+            target.y[place + offset + (first_step + s) * 32] = from_accumulator<Element>(values[s]);
+        }
       }
     }
   }
 }
 
-// Stores the results of a warp's 32 positions, which its lanes have put into `buffer`, as whole rows. `row` and
-// `column` say where column phase 0 of the lane's own position goes: the offset of the first channel's row, -1 outside
-// the output, and the column. Called by whole warps.
+// Stores results whose column phases do not interleave in a thread: stride 1, or phases across the lanes.
 template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(const Accumulator* buffer, typename Layer::Element* y, long long row,
-                                         int column, typename Layer::Index output_plane, int output_width,
-                                         int channels) {
+TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
+                                      const DirectTarget<typename Layer::Element>& target, int first_phase) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  using Width = typename Layer::Width;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll 1
-  for (int first = 0; first < Width::stride; first += Shape::exchange_steps) {
-    Element* targets[Shape::exchange_steps];
-    const Accumulator* sources[Shape::exchange_steps];
-    bool inside[Shape::exchange_steps];
+  using Width = typename Shape::Width;
 #pragma unroll
-    for (int s = 0; s < Shape::exchange_steps; ++s) {
-      const int number = (first + s) * 32 + lane, owner = number / Width::stride, phase = number % Width::stride;
-      const long long owner_row = __shfl_sync(0xffffffffu, row, owner % 32);
-      const int target_column = __shfl_sync(0xffffffffu, column, owner % 32) + phase;
-      const int tap = Width::first_tap(phase);
-      inside[s] = owner < 32 && owner_row >= 0 && target_column >= 0 && target_column < output_width;
-      targets[s] = y + (owner_row + target_column);
-      sources[s] = buffer + (tap < Width::kernel ? tap : Tile::phases) * Shape::exchange_pitch + owner % 32;
-    }
-    // Channels outside, columns inside: memory takes long runs of one row much faster than short pieces of many rows in
-    // turn.
+  for (int c = 0; c < Tile::channels; ++c) {
+    if (!Shape::whole_channels && c >= target.channels) break;
+    Element* const row = target.y + (target.row + c * target.plane);
 #pragma unroll
-    for (int c = 0; c < Tile::channels; ++c) {
-      if (!Shape::whole_channels && c >= channels) break;
-      Accumulator values[Shape::exchange_steps];
+    for (int p = 0; p < Tile::positions; ++p)
 #pragma unroll
-      for (int s = 0; s < Shape::exchange_steps; ++s) values[s] = sources[s][c * Shape::exchange_channel_items];
-#pragma unroll
-      for (int s = 0; s < Shape::exchange_steps; ++s) {
-        if (inside[s]) *targets[s] = from_accumulator<Element>(values[s]);
-        targets[s] += output_plane;
+      for (int a = 0; a < Tile::phases; ++a) {
+        const int phase = first_phase + a * Tile::phase_lanes;
+        const int column = target.column + p * Tile::columns * Width::stride + phase;
+        if (target.row >= 0 && phase < Width::stride && in_range(column, target.width))
+          row[column] = from_accumulator<Element>(sums.with_bias(a, p, c, biases));
       }
-    }
   }
 }
 
@@ -529,7 +716,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   using Index = typename Layer::Index;
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
+  using Width = typename Shape::Width;
   constexpr int CI = Layer::in_channels, CO = Layer::out_channels;  // of one group
 
   // The unused axes of 1-D and 2-D layers disappear here.
@@ -541,25 +728,28 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
-  const int position_lane = thread / Tile::phase_lanes % Tile::position_lanes;
-  const int channel_lane = thread / (Tile::phase_lanes * Tile::position_lanes);
+  const int position_lane = thread / Tile::phase_lanes;
+  const int row_lane = Shape::phases_on_lanes ? 0 : lane / Tile::columns;
+  const int column_lane = Shape::phases_on_lanes ? 0 : lane % Tile::columns;
 
   // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
   const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
   const DirectPart part = {
       number_in_grid / (Shape::column_chunks * Shape::channel_blocks),
-      number_in_grid / Shape::column_chunks % Shape::channel_blocks * Shape::block_channels,
+      number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
       number_in_grid % Shape::column_chunks * Shape::block_phases,
   };
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
   const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
-  const int own_channel = part.first_channel + channel_lane * Tile::channels;
-  const Accumulator* const own_weights = staged + (channel_lane * Shape::block_phases + phase_lane) * Tile::channels;
+  const int own_channel = part.first_channel;
+  const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
 
   const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
   const Index output_plane = static_cast<Index>(output_depth) * output_height * output_width;
   const Index depths = Depth::positions(output_depth), heights = Height::positions(output_height);
-  const Index widths = Width::positions(output_width), count = batch * depths * heights * widths;
+  const Index rows = batch * depths * heights;
+  const Index runs_a_row = (Width::positions(output_width + Tile::origin) - 1) / Shape::run_columns + 1;
+  const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
 
   Accumulator biases[Tile::channels];
 #pragma unroll
@@ -570,50 +760,47 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   }
 
   // Column phases of this thread, by their first taps. With phases in registers these are constants.
-  int first_taps[Tile::phases];
+  int first_taps[Tile::phases], first_shifts[Tile::phases];
 #pragma unroll
   for (int a = 0; a < Tile::phases; ++a) {
     const int phase = part.first_phase + a * Tile::phase_lanes + phase_lane;
     first_taps[a] = !Shape::phases_on_lanes ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
+    first_shifts[a] = Width::shift_of(first_taps[a]);
   }
 
   if (Shape::resident) {
     direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
     __syncthreads();
   }
+  Accumulator* const buffer =
+      staged + Shape::exchange_start + thread / 32 * Shape::exchange_channels * Shape::exchange_channel_items;
+  const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
 
-  const Index run_stride = static_cast<Index>(gridDim.x / Shape::parts) * Shape::block_positions;
-  for (Index run = static_cast<Index>(blockIdx.x / Shape::parts) * Shape::block_positions; run < count;
-       run += run_stride) {
-    DirectPositions<Tile> at;
-#pragma unroll
-    for (int p = 0; p < Tile::positions; ++p) {
-      const Index number = run + p * Tile::position_lanes + position_lane;
-      const Index row = number / widths, slab = row / heights, sample = slab / depths;
-      at.width[p] = static_cast<int>(number - row * widths) + Width::first_position;
-      at.height[p] = static_cast<int>(row - slab * heights) + Height::first_position;
-      at.depth[p] = static_cast<int>(slab - sample * depths) + Depth::first_position;
-      at.sample[p] = number < count ? static_cast<int>(sample) : -1;
-    }
+  const Index run_stride = static_cast<Index>(gridDim.x / Shape::parts) * Shape::block_runs;
+  for (Index first_run = static_cast<Index>(blockIdx.x / Shape::parts) * Shape::block_runs; first_run < runs;
+       first_run += run_stride) {
+    const Index run = first_run + position_lane * Tile::phase_lanes / 32;
+    const Index row_group = run / runs_a_row, row_number = row_group * Shape::run_rows + row_lane;
+    const Index slab_number = row_number / heights, sample = slab_number / depths;
+    const DirectRun at = {
+        run < runs && row_number < rows ? static_cast<int>(sample) : -1,
+        static_cast<int>(slab_number - sample * depths),
+        static_cast<int>(row_number - slab_number * heights),
+        static_cast<int>(run - row_group * runs_a_row) * Shape::run_columns + column_lane,
+    };
 
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
       const int depth_phase = row_phase / Height::stride, height_phase = row_phase % Height::stride;
-      // Where the row of the block's first output channel starts, in elements; -1 for a row outside the output.
-      const auto output_row_of = [&](int p) -> long long {
-        const long long plane = (static_cast<long long>(at.sample[p]) * Layer::groups + part.group) * CO + own_channel;
-        const int slab = at.depth[p] * Depth::stride + depth_phase - Depth::padding;
-        const int row = at.height[p] * Height::stride + height_phase - Height::padding;
-        const bool inside = at.sample[p] >= 0 && slab >= 0 && slab < output_depth && row >= 0 && row < output_height;
-        return inside ? ((plane * output_depth + slab) * output_height + row) * output_width : -1;
-      };
-
+      const int first_depth_tap = Depth::first_tap(depth_phase), first_height_tap = Height::first_tap(height_phase);
+      const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
       DirectSums<Layer, Tile> sums;
       sums.clear();
 
-      for (int depth_tap = Depth::first_tap(depth_phase); depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
-        for (int height_tap = Height::first_tap(height_phase); height_tap < Height::kernel;
-             height_tap += Height::tap_period) {
+      for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
+        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += Height::tap_period) {
           const int weight_row = depth_tap * Height::kernel + height_tap;
+          const int slab = at.depth - Depth::shift_of(depth_tap), row = at.height - Height::shift_of(height_tap);
+          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth && row >= 0 && row < input_height;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
               if (!Shape::resident) {
@@ -623,84 +810,36 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
               }
               const int channels =
                   CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
-              const Element* inputs_at[Tile::positions];  // column 0
-              int input_columns[Tile::positions];         // 0 where the row lies outside the input
-#pragma unroll
-              for (int p = 0; p < Tile::positions; ++p) {
-                const int slab = at.depth[p] - Depth::shift_of(depth_tap),
-                          row = at.height[p] - Height::shift_of(height_tap);
-                const bool inside =
-                    at.sample[p] >= 0 && slab >= 0 && slab < input_depth && row >= 0 && row < input_height;
-                const long long plane =
-                    (static_cast<long long>(at.sample[p]) * Layer::groups + part.group) * CI + channel_chunk;
-                input_columns[p] = inside ? input_width : 0;
-                inputs_at[p] = x + (inside ? ((plane * input_depth + slab) * input_height + row) * input_width : 0);
-              }
-              const Accumulator* row_weights = own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
-              for (int left = channels; left > 0; left -= Shape::chain_channels) {
-                const int chain = left < Shape::chain_channels ? left : Shape::chain_channels;
-                if (Shape::chained) {
-                  DirectSums<Layer, Tile> partial;
-                  partial.clear();
-                  direct_multiply<Layer, Tile>(row_weights, at, inputs_at, input_columns, input_plane, chain,
-                                               first_taps, tap_chunk, partial);
-                  sums.add(partial);
-                } else {
-                  direct_multiply<Layer, Tile>(row_weights, at, inputs_at, input_columns, input_plane, chain,
-                                               first_taps, tap_chunk, sums);
-                }
-                row_weights += Shape::chain_channels * Tile::chunk_taps * Shape::tap_items;
-#pragma unroll
-                for (int p = 0; p < Tile::positions; ++p)
-                  inputs_at[p] += Shape::chain_channels * static_cast<long long>(input_plane);
-              }
+              const long long plane =
+                  (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
+              const Element* const input =
+                  x + (inside ? ((plane * input_depth + slab) * input_height + row) * input_width : 0) + at.width;
+              const int input_columns = inside ? input_width : 0;
+              const Accumulator* const row_weights =
+                  own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
+              direct_multiply<Layer, Tile>(row_weights, input, at.width, input_columns, input_plane, channels,
+                                           first_taps, first_shifts, tap_chunk, sums);
             }
         }
 
-      if (Shape::exchange) {
-        if (!Shape::resident) __syncthreads();  // the weights have been read
-        Accumulator* const buffer =
-            staged + Shape::exchange_start + thread / 32 * Tile::channels * Shape::exchange_channel_items;
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p) {
-          __syncwarp();
-#pragma unroll
-          for (int c = 0; c < Tile::channels; ++c) {
-            Accumulator* const own = buffer + c * Shape::exchange_channel_items + lane;
-#pragma unroll
-            for (int a = 0; a < Tile::phases; ++a)
-              own[a * Shape::exchange_pitch] =
-                  Layer::has_bias ? sums.values[a][p][c] + biases[c] : sums.values[a][p][c];
-            if (Shape::exchange_rows > Tile::phases) own[Tile::phases * Shape::exchange_pitch] = biases[c];
-          }
-          __syncwarp();
-          direct_store_exchanged<Layer, Tile>(buffer, y, output_row_of(p), at.width[p] * Width::stride - Width::padding,
-                                              output_plane, output_width, CO - own_channel);
-        }
+      const int slab = at.depth * Depth::stride + depth_phase, row = at.height * Height::stride + height_phase;
+      const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
+      const bool inside = at.sample >= 0 && slab < output_depth && row < output_height;
+      const DirectTarget<Element> target = {
+          y,
+          inside ? ((plane * output_depth + slab) * output_height + row) * output_width : -1,
+          static_cast<long long>(output_plane),
+          at.width * Width::stride - Tile::origin,
+          output_width,
+          CO - own_channel,
+      };
+      if (!Shape::exchange) {
+        direct_store_single<Layer, Tile>(sums, biases, target, part.first_phase + phase_lane);
+      } else if (in_vectors) {
+        direct_store_vectors<Layer, Tile>(sums, biases, target);
       } else {
-        long long targets[Tile::positions][Tile::phases];  // -1: outside the output
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p) {
-          const long long row = output_row_of(p);
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const int phase = part.first_phase + a * Tile::phase_lanes + phase_lane;
-            const int column = at.width[p] * Width::stride + phase - Width::padding;
-            const bool inside = row >= 0 && phase < Width::stride && column >= 0 && column < output_width;
-            targets[p][a] = inside ? row + column : -1;
-          }
-        }
-#pragma unroll
-        for (int c = 0; c < Tile::channels; ++c) {
-          if (!Shape::whole_channels && own_channel + c >= CO) break;
-#pragma unroll
-          for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-            for (int a = 0; a < Tile::phases; ++a)
-              if (targets[p][a] >= 0)
-                y[targets[p][a] + c * static_cast<long long>(output_plane)] = from_accumulator<Element>(
-                    Layer::has_bias ? sums.values[a][p][c] + biases[c] : sums.values[a][p][c]);
-        }
+        if (!Shape::resident) __syncthreads();  // the weights have been read
+        direct_store_exchanged<Layer, Tile>(sums, biases, target, has_taps, buffer);
       }
     }
   }
@@ -776,23 +915,23 @@ class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
         """The most taps that any phase has."""
         return -(-self.kernel // self.tap_period)
 
-    def shift_of(self, tap):
-        """Tap `tap` at position q reads input ``q - shift_of(tap)``."""
-        return tap * self.dilation // self.stride
+    def taps(self, phase):
+        """The taps that feed `phase`, ascending; an empty range for a phase without taps."""
+        common = math.gcd(self.stride, self.dilation)
+        distance = (phase + self.padding) % self.stride
+        if distance % common:
+            return range(0)
+        inverse = pow(self.dilation // common, -1, self.tap_period)
+        return range(distance // common * inverse % self.tap_period, self.kernel, self.tap_period)
 
     def output_size(self, input_size, output_padding):
         """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
         span = self.dilation * (self.kernel - 1) + 1
         return (input_size - 1) * self.stride - 2 * self.padding + span + output_padding
 
-    @property
-    def first_position(self):
-        """The position of output 0."""
-        return self.padding // self.stride
-
     def positions(self, output_size):
         """How many positions q the outputs 0 .. output_size-1 have."""
-        return (output_size - 1 + self.padding) // self.stride - self.first_position + 1
+        return -(-output_size // self.stride)
 
 
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
@@ -841,7 +980,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 # How a block shares the work; `_KERNELS` has the picture.
 _Tile = namedtuple(
     "_Tile",
-    "position_lanes channel_lanes phase_lanes positions channels phases chunk_rows chunk_channels chunk_taps unroll blocks",
+    "position_lanes phase_lanes columns positions channels phases chunk_rows chunk_channels chunk_taps unroll origin blocks",
 )
 
 
@@ -850,7 +989,7 @@ class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
 
     @property
     def threads(self):
-        return self.tile.position_lanes * self.tile.channel_lanes * self.tile.phase_lanes
+        return self.tile.position_lanes * self.tile.phase_lanes
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -860,10 +999,10 @@ _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons")
 
 # What was planned for the layers of the model file. Any other layer takes `_direct_tile`.
 _RECORDED = {
-    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _Tile(32, 1, 1, 1, 2, 8, 1, 256, 2, 8, 16),
-    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _Tile(32, 1, 1, 1, 2, 8, 1, 128, 2, 8, 16),
-    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(128, 1, 1, 2, 4, 2, 1, 64, 2, 4, 3),
-    _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(128, 1, 1, 2, 4, 2, 1, 32, 2, 4, 3),
+    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _Tile(128, 1, 32, 1, 1, 8, 1, 256, 2, 8, 4, 3),
+    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _Tile(128, 1, 32, 2, 2, 8, 1, 128, 2, 4, 4, 2),
+    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(128, 1, 32, 1, 8, 2, 1, 64, 2, 4, 0, 4),
+    _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(128, 1, 32, 1, 8, 2, 1, 32, 2, 4, 0, 4),
 }
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
@@ -897,26 +1036,38 @@ def _with_precision(layer, tiny_maps=False):
 
 _WARP = 32
 _INT_LIMIT = 2**31
-_RESIDENT_SUMS = 24
-_STAGED_SUMS = 32
-# Column phases beyond this many lie across a warp's lanes instead of in registers.
+# Sums that a thread keeps in registers, in 32-bit words; half as many again where each has several taps in a row.
+_SUMS = 32
+# Positions of a thread. More share each weight, but leave fewer warps.
+_POSITIONS = 2
+# Where the grid would leave multiprocessors idle: a part of these sums, and of these threads, one after the other.
+_SMALLER = ((1, 1), (2, 1), (4, 1), (4, 2))
+# Layers with more column phases than this have them across a warp's lanes instead of in registers.
 _MOST_PHASES_IN_REGISTERS = 16
 # Multiply-adds in one unrolled body. NVRTC's time grows faster than the body.
 _MOST_UNROLLED = 512
-# Inputs that a thread asks for before it uses the first: enough to hide the cache, few enough not to spill.
+# Inputs that a thread asks for before it uses the first: enough to hide the cache, few enough not to spill. More only
+# where the taps of one channel need them, and then no more than these.
 _MOST_LOADS = 16
+_MOST_INPUTS = 32
+# Channels computed for nothing, so that several can be read ahead: at most this many times the channels there are.
+_MOST_PADDED = 1.15
+# The most that a thread stores at once; bytes of an output where they are not four.
+_VECTOR_BYTES = 16
+_STORED_BYTES = {"fp16": 2, "bf16": 2, "fp64": 8}
 _STAGE_BYTES = 16 * 1024
 # Weights of at most this size stay in shared memory, so that a block can go on to further positions.
-_RESIDENT_BYTES = 40 * 1024
+_RESIDENT_BYTES = 44 * 1024
 # A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
 _MOST_WALKED_ROW_PHASES = 64
 # Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
-_THREADS = 128
 # Longer sums than this are taken in chains.
 _CHAIN = 64
 # Registers of a multiprocessor.
 _REGISTERS = 64 * 1024
+# How much worse a warp's loads and stores are when it owns so many columns of several rows, by the columns.
+_NARROWNESS = {32: 1.0, 16: 1.03, 8: 1.1, 4: 1.3, 2: 1.6, 1: 2.0}
 
 
 def _launch_direct(problem, kernel, gpu, reasons = ()):
@@ -926,69 +1077,81 @@ def _launch_direct(problem, kernel, gpu, reasons = ()):
         Unplannable: the grid would be too large.
     """
     layer, tile = kernel.layer, kernel.tile
-    runs = -(-_positions(problem) // _block_positions(tile))
+    blocks = -(-_runs(problem, tile) // _block_runs(tile))
     if _resident(layer, tile):
-        runs = min(runs, max(1, _BLOCKS_PER_MULTIPROCESSOR * gpu.multiprocessors // _parts(layer, tile)))
-    grid = runs * _parts(layer, tile)
+        blocks = min(blocks, max(1, _BLOCKS_PER_MULTIPROCESSOR * gpu.multiprocessors // _parts(layer, tile)))
+    grid = blocks * _parts(layer, tile)
     if grid >= _INT_LIMIT:
         raise ValueError(f"the direct family would need {grid} blocks; a grid has fewer than 2^31")
     return _Plan(problem, kernel, grid, _shared_bytes(layer, tile), reasons)
 
 
-def _positions(problem):
-    axes, sizes = problem.layer.axes, problem.output_size
-    return problem.batch * math.prod(axis.positions(size) for axis, size in zip(axes, sizes))
+def _rows(problem):
+    """Rows of positions, over the whole batch."""
+    depth, height, _ = problem.layer.axes
+    return problem.batch * depth.positions(problem.output_size[0]) * height.positions(problem.output_size[1])
 
 
-def _direct_tile(layer, few_positions):
-    """The tile for `layer`; `few_positions` asks for narrow blocks: small problems then reach every multiprocessor."""
-    width = layer.axes[2]
+def _runs(problem, tile):
+    """Runs of positions that a warp owns at once, over the whole batch."""
+    run_rows = _WARP // tile.columns if tile.phase_lanes == 1 else 1
+    width = problem.layer.axes[2].positions(problem.output_size[2] + tile.origin)
+    in_a_row = -(-width // (tile.columns * tile.positions))
+    return -(-_rows(problem) // run_rows) * in_a_row
+
+
+def _direct_tile(layer, width = _INT_LIMIT, smaller = 0):
+    """The tile for `layer` with rows of `width` positions, very long ones by default.
+
+    `smaller` asks for less work a block, in so many steps: small problems then reach every multiprocessor.
+    """
+    axis = layer.axes[2]
     item = 8 if layer.precision == "fp64" else 4
     row_taps = layer.kernel[0] * layer.kernel[1]
-    if width.phases_with_taps > _MOST_PHASES_IN_REGISTERS:
-        phase_lanes = _WARP
-        phases = min(4, -(-width.stride // _WARP))
-        position_lanes, positions = (4, 2) if few_positions else (8, 8)
+    fewer_sums, fewer_threads = _SMALLER[smaller]
+    budget = _SUMS * 4 // item // fewer_sums
+    if axis.stride > _MOST_PHASES_IN_REGISTERS:
+        phase_lanes, columns, phases = _WARP, 1, min(2, -(-axis.stride // _WARP))
+        positions = max(1, _MOST_LOADS // (2 * phases * fewer_sums))
+        channels = _power_of_two(layer.out_channels_per_group, max(1, min(16, budget // (phases * positions))))
     else:
-        phase_lanes = 1
-        phases = width.phases_with_taps
-        position_lanes, positions = (32, 1) if few_positions else (64, 2 if phases <= 2 else 1)
-
-    def channels_for(sums):
-        return _power_of_two(layer.out_channels_per_group, max(1, min(16, sums * 4 // item // (phases * positions))))
-
-    channels = channels_for(_RESIDENT_SUMS)
-    weight_bytes = row_taps * layer.in_channels_per_group * width.taps_per_phase * phase_lanes * phases * item
-    chunk_taps = min(width.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
-    row_phases = layer.stride[0] * layer.stride[1]
-    fits = chunk_taps == width.taps_per_phase and weight_bytes * channels <= _RESIDENT_BYTES
-    if fits and row_phases <= _MOST_WALKED_ROW_PHASES:
-        # One channel lane: the wider the run of positions, the longer the rows that are stored in one go.
-        channel_lanes = 1
-        position_lanes = position_lanes if few_positions else max(position_lanes, _THREADS // phase_lanes)
-        chunk_rows, chunk_channels = row_taps, layer.in_channels_per_group
-    else:
-        channels = channels_for(_STAGED_SUMS)
-        lanes_left = max(1, _THREADS // (phase_lanes * position_lanes))
-        channel_lanes = _power_of_two(-(-layer.out_channels_per_group // channels), lanes_left)
-        if phase_lanes == 1 and not few_positions:
-            position_lanes = max(position_lanes, _THREADS // channel_lanes)
-        chunk_taps = min(width.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
-        chunk_bytes = chunk_taps * phase_lanes * phases * channel_lanes * channels * item
-        chunk_rows, chunk_channels = 1, max(1, min(layer.in_channels_per_group, _STAGE_BYTES // chunk_bytes))
-    products = phases * positions * channels * chunk_taps
-    shifts = len({width.shift_of(tap) for tap in range(phases)}) if phase_lanes == 1 else phases
-    loads = positions * chunk_taps * (1 if width.shift_period == 1 else shifts)
-    unroll = _power_of_two(chunk_channels, max(1, min(_MOST_LOADS // loads, _MOST_UNROLLED // products)))
-    # What a thread keeps at once: its sums, twice where the kernel takes them in chains; inputs on their way, each with
-    # its address; the coordinates of its positions. The limits are the lowest that no arch spills at.
-    words = (phases * positions * channels * (2 if _chained(layer) else 1) + 2 * loads + 4 * positions) * item // 4
-    registers = 128 if words <= 31 else 168 if words <= 55 else 255
-    blocks = max(1, min(16, _REGISTERS // (registers * position_lanes * channel_lanes * phase_lanes)))
+        phase_lanes, phases = 1, axis.phases_with_taps
+        positions = _positions(layer, phases, budget, fewer_sums)
+        columns, positions = _run(width, positions)
+        channels = _channels(layer, phases * positions, budget)
+    weight_bytes = row_taps * layer.in_channels_per_group * axis.taps_per_phase * phase_lanes * phases * item
+    chunk_taps = min(axis.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
+    origin = _origin(layer) if phase_lanes == 1 else 0
+    chunk_taps = chunk_taps if phase_lanes == 1 else min(2, chunk_taps)
+    while chunk_taps > 1 and positions * _inputs(axis, origin, chunk_taps, phase_lanes, phases) > _MOST_INPUTS:
+        chunk_taps -= 1
+    window = _inputs(axis, origin, chunk_taps, phase_lanes, phases)
+    unroll = _unroll(layer.in_channels_per_group, window * positions, phases * positions * channels * chunk_taps)
+    fits = chunk_taps == axis.taps_per_phase and layer.stride[0] * layer.stride[1] <= _MOST_WALKED_ROW_PHASES
+    if fits and weight_bytes * channels > _RESIDENT_BYTES >= weight_bytes * channels // 2 and channels > 4:
+        channels //= 2
+    stays = fits and weight_bytes * channels <= _RESIDENT_BYTES
+    lanes = (_THREADS if stays else _STAGED_THREADS) // (phase_lanes * fewer_threads)
+    position_lanes = max(_WARP // phase_lanes, lanes)
+    chunk_rows, chunk_channels = row_taps, -(-layer.in_channels_per_group // unroll) * unroll
+    if not stays:
+        chunk_bytes = unroll * chunk_taps * phase_lanes * phases * channels * item
+        chunk_rows, chunk_channels = 1, min(chunk_channels, max(1, _STAGE_BYTES // chunk_bytes) * unroll)
+    # What a thread keeps at once: its sums, twice where the kernel takes them in chains; inputs and weights; places in
+    # the exchange, the phases of its lane, or what stages need. The limits are the lowest that no arch spills at.
+    sums = phases * positions * channels * (2 if _chained(layer) else 1)
+    words = (sums + window * positions * unroll + channels) * item // 4
+    if phase_lanes > 1:
+        words += 3 * phases
+    elif axis.stride > 4 or not _vector(layer):
+        words += axis.stride * (1 if axis.stride % 2 else 4)
+    words += 0 if stays or phase_lanes > 1 else 8
+    registers = 128 if words <= 56 else 168 if words <= 80 else 255
+    blocks = max(1, min(16, _REGISTERS // (registers * position_lanes * phase_lanes)))
     return _Tile(
         position_lanes,
-        channel_lanes,
         phase_lanes,
+        columns,
         positions,
         channels,
         phases,
@@ -996,8 +1159,80 @@ def _direct_tile(layer, few_positions):
         chunk_channels,
         chunk_taps,
         unroll,
+        origin,
         blocks,
     )
+
+
+def _positions(layer, phases, budget, fewer):
+    """Positions of a thread that keeps about `budget` sums, of a block with so many times fewer than usual."""
+    if layer.out_channels_per_group > 1:
+        return max(1, min(_POSITIONS // fewer, budget // phases))
+    window = _window(layer.axes[2], 0, layer.axes[2].taps_per_phase)
+    loads = _LONE_LOADS[layer.in_channels_per_group > 1]
+    return _power_of_two(_LONE_POSITIONS, max(1, min(_LONE_SUMS // fewer // phases, loads // window)))
+
+
+def _channels(layer, sums, budget):
+    """Output channels of a thread that has `sums` sums for each."""
+    more = budget * 3 // 2 if layer.axes[2].taps_per_phase > 1 else budget
+    return _power_of_two(layer.out_channels_per_group, max(1, min(16, more // sums)))
+
+
+def _origin(layer):
+    """Where positions start: so that taps share most inputs, unless stores matter more.
+
+    They do where a position's columns make one vector, or where each input is used by few products. Position 0 then
+    starts at column 0, and rows of outputs mostly at a line of memory.
+    """
+    if _vector(layer) or layer.in_channels_per_group == 1:
+        return 0
+    axis = layer.axes[2]
+    origins = range(min(axis.padding + 1, axis.stride))
+    return min(origins, key=lambda origin: _window(axis, origin, axis.taps_per_phase))
+
+
+def _vector(layer):
+    """Whether the columns of a position make one vector, where rows allow it."""
+    stride = layer.stride[2]
+    return stride & (stride - 1) == 0 and stride * _STORED_BYTES.get(layer.precision, 4) <= _VECTOR_BYTES
+
+
+def _window(axis, origin, chunk_taps):
+    """Inputs of one row and channel that a position needs for `chunk_taps` taps of each column phase."""
+    moved = (axis.dilation * (axis.phases_with_taps - 1) - axis.padding + origin) // axis.stride
+    span = moved - (origin - axis.padding) // axis.stride + 1
+    return span + (chunk_taps - 1) * min(span, axis.shift_period)
+
+
+def _inputs(axis, origin, chunk_taps, phase_lanes, phases):
+    """Inputs of one row and channel that a thread needs for each of its positions."""
+    return _window(axis, origin, chunk_taps) if phase_lanes == 1 else phases * chunk_taps
+
+
+def _unroll(in_channels, loads, products):
+    """Input channels that are read ahead: some latency's worth, and hardly more than there are."""
+    unroll = 1
+    while (
+        2 * unroll * loads <= _MOST_LOADS
+        and 2 * unroll * products <= _MOST_UNROLLED
+        and -(-in_channels // (2 * unroll)) * 2 * unroll <= _MOST_PADDED * in_channels
+    ):
+        unroll *= 2
+    return unroll
+
+
+def _run(width, positions):
+    """Columns of a warp's run, and positions of a thread: the largest run that rows of `width` positions fill."""
+    best, found = math.inf, (1, 1)
+    while positions >= 1:
+        for columns, narrowness in _NARROWNESS.items():
+            run = columns * positions
+            cost = -(-width // run) * run * narrowness * (1 + 0.2 / positions)
+            if cost < best:
+                best, found = cost, (columns, positions)
+        positions //= 2
+    return found
 
 
 def _chained(layer):
@@ -1015,16 +1250,16 @@ def _resident(layer, tile):
     )
 
 
-def _block_positions(tile):
-    """Positions that a block owns."""
-    return tile.position_lanes * tile.positions
+def _block_runs(tile):
+    """Runs that a block owns at once."""
+    return tile.position_lanes * tile.phase_lanes // _WARP
 
 
 def _parts(layer, tile):
     """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
     width = layer.axes[2]
     column_chunks = -(-width.stride // (tile.phase_lanes * tile.phases)) if tile.phase_lanes > 1 else 1
-    channel_blocks = -(-layer.out_channels_per_group // (tile.channel_lanes * tile.channels))
+    channel_blocks = -(-layer.out_channels_per_group // (tile.channels))
     row_phases = 1 if _resident(layer, tile) else layer.stride[0] * layer.stride[1]
     return row_phases * column_chunks * channel_blocks * layer.groups
 
@@ -1032,13 +1267,14 @@ def _parts(layer, tile):
 def _shared_bytes(layer, tile):
     """Dynamic shared memory of a block: the staged weights and, after or beside them, the exchange of column phases."""
     weights = tile.chunk_rows * tile.chunk_channels * tile.chunk_taps
-    weights *= tile.phase_lanes * tile.phases * tile.channel_lanes * tile.channels
+    weights *= tile.phase_lanes * tile.phases * tile.channels
     stride = layer.stride[2]
     exchange = 0
     if tile.phase_lanes == 1 and stride > 1:
-        warps = tile.position_lanes * tile.channel_lanes // _WARP
-        rows = tile.phases + (tile.phases < stride)
-        exchange = warps * tile.channels * rows * (_WARP + -(-_WARP // stride))
+        warps = tile.position_lanes // _WARP
+        steps = tile.positions * stride
+        at_once = max(n for n in range(1, tile.channels + 1) if tile.channels % n == 0 and n <= -(-16 // steps))
+        exchange = warps * at_once * steps * (_WARP + (stride % 2 == 0))
     items = weights + exchange if _resident(layer, tile) else max(weights, exchange)
     return items * (8 if layer.precision == "fp64" else 4)
 
@@ -1060,7 +1296,7 @@ def _three(values, fill):
 
 
 def _kernel(layer, wide_index=False):
-    return _Kernel("direct", layer, _RECORDED.get(layer) or _direct_tile(layer, few_positions=False), wide_index)
+    return _Kernel("direct", layer, _RECORDED.get(layer) or _direct_tile(layer), wide_index)
 
 
 @functools.lru_cache(maxsize=None)
@@ -1092,8 +1328,9 @@ def _sized(problem):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    # A block's walk over the positions goes beyond their end by less than as many again.
-    walked = 2 * (_positions(problem) + _block_positions(_kernel(layer).tile))
+    # A block's walk over the runs goes beyond their end by less than as many again.
+    tile = _kernel(layer).tile
+    walked = 2 * (_rows(problem) + _runs(problem, tile) + _block_runs(tile))
     wide = max(walked, math.prod(problem.input_size), math.prod(sizes)) >= 2**31
     return _launch_direct(problem, _kernel(layer, wide), _GPU)
 

@@ -5,8 +5,9 @@ Every transposed convolution is brought to three spatial axes, (depth, height, w
 call brings. Pure Python: nothing here needs torch or a GPU.
 
 Per axis, input i and tap k meet at output ``o = i*stride + k*dilation - padding``. Read the other way
-round, with ``f = o + padding``, *phase* ``r = f mod stride`` and *position* ``q = f div stride``: phase r
-is fed by the taps with ``k*dilation mod stride == r``, and tap k reads input ``q - k*dilation div stride``.
+round, with *phase* ``r = o mod stride`` and *position* ``q = o div stride``: phase r is fed by the taps
+with ``(k*dilation - padding) mod stride == r``, and tap k reads input
+``q - floor((k*dilation - padding) / stride)``.
 """
 
 from __future__ import annotations
@@ -72,33 +73,29 @@ class Axis:
         return -(-self.kernel // self.tap_period)
 
     def phase_of(self, tap: int) -> int:
-        return tap * self.dilation % self.stride
+        return (tap * self.dilation - self.padding) % self.stride
 
     def shift_of(self, tap: int) -> int:
-        """Tap `tap` at position q reads input ``q - shift_of(tap)``."""
-        return tap * self.dilation // self.stride
+        """Tap `tap` at position q reads input ``q - shift_of(tap)``; negative where padding cut off the start."""
+        return (tap * self.dilation - self.padding) // self.stride
 
     def taps(self, phase: int) -> range:
         """The taps that feed `phase`, ascending; an empty range for a phase without taps."""
         common = math.gcd(self.stride, self.dilation)
-        if phase % common:
+        distance = (phase + self.padding) % self.stride
+        if distance % common:
             return range(0)
         inverse = pow(self.dilation // common, -1, self.tap_period)
-        return range(phase // common * inverse % self.tap_period, self.kernel, self.tap_period)
+        return range(distance // common * inverse % self.tap_period, self.kernel, self.tap_period)
 
     def output_size(self, input_size: int, output_padding: int) -> int:
         """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
         span = self.dilation * (self.kernel - 1) + 1
         return (input_size - 1) * self.stride - 2 * self.padding + span + output_padding
 
-    @property
-    def first_position(self) -> int:
-        """The position of output 0."""
-        return self.padding // self.stride
-
     def positions(self, output_size: int) -> int:
         """How many positions q the outputs 0 .. output_size-1 have."""
-        return (output_size - 1 + self.padding) // self.stride - self.first_position + 1
+        return -(-output_size // self.stride)
 
     @property
     def is_trivial(self) -> bool:

@@ -80,7 +80,7 @@ def test_plans_as_the_planner(file: Namespace, seed: int) -> None:
         got = plan_in(file, problem)
         theirs = plan_direct(problem, GPU)
         # For layers that were not recorded the file takes the tile for many positions.
-        tile = direct_tile(problem.layer, False)
+        tile = direct_tile(problem.layer)
         expected = plan_direct(problem, GPU) if theirs.kernel.tile == tile else None
         assert tuple(got.kernel.tile) == astuple(tile)
         assert got.problem.output_size == problem.output_size
@@ -115,7 +115,7 @@ def test_plans_a_recorded_tile_as_the_planner(file: Namespace, seed: int) -> Non
 @pytest.mark.parametrize("seed", range(2000, 2030))
 def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
     layer = random_problem(seed).layer
-    kernel = Kernel("direct", layer, direct_tile(layer, False), wide_index=seed % 2 == 0)
+    kernel = Kernel("direct", layer, direct_tile(layer), wide_index=seed % 2 == 0)
     tile = file["_Tile"](*astuple(kernel.tile))
     ours = file["_Kernel"]("direct", layer_in(file, layer), tile, kernel.wide_index)
     assert file["_instance"](ours, "some_name") == instance(kernel, "some_name")
@@ -134,7 +134,7 @@ def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Name
     recorded = Problem(Layer(2, 8, 8, (1, 3, 3)), 1, (1, 9, 9))
     assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
     file["_plan"].cache_clear()
-    file["_RECORDED"][layer_in(file, recorded.layer)] = file["_Tile"](*astuple(direct_tile(recorded.layer, True)))
+    file["_RECORDED"][layer_in(file, recorded.layer)] = file["_Tile"](*astuple(direct_tile(recorded.layer, 9, True)))
     assert plan_in(file, recorded).kernel.layer.precision == "fp32"  # type: ignore[attr-defined]
 
 

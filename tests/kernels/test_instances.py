@@ -28,7 +28,9 @@ def test_every_family_has_axes():
     assert headers == set(AXES)
 
 
-@pytest.mark.parametrize("field", ["position_lanes", "channel_lanes", "phase_lanes", "positions", "channels", "phases"])
+@pytest.mark.parametrize(
+    "field", ["position_lanes", "phase_lanes", "columns", "positions", "channels", "phases", "unroll", "origin"]
+)
 def test_instances_vary_the_tile(field):
     assert len({asdict(instance.kernel.tile)[field] for instance in instances()}) > 1
 

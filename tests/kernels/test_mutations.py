@@ -11,14 +11,14 @@ from tconv.kernels import source
 # What is changed, into what, which instance shows it, and how the emulator is run.
 MUTATIONS = {
     "phase counted from the wrong end": (
-        "const int tap_number = Shape::all_taps ? j : tap_chunk + j;",
-        "const int tap_number = Shape::all_taps ? Tile::chunk_taps - 1 - j : tap_chunk + j;",
+        "own_weights + (k * Tile::chunk_taps + j) * Shape::tap_items;",
+        "own_weights + (k * Tile::chunk_taps + Tile::chunk_taps - 1 - j) * Shape::tap_items;",
         "1d-k4-s2-fp32-narrow",
         "plain",
     ),
     "shift ignores the dilation": (
-        "tap_number * Width::shift_period;",
-        "tap_number;",
+        "first_shifts[a] + j * Width::shift_period;",
+        "first_shifts[a] + j;",
         "1d-k5-s1-d3-bf16-narrow",
         "plain",
     ),
@@ -29,22 +29,46 @@ MUTATIONS = {
         "plain",
     ),
     "padding forgotten in the column": (
-        "at.width[p] * Width::stride - Width::padding,",
-        "at.width[p] * Width::stride,",
+        "* Stride - Padding);",
+        "* Stride);",
         "1d-k4-s2-fp32-narrow",
         "plain",
     ),
     "left border unchecked": (
-        "if (column >= 0 && column < input_columns[p])",
-        "if (column < input_columns[p])",
+        "static_cast<unsigned>(index) < static_cast<unsigned>(count)",
+        "index < count",
         "1d-k4-s2-fp32-narrow",
         "address",
     ),
     "right border off by one": (
-        "if (column >= 0 && column < input_columns[p])",
-        "if (column >= 0 && column <= input_columns[p])",
+        "in_range(column - shift + p * Tile::columns, columns)",
+        "in_range(column - shift + p * Tile::columns, columns + 1)",
         "2d-k3-s1-fp32-narrow",
         "plain",
+    ),
+    "origin left out of the column": (
+        "at.width * Width::stride - Tile::origin,",
+        "at.width * Width::stride,",
+        "2d-k3-s5-d2-fp32-narrow",
+        "plain",
+    ),
+    "rows of a warp mixed up": (
+        "offset = row - row_of_run * run;",
+        "offset = row;",
+        "2d-k3-s5-d2-fp32-narrow",
+        "plain",
+    ),
+    "vectors stored in unaligned rows": (
+        "output_width % Shape::vector == 0;",
+        "true;",
+        "2d-k3-s2-odd-fp32-narrow",
+        "address",
+    ),
+    "channels read beyond the last": (
+        "(Layer::in_channels % Tile::unroll == 0 || k < channels)",
+        "(true)",
+        "2d-k3-s2-op1-fp32-narrow",
+        "address",
     ),
     "group left out of the weight offset": (
         "(static_cast<long long>(part.group) * Layer::in_channels + in_channel)",
@@ -59,14 +83,15 @@ MUTATIONS = {
         "plain",
     ),
     "partial channel tile written": (
-        "if (!Shape::whole_channels && c >= channels) break;",
-        "",
+        "if (!Shape::whole_channels && c >= target.channels) break;\n"
+        "    Element* const row = target.y + (target.row + c * target.plane + target.column);",
+        "Element* const row = target.y + (target.row + c * target.plane + target.column);",
         "2d-many-out-fp16-narrow",
         "plain",
     ),
     "columns without taps left out": (
-        "(tap < Width::kernel ? tap : Tile::phases)",
-        "(tap < Width::kernel ? tap : 0)",
+        "tap < Width::kernel ? sums.with_bias(tap, p, first + c, biases) : biases[first + c];",
+        "sums.with_bias(tap % Tile::phases, p, first + c, biases);",
         "2d-k3-s5-d2-fp32-narrow",
         "plain",
     ),
@@ -113,9 +138,9 @@ MUTATIONS = {
         "thread",
     ),
     "exchange read before it is written": (
-        "          __syncwarp();\n          direct_store_exchanged",
-        "          direct_store_exchanged",
-        "1d-k4-s2-fp32-narrow",
+        "      __syncwarp();\n    }\n#pragma unroll",
+        "    }\n#pragma unroll",
+        "1d-k2-s7-fp32-narrow",
         "thread",
     ),
     "one item more than shared memory holds": (

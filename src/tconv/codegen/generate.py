@@ -27,7 +27,7 @@ _AXIS_PLACE = "    # (what the rules ask of it)\n"
 _BLANK = "\r\n"
 _RULES_PLACE = "# (the planner's rules)\n"
 #: Of the planner's `direct`: what the file needs of it.
-_RULES = ("direct_tile", "shared_bytes", "block_positions", "launch_direct")
+_RULES = ("direct_tile", "shared_bytes", "block_runs", "rows", "launch_direct")
 _RENAMED = {"DirectTile": "_Tile", "Plan": "_Plan", "Unplannable": "ValueError"}
 #: Of an axis: what runtime.py itself asks.
 _OF_AXES = ("positions", "output_size")

@@ -93,7 +93,7 @@ class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
 
     @property
     def threads(self):
-        return self.tile.position_lanes * self.tile.channel_lanes * self.tile.phase_lanes
+        return self.tile.position_lanes * self.tile.phase_lanes
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -145,7 +145,7 @@ def _three(values, fill):
 
 
 def _kernel(layer, wide_index=False):
-    return _Kernel("direct", layer, _RECORDED.get(layer) or _direct_tile(layer, few_positions=False), wide_index)
+    return _Kernel("direct", layer, _RECORDED.get(layer) or _direct_tile(layer), wide_index)
 
 
 @functools.lru_cache(maxsize=None)
@@ -177,8 +177,9 @@ def _sized(problem):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    # A block's walk over the positions goes beyond their end by less than as many again.
-    walked = 2 * (_positions(problem) + _block_positions(_kernel(layer).tile))
+    # A block's walk over the runs goes beyond their end by less than as many again.
+    tile = _kernel(layer).tile
+    walked = 2 * (_rows(problem) + _runs(problem, tile) + _block_runs(tile))
     wide = max(walked, math.prod(problem.input_size), math.prod(sizes)) >= 2**31
     return _launch_direct(problem, _kernel(layer, wide), _GPU)
 

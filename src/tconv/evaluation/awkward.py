@@ -121,5 +121,6 @@ def _touched(
 
 def _all_phases(problem: Problem) -> Triple:
     """The dense kernel that covers every phase of each position that a tap reaches."""
-    depth, height, width = ((axis.shift_of(axis.kernel - 1) + 1) * axis.stride for axis in problem.layer.axes)
+    spans = (axis.dilation * (axis.kernel - 1) // axis.stride for axis in problem.layer.axes)
+    depth, height, width = ((span + 1) * axis.stride for span, axis in zip(spans, problem.layer.axes, strict=True))
     return depth, height, width

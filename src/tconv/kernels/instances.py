@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tconv.planner.direct import direct_tile
-from tconv.planner.plan import Family, Kernel
+from tconv.planner.plan import DirectTile, Family, Kernel
 from tconv.problem import PRECISIONS, Layer, Precision, Problem, Triple
 
 #: What the templates of a family read from their parameters, and which values behave differently.
@@ -28,15 +28,16 @@ AXES: dict[Family, dict[str, str]] = {
         "Layer::has_bias": "both",
         "Layer::rounding": "none, ties to even, ties away",
         "Tile::position_lanes": "narrow and wide blocks",
-        "Tile::channel_lanes": "1 and several",
         "Tile::phase_lanes": "1 and 32",
+        "Tile::columns": "1 to 32",
         "Tile::positions": "1 and several",
         "Tile::channels": "1 to 16",
         "Tile::phases": "1 to 16",
         "Tile::chunk_rows": "one row tap or all",
         "Tile::chunk_channels": "all or some input channels",
         "Tile::chunk_taps": "all or some taps",
-        "Tile::unroll": "1 and more",
+        "Tile::unroll": "1 and more; also where it does not divide the input channels",
+        "Tile::origin": "0 and more",
     }
 }
 
@@ -56,12 +57,17 @@ def instances(family: Family = "direct") -> Iterator[Instance]:
         precisions = PRECISIONS if name in _IN_EVERY_PRECISION else (PRECISIONS[number % len(PRECISIONS)],)
         for precision in precisions:
             problem = case.problem(precision)
-            tiles = dict.fromkeys(direct_tile(problem.layer, few) for few in (True, False))
+            tiles = dict.fromkeys((_narrow_tile(problem), direct_tile(problem.layer)))
             for width, tile in zip(("narrow", "wide"), tiles, strict=False):
                 yield Instance(f"{name}-{precision}-{width}", problem, Kernel(family, problem.layer, tile))
         if name in _WITH_WIDE_INDEX:
-            kernel = Kernel(family, problem.layer, direct_tile(problem.layer, True), wide_index=True)
+            kernel = Kernel(family, problem.layer, _narrow_tile(problem), wide_index=True)
             yield Instance(f"{name}-{precision}-wide_index", problem, kernel)
+
+
+def _narrow_tile(problem: Problem) -> DirectTile:
+    width = problem.layer.axes[2].positions(problem.output_size[2])
+    return direct_tile(problem.layer, width, smaller=3)
 
 
 @dataclass(frozen=True)
@@ -132,12 +138,13 @@ _CASES: dict[str, _Case] = {
     "2d-op-beyond-stride": _Case((2, 3), (5, 6), (2, 3), (2, 1), (1, 1), (5, 3), (4, 2)),
     "2d-many-out": _Case((3, 70), (3, 5), (2, 2), (2, 2), bias=True),
     "2d-many-in": _Case((700, 3), (3, 4), (3, 3), (2, 2), (1, 1), batch=1),
-    "2d-staged": _Case((130, 40), (3, 4), (4, 4), (2, 2), (1, 1), bias=True, batch=1),
+    "2d-staged": _Case((330, 40), (3, 4), (4, 4), (2, 2), (1, 1), bias=True, batch=1),
     "1d-k40-s20-staged": _Case((300, 40), (5,), (40,), (20,), (10,), batch=1),
     "2d-dense": _Case((40, 40), (5, 6), (3, 3), (1, 1), (1, 1), bias=True, batch=1),
     "2d-one-pixel": _Case((20, 18), (1, 1), (4, 4), (1, 1)),
     "3d-k2-s2": _Case((4, 3), (3, 4, 5), (2, 2, 2), (2, 2, 2), bias=True),
     "3d-k3x5x7-grouped": _Case((8, 8), (3, 4, 5), (3, 5, 7), (2, 2, 2), (1, 2, 3), (), (1, 1, 1), groups=4),
     "3d-k1x3x3": _Case((4, 3), (3, 4, 4), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
+    "2d-k3-s2-odd": _Case((7, 4), (5, 6), (3, 3), (2, 2), (1, 1)),
     "3d-dilated-depth": _Case((2, 3), (4, 3, 3), (3, 2, 2), (2, 3, 1), (1, 1, 0), (3, 2, 2), (2, 1, 1), bias=True),
 }

@@ -162,6 +162,15 @@ TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
   return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
 }
 
+// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
+// instead of computing each address anew.
+TCONV_DEVICE long long kept(long long value) {
+#if !defined(TCONV_EMULATOR)
+  asm("" : "+l"(value));
+#endif
+  return value;
+}
+
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
@@ -191,6 +200,16 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
 
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
 TCONV_CONSTANT int modular_inverse(int value, int modulus) {
@@ -202,37 +221,40 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
   return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
 }
 
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding; with
-// f = output + padding, phase = f mod stride and position q = f div stride, tap k reads input q - shift_of(k).
-// The taps of one phase lie tap_period apart and read inputs that lie shift_period apart.
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
 template <int Kernel, int Stride, int Padding, int Dilation>
 struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding;
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
   static constexpr int common = greatest_common_divisor(Stride, Dilation);
   static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
   static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
   static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-  static constexpr int first_position = Padding / Stride;
 
-  static TCONV_DEVICE int shift_of(int tap) {
-    return static_cast<int>(static_cast<long long>(tap) * Dilation / Stride);
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
   }
 
-  // The same for the first tap of a phase.
-  static TCONV_DEVICE int first_shift(int tap) { return shift_period == 1 ? 0 : shift_of(tap); }
+  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
+  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
+  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
 
   // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_DEVICE int first_tap(int phase) {
+  static TCONV_CONSTANT int first_tap(int phase) {
     constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    if (phase % common != 0) return Kernel;
-    int tap = phase / common;
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
     if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
     return tap < Kernel ? tap : Kernel;
   }
 
-  static TCONV_DEVICE int positions(int output_size) {
-    return (output_size - 1 + Padding) / Stride - first_position + 1;
-  }
+  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
 }  // namespace tconv

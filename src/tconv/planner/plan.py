@@ -14,16 +14,17 @@ Family = Literal["direct"]
 class DirectTile:
     """The tile of the `direct` family; every field is compiled in. `kernels/direct.cuh` has the picture.
 
-    A block of ``position_lanes * channel_lanes * phase_lanes`` threads owns ``position_lanes * positions``
-    positions, ``channel_lanes * channels`` output channels and ``phase_lanes * phases`` column phases of one row
-    phase. Weights pass through shared memory ``chunk_rows`` row taps, ``chunk_channels`` input channels and
-    ``chunk_taps`` taps a phase at a time; the loop over input channels is unrolled ``unroll`` times.
-    The compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
+    A block of ``position_lanes * phase_lanes`` threads owns ``position_lanes * positions``
+    positions, ``channels`` output channels and ``phase_lanes * phases`` column phases of one row
+    phase. A warp's positions are runs of ``columns * positions`` neighbours in a row; position q owns the columns
+    from ``q * stride - origin`` on. Weights pass through shared memory ``chunk_rows`` row taps, ``chunk_channels``
+    input channels and ``chunk_taps`` taps a phase at a time; inputs of ``unroll`` channels are asked for at once. The
+    compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
     """
 
     position_lanes: int
-    channel_lanes: int
     phase_lanes: int
+    columns: int
     positions: int
     channels: int
     phases: int
@@ -31,6 +32,7 @@ class DirectTile:
     chunk_channels: int
     chunk_taps: int
     unroll: int
+    origin: int
     blocks: int
 
 
@@ -46,7 +48,7 @@ class Kernel:
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.tile.position_lanes * self.tile.channel_lanes * self.tile.phase_lanes
+        return self.tile.position_lanes * self.tile.phase_lanes
 
 
 @dataclass(frozen=True)
