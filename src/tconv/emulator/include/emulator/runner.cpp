@@ -73,6 +73,7 @@ class Buffer {
     if (file < 0 || mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
       refuse("cannot map " + path_);
     close(file);
+    madvise(data_, bytes_, MADV_RANDOM);  // reading ahead in a sparse file makes pages that nobody needs
     address::poison(data_ - page, page);
     address::poison(data_ + bytes_, whole - bytes_ + page);
   }
