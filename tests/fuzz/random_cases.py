@@ -16,7 +16,7 @@ STORAGES: tuple[Storage, ...] = get_args(Storage)
 
 #: What blocks, warps and stages hold: sizes just below, at and just above are where tiles are partial or whole.
 _CHANNEL_BORDERS = (16, 32, 64, 128)
-_POSITION_BORDERS = (32, 64, 128, 256, 512)
+_POSITION_BORDERS = (32, 64, 128, 256, 512, 2048, 8192)
 _TRIES = 50
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from random_cases import Case
 
-from tconv.problem import InvalidProblem, Layer, Triple
+from tconv.problem import InvalidProblem, Layer, Problem, Triple
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], attempts: int = 200) -> Case:
@@ -70,14 +70,15 @@ def _changes(case: Case) -> Iterator[dict[str, Any]]:
         for one in _below(getattr(layer, name) // layer.groups, 1):
             yield {name: one * layer.groups}
     for axis in range(3 - layer.spatial_dims, 3):
-        for name, floor in (("input_size", 1), ("kernel", 1), ("stride", 1), ("dilation", 1), ("padding", 0)):
-            values: Triple = getattr(problem if name == "input_size" else layer, name)
+        for source, name in _by_axis(problem):
+            values: Triple = getattr(source, name)
+            floor = 0 if "padding" in name else 1
             yield from ({name: _with(values, axis, value)} for value in _below(values[axis], floor))
-        for value in _below(problem.output_padding[axis], 0):
-            yield {"output_padding": _with(problem.output_padding, axis, value)}
-    first = 3 - layer.spatial_dims
-    if layer.spatial_dims > 1 and layer.axes[first].is_trivial and problem.input_size[first] == 1:
-        yield {"spatial_dims": layer.spatial_dims - 1}
+    for axis in range(3 - layer.spatial_dims, 3):
+        if layer.spatial_dims > 1 and layer.axes[axis].is_trivial and problem.input_size[axis] == 1:
+            yield {"spatial_dims": layer.spatial_dims - 1} | {
+                name: _to_front(getattr(source, name), axis) for source, name in _by_axis(problem)
+            }
     yield from ({name: value} for name, value in (("bias", False), ("precision", "fp32")))
     yield from ({name: Case.__dataclass_fields__[name].default} for name in ("storage", "multiprocessors"))
     yield {"wide_index": False}
@@ -100,6 +101,17 @@ def _changed(case: Case, changes: dict[str, Any]) -> Case:
 def _below(value: int, floor: int) -> Iterator[int]:
     """The floor, the middle, and one less: few steps, and in the end the smallest."""
     yield from dict.fromkeys(v for v in (floor, (value + floor) // 2, value - 1) if floor <= v < value)
+
+
+def _by_axis(problem: Problem) -> list[tuple[Problem | Layer, str]]:
+    """What has one value an axis, and its owner."""
+    of_problem = [(problem, name) for name in ("input_size", "output_padding")]
+    return of_problem + [(problem.layer, name) for name in ("kernel", "stride", "dilation", "padding")]
+
+
+def _to_front(values: Triple, axis: int) -> Triple:
+    depth, height, width = (values[axis], *values[:axis], *values[axis + 1 :])
+    return depth, height, width
 
 
 def _with(values: Triple, axis: int, value: int) -> Triple:
