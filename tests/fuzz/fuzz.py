@@ -52,7 +52,9 @@ def _options() -> argparse.Namespace:
     has_gpu = torch.cuda.is_available()
     parser.add_argument("--on", choices=("gpu", "emulator"), default="gpu" if has_gpu else "emulator")
     parser.add_argument("--mode", choices=("plain", "address", "thread"), default="plain", help="of the emulator")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
+    parser.add_argument(
+        "--workers", type=int, default=min(16, os.cpu_count() or 1), help="processes (default: one a core, 16 at most)"
+    )
     options = parser.parse_args()
     if options.on == "gpu" and not has_gpu:
         parser.error("there is no CUDA device; --on emulator needs none")
