@@ -24,7 +24,9 @@ from random_cases import Case, random_unit
 from shrinking import as_python, shrink
 from workers import Worker, reports
 
-#: After so many failures no more problems are drawn, and of these so many are made small.
+from tconv.problem import Layer
+
+#: After so many failures no more problems are drawn; of so many layers, the first failure is made small.
 _ENOUGH_FAILURES = 30
 _SHRUNK = 5
 _PROGRESS_S = 20
@@ -37,10 +39,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tconv-fuzz-") as cache:
         os.environ["TCONV_CACHE_DIR"] = cache  # the user's own must not fill with kernels that nobody needs again
         report = _run(options)
-        for failure in report.failures[:_SHRUNK]:
-            _print_small(failure, options)
-    for failure in report.failures[_SHRUNK:]:
-        print(f"also wrong: {as_python(failure.case)}  # {failure.what}")
+        first_of_layer: dict[Layer, Case] = {}
+        for failure in report.failures:
+            first_of_layer.setdefault(failure.case.problem.layer, failure.case)
+        for case in list(first_of_layer.values())[:_SHRUNK]:
+            _print_small(case, options)
     return 1 if report.failures else 0
 
 
@@ -85,6 +88,8 @@ def _run(options: argparse.Namespace) -> Report:
     next_line = _PROGRESS_S
     for report in reports(units(), options.on, options.mode, options.workers):
         total.add(report)
+        for failure in report.failures:
+            print(f"wrong: {_line(failure)}", flush=True)
         if seconds() >= next_line:
             print_state()
             next_line += _PROGRESS_S
@@ -92,13 +97,15 @@ def _run(options: argparse.Namespace) -> Report:
     return total
 
 
-def _print_small(failure: Failure, options: argparse.Namespace) -> None:
-    print(f"wrong: {as_python(failure.case)}  # {failure.what}", flush=True)
+def _print_small(case: Case, options: argparse.Namespace) -> None:
     with Worker(options.on, options.mode) as worker:
-        small = shrink(failure.case, lambda case: bool(worker.check([case]).failures))
+        small = shrink(case, lambda smaller: bool(worker.check([smaller]).failures))
         again = worker.check([small]).failures
-    what = again[0].what if again else "not every time"
-    print(f"small: {as_python(small)}  # {what}", flush=True)
+    print(f"small: {_line(again[0]) if again else as_python(small) + '  # not every time'}", flush=True)
+
+
+def _line(failure: Failure) -> str:
+    return f"{as_python(failure.case)}  # {failure.what}"
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from tconv.emulator import Mode
 
 Place = Literal["gpu", "emulator"]
 
-#: A unit takes seconds, in the slower modes of the emulator up to a minute.
-_LONGEST_UNIT_S = 300
+#: A unit takes seconds, some minutes where kernels have no end in the emulator.
+_LONGEST_UNIT_S = 600
 
 
 class Worker:
