@@ -1,6 +1,7 @@
 # make demo    what tconv does, on one example
 # make test    lint, types and tests: what CI runs
 # make bench   the README's table, on a machine with a GPU
+# make fuzz    10,000 random problems against float64, on the GPU where there is one, else in the emulator
 #
 # PYTHON  the interpreter to start from (3.10 or newer)
 # VENV    where the virtual environment goes
@@ -18,7 +19,7 @@ SETUP := PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" .ci/setup
 # Tools that wheels bring (ninja) are found by those who look on PATH.
 export PATH := $(abspath $(bin)):$(PATH)
 
-.PHONY: demo test lint bench compat clean help
+.PHONY: demo test lint bench compat fuzz clean help
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -37,6 +38,9 @@ lint: $(TEST_STAMP)
 
 compat: $(TEST_STAMP)
 	$(bin)/python -m pytest -n 2 -m compat
+
+fuzz: $(TEST_STAMP)
+	$(bin)/python tests/fuzz/fuzz.py --problems 10000
 
 bench: $(RUN_STAMP)
 	$(bin)/python benchmarks/examples.py

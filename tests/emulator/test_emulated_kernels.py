@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from tconv.emulator import Fibers, Launch, Mode, Order, run
+from tconv.emulator import EmulatorError, Fibers, Launch, Mode, Order, run
 
 ORDERS: tuple[Order, ...] = ("ascending", "descending", "random")
 # ucontext is what machines other than x86-64 take; under ThreadSanitizer it is only slower.
@@ -227,3 +229,28 @@ def test_tensors_of_any_dtype_shape_and_offset() -> None:
     assert torch.equal(x, y)
     assert place.item() == 6  # a GPU's allocations start at multiples of 256
     run(source, [Launch("copy", 1, 64, 0, (empty, empty, 0))])
+
+
+FAR_APART = """
+extern "C" __global__ void far_apart(const short* x, short* y, long long step, int past) {
+  y[blockIdx.x * step + past] = x[blockIdx.x * step] + 1;
+}
+"""
+
+
+@pytest.mark.parametrize("mode", ["plain", "address", "thread"])
+def test_a_sparse_file_of_many_gigabytes_is_mapped(tmp_path: Path, mode: Mode) -> None:
+    step, count = 2**31, 4
+    x, y = (torch.from_file(str(tmp_path / n), shared=True, size=step * count, dtype=torch.int16) for n in "xy")
+    x[::step] = torch.arange(count).short()
+    run(FAR_APART, [Launch("far_apart", count, 1, 0, (x, y, step, 1), blocks=range(1, count))], mode=mode)
+    assert y[1::step].tolist() == [0, 2, 3, 4]
+    assert (tmp_path / "y").stat().st_blocks * 512 < 2**20, "only touched pages take memory"
+
+
+@pytest.mark.parametrize(("mode", "past"), [("plain", -1), ("plain", 3 * 2048), ("address", -1), ("address", 5000)])
+def test_a_mapped_file_has_ends(tmp_path: Path, mode: Mode, past: int) -> None:
+    """Ends to the byte under the sanitizer, else to the page: 5000 elements lie on three."""
+    x, y = (torch.from_file(str(tmp_path / n), shared=True, size=5000, dtype=torch.int16) for n in "xy")
+    with pytest.raises(EmulatorError, match=r"bytes (before the start|past the end) of argument 1"):
+        run(FAR_APART, [Launch("far_apart", 1, 1, 0, (x, y, 0, past))], mode=mode)

@@ -72,7 +72,9 @@ def run(
     """Run `launches` one after another; tensors that the kernels write are updated in place.
 
     Equivalent to launching each kernel of `source` on one stream of a GPU and synchronising. Two arguments
-    that are one tensor are one buffer; every buffer ends exactly where its tensor ends.
+    that are one tensor are one buffer; every buffer ends exactly where its tensor ends. Tensors are copied to the
+    program and back, but for one that is a file (``torch.from_file(name, shared=True, size=n)``): the program maps the
+    same file, so that of a huge tensor only the pages that kernels touch cost memory and time.
 
     Args:
         source: one translation unit, as NVRTC would take it.
@@ -92,14 +94,19 @@ def run(
     buffers = _buffers(launches)
     with tempfile.TemporaryDirectory(prefix="tconv-emulator-") as directory:
         for number, tensor in enumerate(buffers):
-            Path(directory, str(number)).write_bytes(_bytes_of(tensor))
+            place = Path(directory, str(number))
+            if (file := _file_of(tensor)) is not None:
+                place.symlink_to(file)
+            else:
+                place.write_bytes(_bytes_of(tensor))
         # The sanitizers need to see every access from one OS thread.
         os_threads = min(2, os.cpu_count() or 1) if mode == "plain" else 1
         request = _request(launches, buffers, f"{order} {seed} {os_threads}")
         Path(directory, "request").write_text(request, encoding="utf-8")
         _execute(program, directory, source, timeout_s)
         for number, tensor in enumerate(buffers):
-            _bytes_of(tensor)[:] = Path(directory, str(number)).read_bytes()
+            if _file_of(tensor) is None:
+                _bytes_of(tensor)[:] = Path(directory, str(number)).read_bytes()
 
 
 def _check(source: str, launches: Sequence[Launch], order: Order) -> None:
@@ -129,6 +136,13 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return memoryview((ctypes.c_ubyte * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")
 
 
+def _file_of(tensor: torch.Tensor) -> Path | None:
+    """The file that the tensor is, from its first byte to its last; None for one in memory."""
+    storage = tensor.untyped_storage()
+    name = storage.filename
+    return Path(name).absolute() if name is not None and storage.nbytes() == tensor.nbytes else None
+
+
 def _buffers(launches: Sequence[Launch]) -> list[torch.Tensor]:
     """One tensor for each piece of memory that the launches use."""
     found: list[torch.Tensor] = []
@@ -154,8 +168,10 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _request(launches: Sequence[Launch], buffers: Sequence[torch.Tensor], settings: str) -> str:
     """What to run, in the words of include/emulator/runner.cpp."""
     lines = [settings, str(len(buffers))]
-    # On a GPU a tensor starts at a multiple of 256 bytes plus its offset in its storage.
-    lines += [f"{b.nbytes} {b.storage_offset() * b.element_size() % 256}" for b in buffers]
+    for buffer in buffers:
+        kind = "copied" if _file_of(buffer) is None else "mapped"
+        # On a GPU a tensor starts at a multiple of 256 bytes plus its offset in its storage.
+        lines.append(f"{kind} {buffer.nbytes} {buffer.storage_offset() * buffer.element_size() % 256}")
     lines.append(str(len(launches)))
     for launch in launches:
         chosen = launch.chosen_blocks

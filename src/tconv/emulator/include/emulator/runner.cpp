@@ -1,11 +1,16 @@
 // The program that a kernel becomes: it reads a request, runs its launches one after another, and writes
 // the buffers that kernels may have changed. `program DIRECTORY` reads DIRECTORY/request and the buffers
-// DIRECTORY/0, DIRECTORY/1, ..., so that a run can be repeated by hand, in a debugger say.
+// DIRECTORY/0, DIRECTORY/1, ..., so that a run can be repeated by hand, in a debugger say. A mapped buffer is not read
+// and written but is its file: of a sparse one only the pages that kernels touch cost memory.
 //
 //   order (ascending, descending, random)  seed  OS threads
-//   number of buffers, and for each: bytes  distance of its start from a multiple of 256
+//   number of buffers, and for each: copied or mapped  bytes  distance of its start from a multiple of 256
 //   number of launches, and for each: kernel  grid  block  shared bytes  first block  blocks  step
 //     number of arguments, and for each: p BUFFER, i INTEGER or n (nullptr)
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -32,14 +37,9 @@ namespace {
 // the tensor would be on a GPU, where an allocation starts at a multiple of 256.
 class Buffer {
  public:
-  Buffer(std::string path, size_t bytes, size_t misalignment) : path_(std::move(path)), bytes_(bytes) {
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 256, misalignment + bytes) != 0) refuse("no memory for a buffer");
-    address::poison(memory, misalignment);
-    data_ = static_cast<char*>(memory) + misalignment;
-    FILE* file = fopen(path_.c_str(), "rb");
-    if (!file || fread(data_, 1, bytes_, file) != bytes_) refuse("cannot read " + path_);
-    fclose(file);
+  Buffer(std::string path, bool mapped, size_t bytes, size_t misalignment)
+      : path_(std::move(path)), mapped_(mapped), bytes_(bytes) {
+    mapped_ ? map() : read(misalignment);
   }
 
   void* data() const { return data_; }
@@ -47,13 +47,39 @@ class Buffer {
   void mark_changed() { changed_ = true; }
 
   void write_if_changed() const {
-    if (!changed_) return;
+    if (!changed_ || mapped_) return;
     FILE* file = fopen(path_.c_str(), "wb");
     if (!file || fwrite(data_, 1, bytes_, file) != bytes_ || fclose(file) != 0) refuse("cannot write " + path_);
   }
 
  private:
+  void read(size_t misalignment) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 256, misalignment + bytes_) != 0) refuse("no memory for a buffer");
+    address::poison(memory, misalignment);
+    data_ = static_cast<char*>(memory) + misalignment;
+    FILE* file = fopen(path_.c_str(), "rb");
+    if (!file || fread(data_, 1, bytes_, file) != bytes_) refuse("cannot read " + path_);
+    fclose(file);
+  }
+
+  // The file's pages between two that nobody may touch.
+  void map() {
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), whole = (bytes_ + page - 1) / page * page;
+    void* around = mmap(nullptr, whole + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (around == MAP_FAILED) refuse("no addresses for a mapped buffer");
+    data_ = static_cast<char*>(around) + page;
+    const int file = open(path_.c_str(), O_RDWR);
+    if (file < 0 || mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED)
+      refuse("cannot map " + path_);
+    close(file);
+    madvise(data_, bytes_, MADV_RANDOM);  // reading ahead in a sparse file makes pages that nobody needs
+    address::poison(data_ - page, page);
+    address::poison(data_ + bytes_, whole - bytes_ + page);
+  }
+
   std::string path_;
+  bool mapped_;
   size_t bytes_;
   char* data_;
   bool changed_ = false;
@@ -70,8 +96,9 @@ class Request {
     os_threads = static_cast<unsigned>(integer());
     const long long buffer_count = integer();
     for (long long number = 0; number < buffer_count; ++number) {
+      const bool mapped = word() == "mapped";
       const size_t bytes = integer(), misalignment = integer();
-      buffers.emplace_back(directory_ + "/" + std::to_string(number), bytes, misalignment);
+      buffers.emplace_back(directory_ + "/" + std::to_string(number), mapped, bytes, misalignment);
     }
     launch_count = integer();
   }
