@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ class Program:
     def __init__(self, greeting: str = "hello") -> None:
         self._greeting = greeting
         self._calls = 0
+        self._counter: list[int] = []
 
     def greet(self, name: str) -> str:
         self._calls += 1
@@ -47,12 +51,35 @@ class Program:
     def fail(self) -> None:
         raise ValueError("of our own making")
 
+    def say(self, line: str) -> None:
+        """Write a line to the socket, ahead of the answer."""
+        for fd in range(3, 64):
+            with contextlib.suppress(OSError):
+                os.write(fd, line.encode() + b"\n") if stat.S_ISSOCK(os.fstat(fd).st_mode) else None
+
+    def drip(self) -> None:
+        """A byte now and then, and never a whole line."""
+        while True:
+            for fd in range(3, 64):
+                with contextlib.suppress(OSError):
+                    os.write(fd, b" ") if stat.S_ISSOCK(os.fstat(fd).st_mode) else None
+            time.sleep(0.05)
+
+    def end_its_parent(self) -> None:
+        os.kill(os.getppid(), 9)
+
+    def spin(self) -> int:
+        """Leave a thread behind that counts; how far it has come."""
+        if not self._counter:
+            threading.Thread(target=lambda: [self._counter.append(1) or time.sleep(1e-3) for _ in iter(int, 1)]).start()
+        return len(self._counter)
+
     def hoard(self, gigabytes: int) -> int:
         return len(bytearray(gigabytes * 2**30))
 
-    def start_child(self, pid_file: str) -> None:
-        """A process that outlives a careless kill."""
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    def start_child(self, pid_file: str, away: bool) -> None:
+        """A process that outlives a careless kill; `away` from this one's group, a more careful one, too."""
+        child = subprocess.Popen(["sleep", "600"], start_new_session=away)
         Path(pid_file).write_text(str(child.pid))
         self.loop()
 

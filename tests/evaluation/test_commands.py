@@ -63,6 +63,12 @@ def test_an_equal_candidate(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [report]
 
 
+def test_pytorchs_own_operator_is_named(tconv: Run) -> None:
+    code, out, _ = tconv("verify", CORPUS / "plain.py", CORPUS / "honest_functional.py", "--device=cpu")
+    assert (code, out[-1]) == (0, "equal")
+    assert "calls PyTorch's own transposed convolution: aten.convolution (transposed)" in out
+
+
 def test_a_wrong_candidate_with_other_arguments(tconv: Run) -> None:
     code, out, err = tconv("verify", CORPUS / "plain.py", CORPUS / "wrong_bias_ignored.py", "--vary-arguments")
     assert (code, err) == (1, "")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tconv.evaluation.exchange import Exchange, Unportable, tensors
+from tconv.evaluation.exchange import Exchange, Malformed, Unportable, tensors
 
 
 def passed(value: Any, directory: Path) -> Any:
@@ -79,3 +80,55 @@ def test_paths_of_tensors() -> None:
     tree = {"y": torch.ones(1), "more": (torch.ones(2), [3, torch.ones(3)])}
     assert [path for path, _ in tensors(tree)] == ["['y']", "['more'][0]", "['more'][1][1]"]
     assert [path for path, _ in tensors(torch.ones(1))] == [""]
+
+
+def test_a_subclass_of_tensor_is_refused(tmp_path: Path) -> None:
+    class Lazy(torch.Tensor):
+        pass
+
+    with pytest.raises(Unportable, match="Lazy"):
+        passed(torch.ones(2).as_subclass(Lazy), tmp_path)
+    assert torch.equal(passed(torch.nn.Parameter(torch.ones(2)), tmp_path), torch.ones(2))
+
+
+TREE = {"file": "theirs", "dtype": "float32", "shape": [3], "stride": [1], "offset": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"file": "../theirs"}, "wrote a tensor that cannot be"),
+        ({"file": "/etc/hostname"}, "wrote a tensor that cannot be"),
+        ({"file": "link"}, "OSError"),
+        ({"file": "pipe"}, "OSError: pipe is no plain file"),
+        ({"file": "missing"}, "FileNotFoundError"),
+        ({"dtype": "load"}, "wrote a dtype that is none"),
+        ({"dtype": 3}, "TypeError"),
+        ({"shape": [4]}, "another number of bytes"),
+        ({"shape": [2]}, "another number of bytes"),
+        ({"shape": [-3]}, "cannot be"),
+        ({"shape": "abc"}, "TypeError"),
+        ({"stride": [-1]}, "cannot be"),
+        ({"stride": [1, 1]}, "cannot be"),
+        ({"shape": [10**12]}, "spans 4000000000000 bytes; allowed here are 1000"),
+        ({"stride": [10**9]}, "spans 8000000004 bytes; allowed here are 1000"),
+        ({"offset": 250}, "spans 1012 bytes; allowed here are 1000"),
+    ],
+)
+def test_what_no_exchange_has_written(changes: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    directory = tmp_path / "exchange"
+    directory.mkdir()
+    for file in (directory / "theirs", tmp_path / "theirs"):
+        file.write_bytes(bytes(12))
+    (directory / "link").symlink_to(tmp_path / "theirs")
+    os.mkfifo(directory / "pipe")
+    exchange = Exchange(directory, "here", limit_bytes=1000)
+    with pytest.raises(Malformed, match=reason):
+        exchange.read([{**TREE, **changes}])
+    assert (tmp_path / "theirs").exists()
+
+
+@pytest.mark.parametrize("tree", [{}, {"dict": 3}, {"dict": [[[1], 2]]}, {"tuple": None}, {"device": "moon"}])
+def test_trees_that_are_none(tree: Any, tmp_path: Path) -> None:
+    with pytest.raises(Malformed, match="cannot be read"):
+        Exchange(tmp_path, "here").read(tree)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.side import CandidateFailed, Side
+from tconv.evaluation.subject import Subject
 from tconv.evaluation.worker import Workshop
 
 Writer = Callable[[str, str], Path]
@@ -205,3 +208,25 @@ def test_changed_inputs_and_parameters_are_noticed(workshop: Workshop, write: Wr
     with open_side(workshop, write("model.py", text)) as side:
         side.construct(0, side.arguments())
         assert side.forward(side.inputs(0)).changed == ("input[0]", "up.weight")
+
+
+def test_outputs_that_change_after_the_call_are_noticed(
+    write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    subject = Subject(str(write("model.py", GOOD)), "Model", "cpu", str(tmp_path), "here")
+    subject.construct(0, subject.arguments())
+    plain = subject._write
+
+    def while_a_thread_works(value: Any, what: str) -> Any:
+        tree = plain(value, what)
+        if what == "the output":
+            value[0, 0, 0, 0] += 1
+        return tree
+
+    try:
+        assert subject.forward(subject.inputs(0))["late"] == []
+        monkeypatch.setattr(subject, "_write", while_a_thread_works)
+        assert subject.forward(subject.inputs(1))["late"] == ["output"]
+    finally:
+        subject._stack.close()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from tconv.evaluation.timing import Call, Measured, cross_check, interleave, quantile, settle
+from tconv.evaluation.timing import Call, Measured, cross_check, interleave, nothing, quantile, settle
 from tconv.evaluation.verdict import Series, Timing
 
 
@@ -19,15 +19,18 @@ class FakeClock:
     synchronised: dict[str, float]
     order: list[str] = field(default_factory=list)
 
-    def device_ms(self, call: Call, count: int) -> list[float]:
+    def warm_up(self, call: Call) -> None:
+        call()
+
+    def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         name = str(call())
         self.order.append(name)
         return [self.times[name].pop(0) for _ in range(count)]
 
-    def synchronised_ms(self, call: Call, count: int) -> list[float]:
+    def synchronised_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         return [self.synchronised[str(call())]] * count
 
-    def host_us(self, call: Call, count: int) -> float:
+    def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
         return {"candidate": 5.0, "reference": 11.0}[str(call())]
 
 

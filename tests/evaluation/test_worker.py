@@ -18,19 +18,9 @@ from tconv.evaluation.worker import RemoteError, Worker, WorkerFailed, Workshop
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def shop() -> Iterator[Workshop]:
-    """Its processes find the targets of this folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(TESTS / "evaluation"), prepend=os.pathsep)
-        shop = Workshop()
-    with shop:
-        yield shop
-
-
 @pytest.fixture
-def worker(shop: Workshop) -> Iterator[Worker]:
-    with shop.start("targets:Program", timeout_s=60, greeting="good day") as worker:
+def worker(workshop: Workshop) -> Iterator[Worker]:
+    with workshop.start("targets:Program", timeout_s=60, greeting="good day") as worker:
         yield worker
 
 
@@ -54,8 +44,8 @@ def test_a_worker_keeps_its_target_between_calls(worker: Worker) -> None:
     assert worker.call("greet", timeout_s=10, name="you") == "good day you 2"
 
 
-def test_workers_are_processes_of_their_own(shop: Workshop, worker: Worker) -> None:
-    with shop.start("targets:Program", timeout_s=60) as other:
+def test_workers_are_processes_of_their_own(workshop: Workshop, worker: Worker) -> None:
+    with workshop.start("targets:Program", timeout_s=60) as other:
         pids = {worker.call("pid", timeout_s=10), other.call("pid", timeout_s=10), os.getpid()}
         assert len(pids) == 3
         assert other.call("greet", timeout_s=10, name="me") == "hello me 1"
@@ -92,25 +82,92 @@ def test_sys_exit_is_an_exception_like_others(worker: Worker) -> None:
     assert worker.call("greet", timeout_s=10, name="you")
 
 
-def test_an_exception_comes_back_with_its_traceback(shop: Workshop, worker: Worker) -> None:
+def test_an_exception_comes_back_with_its_traceback(workshop: Workshop, worker: Worker) -> None:
     with pytest.raises(RemoteError, match=r"in fail(.|\n)*ValueError: of our own making"):
         worker.call("fail", timeout_s=10)
     with pytest.raises(RemoteError, match="not today"):
-        shop.start("targets:Refuses", timeout_s=60)
+        workshop.start("targets:Refuses", timeout_s=60)
 
 
-def test_the_memory_limit(shop: Workshop) -> None:
-    with shop.start("targets:Program", timeout_s=60, memory_bytes=2 * 2**30) as worker:
+def test_the_memory_limit(workshop: Workshop) -> None:
+    with workshop.start("targets:Program", timeout_s=60, memory_bytes=2 * 2**30) as worker:
         assert worker.call("hoard", timeout_s=30, gigabytes=1) == 2**30
         with pytest.raises(RemoteError, match="MemoryError"):
             worker.call("hoard", timeout_s=30, gigabytes=3)
 
 
-def test_what_a_worker_started_ends_with_it(worker: Worker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("away", [False, True])
+def test_what_a_worker_started_ends_with_it(worker: Worker, tmp_path: Path, away: bool) -> None:
     pid_file = tmp_path / "pid"
     with pytest.raises(WorkerFailed, match="took longer"):
-        worker.call("start_child", timeout_s=1, pid_file=str(pid_file))
+        worker.call("start_child", timeout_s=1, pid_file=str(pid_file), away=away)
     assert wait_until_gone(int(pid_file.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("[[[", "wrote something else than an answer to its socket"),
+        ("[" * 100_000, "wrote something else than an answer"),
+        ("3", "wrote an answer of its own to its socket"),
+        ('{"value": 3}', "wrote an answer of its own"),
+        ('{"value": 3, "number": 1}', "wrote an answer of its own"),
+        ('{"number": 2}', "wrote an answer of its own"),
+        ('{"error": 3, "number": 2}', "wrote an answer of its own"),
+    ],
+)
+def test_what_is_no_answer_ends_the_worker(worker: Worker, line: str, reason: str) -> None:
+    with pytest.raises(WorkerFailed, match=reason):
+        worker.call("say", timeout_s=10, line=line)
+    with pytest.raises(WorkerFailed, match="had ended before"):
+        worker.call("pid", timeout_s=10)
+
+
+def test_an_answer_given_twice_is_noticed_with_the_next(worker: Worker) -> None:
+    assert worker.call("say", timeout_s=10, line='{"value": "forged", "number": 2}') == "forged"
+    with pytest.raises(WorkerFailed, match="wrote an answer of its own"):
+        worker.call("pid", timeout_s=10)
+
+
+def test_the_limit_is_on_the_whole_answer(worker: Worker) -> None:
+    with pytest.raises(WorkerFailed, match=r"took longer than 0\.3 s"):
+        worker.call("drip", timeout_s=0.3)
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tconv.evaluation.conversation._LONGEST_ANSWER", 2**17)
+    with pytest.raises(WorkerFailed, match="answered more than 131072 bytes"):
+        worker.call("greet", timeout_s=10, name="x" * 2**19)
+
+
+def test_a_worker_stands_still_while_it_is_not_asked(worker: Worker) -> None:
+    worker.call("spin", timeout_s=10)
+    pid = worker.call("pid", timeout_s=10)
+    deadline = time.monotonic() + 10
+    while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "T":
+        assert time.monotonic() < deadline, state
+    assert worker.call("greet", timeout_s=10, name="you") == "good day you 1"
+
+
+def test_a_log_that_became_a_pipe_is_not_waited_for(worker: Worker) -> None:
+    worker.call("talk", timeout_s=10)
+    worker._log.unlink()
+    os.mkfifo(worker._log)
+    assert worker.output() == ""
+
+
+def test_a_worker_that_ends_the_process_it_was_forked_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tconv.errors import Trouble
+
+    monkeypatch.setenv("PYTHONPATH", str(TESTS / "evaluation"), prepend=os.pathsep)
+    with Workshop() as own:
+        worker = own.start("targets:Program", timeout_s=60)
+        worker.call("end_its_parent", timeout_s=10)
+        pid = worker.call("pid", timeout_s=10)
+        worker.close()
+        assert wait_until_gone(pid)
+        with pytest.raises(Trouble, match="the process that starts all others is gone"):
+            own.start("targets:Program", timeout_s=60)
 
 
 def interrupted_program(tmp_path: Path, stop: signal.Signals) -> tuple[int, int, list[Path]]:

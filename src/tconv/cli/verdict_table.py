@@ -35,6 +35,9 @@ def show(report: Report, json_path: Path | None) -> int:
     if report.timing is not None:
         console.print(timing_table(report.timing))
         _print_remarks(console, report.timing)
+    if report.verdict.operators:
+        names = ", ".join(report.verdict.operators)
+        console.print(f"calls PyTorch's own transposed convolution: {names}", markup=False, soft_wrap=True)
     for line in report.not_checked:
         console.print(f"not checked: {line}", markup=False, soft_wrap=True)
     console.print(last_line(report), soft_wrap=True)

@@ -25,7 +25,7 @@ def verify(
     candidate: CandidateFile,
     device: Annotated[Device, typer.Option("--device", help="A GPU where there is one, or as you say.")] = Device.auto,
     vary_arguments: Annotated[
-        bool, typer.Option("--vary-arguments", help="Build both with other constructor arguments, too.")
+        bool, typer.Option("--vary-arguments", help="Other sizes and constructor arguments, too.")
     ] = False,
     precision: PrecisionOption = Precision.match,
     json: JsonOption = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable
@@ -11,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tconv.evaluation.bench import Timed, TimedOutputs
+from tconv.evaluation.calls import Calls, same_values_of
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.exchange import tensors
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted, arithmetic, of_kind, resolve
 from tconv.evaluation.reference import Operands, conv_transpose
-from tconv.evaluation.rules import every_element, same_bytes, same_form
+from tconv.evaluation.rules import every_element, same_form
 from tconv.evaluation.side import Arguments, CandidateFailed, OneLayer, Side, Traced
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
@@ -62,6 +65,7 @@ def check_case(
     """
     expected = model.construct(SEED, case.arguments)
     checks: list[Check] = []
+    operators: tuple[str, ...] = ()
     try:
         with open_candidate() as candidate:
             checks += check_state(candidate.construct(SEED, case.arguments), expected)
@@ -71,9 +75,13 @@ def check_case(
                     checks += _layer(case, case.traced.layer, candidate, expected, precision, device)
                 else:
                     checks += _model(case, model, candidate, wanted)
+                # What cannot be seen, as in a program that refuses to run under a recorder, is no fault.
+                if case.thorough:
+                    with contextlib.suppress(CandidateFailed):
+                        operators = candidate.operators()
     except CandidateFailed as failure:
         checks.append(Check("runs", False, reason=str(failure)))
-    return Verdict(tuple(checks))
+    return Verdict(tuple(checks), operators)
 
 
 def _layer(
@@ -86,7 +94,7 @@ def _layer(
 ) -> list[Check]:
     """The rules of `check_layer`, and rule 2 on the model file's own inputs and first weights."""
     problem = layer.problem
-    changed: set[str] = set()
+    calls = Calls(candidate)
     seeds = itertools.count(SEED)
 
     def call(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
@@ -95,9 +103,7 @@ def _layer(
             given[layer.bias] = bias
         output_bytes = x.shape[0] * math.prod(problem.output_shape[1:]) * problem.layer.item_bytes
         # Another seed each time: one layer has nothing random in it.
-        outcome = candidate.forward([x], given, seed=next(seeds), output_bytes=output_bytes)
-        changed.update(outcome.changed)
-        return outcome.outputs
+        return calls.forward([x], given, seed=next(seeds), output_bytes=output_bytes)
 
     own = Operands(case.inputs(SEED)[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
     with arithmetic(precision):
@@ -105,7 +111,7 @@ def _layer(
     got = call(*own)
     form = same_form(got, expected)
     if not form.passed:
-        return [form]
+        return _with_calls([form], calls)
     comparison = Comparison(Tolerance.of(problem.layer, precision))
     comparison.add(got, expected, own, problem)
     verdict = check_layer(
@@ -118,15 +124,15 @@ def _layer(
         awkward_batch=_AWKWARD_BATCH,
         reach="phases",
     )
-    checks = [every_element(comparison, "own inputs"), *verdict.checks]
-    return [_unchanged(changed) if check.name == "inputs unchanged" else check for check in checks]
+    checks = [every_element(comparison, "own inputs"), *(c for c in verdict.checks if c.name != "inputs unchanged")]
+    return _with_calls(checks, calls)
 
 
 def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Check]:
     """The rules of `whole_model`, over draws of inputs and of freshly built weights."""
     comparisons: dict[str, OutputComparison] = {}
     form = again = Check("", None)
-    changed: set[str] = set()
+    calls = Calls(candidate)
     in_float64 = True
     for seed in range(SEED, SEED + (_MODEL_DRAWS if case.thorough else 1)):
         state = model.construct(seed, case.arguments)
@@ -134,14 +140,12 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Che
         mode = "fp32" if wanted == "fp32" else "plain"
         pytorch = model.forward(inputs, state, seed=seed, mode=mode).outputs
         size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
-        got = candidate.forward(inputs, state, seed=seed, output_bytes=size)
-        changed.update(got.changed)
-        form = same_outputs(got.outputs, pytorch)
+        got = calls.forward(inputs, state, seed=seed, output_bytes=size)
+        form = same_outputs(got, pytorch)
         if not form.passed:
-            return [form]
+            return _with_calls([form], calls)
         if seed == SEED:
-            second = candidate.forward(inputs, state, seed=seed, output_bytes=size)
-            again = _same_bits(got.outputs, second.outputs)
+            again = _same_bits(got, calls.forward(inputs, state, seed=seed, output_bytes=size))
             if (
                 not again.passed
                 and not _same_bits(pytorch, model.forward(inputs, state, seed=seed, mode=mode).outputs).passed
@@ -150,11 +154,54 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Che
         exact = _in_float64(model, inputs, state, seed)
         in_float64 = in_float64 and exact is not None
         rounded = _rounded(case, model, inputs, state, seed, wanted)
-        _add(comparisons, got.outputs, pytorch, exact, rounded)
-    checks = [form, _unchanged(changed), again]
+        _add(comparisons, got, pytorch, exact, rounded)
+    return _with_calls([form, again, *_outcome(case, comparisons, in_float64)], calls)
+
+
+def _outcome(case: Case, comparisons: dict[str, OutputComparison], in_float64: bool) -> list[Check]:
+    checks = []
     for path, comparison in comparisons.items():
         checks += comparison.checks(f" of output{path}" if path else "", case.traced.products, in_float64)
     return checks
+
+
+def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted) -> Check:
+    """Whether the kept calls gave the result while they were timed, by the rules for whole models."""
+    name = "right while it is timed"
+    state = model.construct(SEED, case.arguments)
+    form = same_outputs([call.inputs for call in timed.candidate], [call.inputs for call in timed.reference])
+    if not form.passed:
+        return Check(name, False, reason=f"the inputs that it says it was given have another form: {form.reason}")
+    wrong = _wrong_in(timed.candidate, case, model, state, wanted)
+    if not wrong:
+        return Check(name, True)
+    # A model with dropout, or one that counts its calls, does not give the same again.
+    theirs = _wrong_in(timed.reference, case, model, state, wanted)
+    if theirs:
+        return Check(name, None, reason=f"not required: Model's own timed calls do not give the same again; {theirs}")
+    return Check(name, False, reason=f"one of the calls that were timed, drawn at random, is wrong: {wrong}")
+
+
+def _wrong_in(calls: list[TimedOutputs], case: Case, model: Side, state: dict[str, Tensor], wanted: Wanted) -> str:
+    """What is wrong with the outputs of the calls; empty if nothing is."""
+    mode = "fp32" if wanted == "fp32" else "plain"
+    comparisons: dict[str, OutputComparison] = {}
+    in_float64 = True
+    for call in calls:
+        pytorch = model.forward(call.inputs, state, seed=SEED, mode=mode).outputs
+        form = same_outputs(call.outputs, pytorch)
+        if not form.passed:
+            return form.reason
+        exact = _in_float64(model, call.inputs, state, SEED)
+        in_float64 = in_float64 and exact is not None
+        _add(comparisons, call.outputs, pytorch, exact, _rounded(case, model, call.inputs, state, SEED, wanted))
+    return next(iter(Verdict(tuple(_outcome(case, comparisons, in_float64))).reasons), "")
+
+
+def _with_calls(checks: list[Check], calls: Calls) -> list[Check]:
+    """With what the calls themselves showed, and where they explain a wrong result, with that first."""
+    checks = [*checks, *calls.checks()]
+    return checks if Verdict(tuple(checks)).equal else [*calls.repeats(), *checks]
 
 
 def _in_float64(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int) -> Any:
@@ -185,14 +232,6 @@ def _add(comparisons: dict[str, OutputComparison], got: Any, pytorch: Any, exact
 
 def _same_bits(first: Any, second: Any) -> Check:
     name = "same bits twice"
-    one, other = dict(tensors(first)), dict(tensors(second))
-    if one.keys() == other.keys() and all(same_bytes(one[path], other[path]) for path in one):
+    if same_values_of(first, second):
         return Check(name, True)
     return Check(name, False, "others", "same bits", "two runs on the same inputs and weights differ")
-
-
-def _unchanged(changed: set[str]) -> Check:
-    name = "inputs unchanged"
-    if not changed:
-        return Check(name, True)
-    return Check(name, False, "changed", "unchanged", f"the call changed {', '.join(sorted(changed))}")

@@ -1,19 +1,25 @@
 """Values that pass between processes: plain ones as JSON, tensors as raw bytes in files of one directory.
 
-Nothing is pickled: what comes from somebody's program is read as numbers and never as code.
+Nothing is pickled: what comes from somebody's program is read as numbers and never as code. It may not even have come
+from `Exchange.write`, so that reading takes nothing for granted: neither names nor sizes nor kinds of files.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+#: The names that `write` gives to files.
+_NAME = re.compile(r"[\w-]+", re.ASCII)
 #: A tree of tensors and plain values, in the form that JSON can carry.
 Tree = Any
 
@@ -22,27 +28,34 @@ class Unportable(TypeError):
     """A value of a kind that cannot be passed to another process."""
 
 
+class Malformed(ValueError):
+    """What the other side wrote is no tree with its files; the message is a clause."""
+
+
 class Exchange:
     """Writes values into a directory that both processes see, and reads what the other side wrote.
 
     Args:
         directory: shared by both sides.
         side: prefix of this side's files.
+        limit_bytes: the most that one tensor read here may span; None for no limit.
     """
 
-    def __init__(self, directory: str | Path, side: str) -> None:
+    def __init__(self, directory: str | Path, side: str, limit_bytes: int | None = None) -> None:
         self._directory = Path(directory)
+        self._limit_bytes = limit_bytes
         self._names = (f"{side}-{number}" for number in itertools.count())
 
     def write(self, value: Any) -> Tree:
         """`value` as a JSON-able tree; its tensors' bytes go into files.
 
         Raises:
-            Unportable: for anything but tensors, numbers, strings, None, dtypes, devices and containers of them.
+            Unportable: for anything but tensors, numbers, strings, None, dtypes, devices and containers of them. A
+                subclass of Tensor is another thing: its values may be computed by whoever looks at them.
         """
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        if isinstance(value, Tensor):
+        if type(value) in (Tensor, nn.Parameter):
             return self._write_tensor(value)
         if isinstance(value, dict):
             return {"dict": [[self.write(key), self.write(item)] for key, item in value.items()]}
@@ -57,19 +70,32 @@ class Exchange:
         raise Unportable(f"a value of type {type(value).__module__}.{type(value).__qualname__}")
 
     def read(self, tree: Tree, device: torch.device | str = "cpu") -> Any:
-        """The value of a tree that the other side wrote; its files are removed. Tensors come to `device`."""
+        """The value of a tree that the other side wrote; its files are removed. Tensors come to `device`.
+
+        Raises:
+            Malformed: the tree or a file is not what `write` makes.
+        """
+        try:
+            return self._read(tree, device)
+        except Malformed:
+            raise
+        except Exception as error:
+            # Whatever a wrong type, a missing key or a missing file leads to, it is the writer's doing.
+            raise Malformed(f"wrote what cannot be read ({type(error).__name__}: {error})") from error
+
+    def _read(self, tree: Tree, device: torch.device | str) -> Any:
         if isinstance(tree, list):
-            return [self.read(item, device) for item in tree]
+            return [self._read(item, device) for item in tree]
         if not isinstance(tree, dict):
             return tree
         if "file" in tree:
             return self._read_tensor(tree, device)
         if "dict" in tree:
-            return {self.read(key): self.read(item, device) for key, item in tree["dict"]}
+            return {self._read(key, device): self._read(item, device) for key, item in tree["dict"]}
         if "tuple" in tree:
-            return tuple(self.read(item, device) for item in tree["tuple"])
+            return tuple(self._read(item, device) for item in tree["tuple"])
         if "dtype" in tree:
-            return getattr(torch, tree["dtype"])
+            return _dtype(tree["dtype"])
         return torch.device(tree["device"])
 
     def _write_tensor(self, tensor: Tensor) -> Tree:
@@ -90,16 +116,45 @@ class Exchange:
         }
 
     def _read_tensor(self, tree: Tree, device: torch.device | str) -> Tensor:
-        dtype, shape = getattr(torch, tree["dtype"]), tuple(tree["shape"])
-        item = torch.empty((), dtype=dtype).element_size()
-        size = item * torch.Size(shape).numel()
-        path = self._directory / tree["file"]
+        dtype, shape, stride = _dtype(tree["dtype"]), torch.Size(tree["shape"]), tree["stride"]
+        size, offset = dtype.itemsize * shape.numel(), tree["offset"]
+        if not _NAME.fullmatch(tree["file"]) or min([0, offset, *shape, *stride]) < 0 or len(stride) != len(shape):
+            raise Malformed("wrote a tensor that cannot be")
         if not size:
-            return torch.empty_strided(shape, tree["stride"], dtype=dtype, device=device)
-        plain = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
-        path.unlink()
+            return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        reach = offset + sum((length - 1) * step for length, step in zip(shape, stride, strict=True)) + 1
+        largest = max(size, dtype.itemsize * reach)
+        if self._limit_bytes is not None and largest > self._limit_bytes:
+            raise Malformed(f"returned a tensor that spans {largest} bytes; allowed here are {self._limit_bytes}")
+        path = self._directory / tree["file"]
+        with open_plain(path) as file:
+            path.unlink()
+            plain = bytearray(size)
+            if os.fstat(file.fileno()).st_size != size or file.readinto(plain) != size:
+                raise Malformed("wrote another number of bytes than its tensor has")
+        values = torch.frombuffer(plain, dtype=dtype).view(shape)
         # A copy in memory of its own: of the right device, stride and alignment, and writable.
-        return _with_layout(plain.view(dtype).view(shape), tree["stride"], tree["offset"], device)
+        return _with_layout(values, stride, offset, device)
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a file that somebody's program may have replaced: no link, and no pipe, which would make us wait for ever.
+
+    Raises:
+        OSError: it cannot be opened, or is no plain file.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path.name} is no plain file")
+    return file
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name)
+    if not isinstance(found, torch.dtype):
+        raise Malformed("wrote a dtype that is none")
+    return found
 
 
 def _reserve(path: Path, size: int) -> None:

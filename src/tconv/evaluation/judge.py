@@ -6,6 +6,7 @@ runs neither file. So nothing that a candidate returns, patches or caches reache
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,12 +18,12 @@ import torch
 from torch import Tensor
 
 from tconv.errors import Trouble
-from tconv.evaluation.bench import time_files
-from tconv.evaluation.case import SEED, Case, check_case
+from tconv.evaluation.bench import Timer
+from tconv.evaluation.case import SEED, Case, check_case, check_timed
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted, resolve
 from tconv.evaluation.report import Report, Variation
-from tconv.evaluation.side import CandidateFailed, OneLayer, Shapes, Side
+from tconv.evaluation.side import Arguments, CandidateFailed, Shapes, Side
 from tconv.evaluation.sizes import cut_down
 from tconv.evaluation.source_scan import builds_cuda, written_by_tconv
 from tconv.evaluation.variations import variations, varied_shape
@@ -33,6 +34,8 @@ from tconv.problem import Problem
 #: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
 _CPU_WORK = 10**8
 _EMULATOR_WORK = 10**7
+#: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
+_ANSWER_SHARE = 4
 
 
 def judge(
@@ -51,7 +54,7 @@ def judge(
 
     Args:
         device: "auto" (a GPU where there is one), "cuda" or "cpu".
-        vary_arguments: also build both with other constructor arguments.
+        vary_arguments: also run both at other sizes, and build both with other constructor arguments.
         precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
         timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
         workshop: starts the processes; one of its own if None.
@@ -75,11 +78,9 @@ def judge(
         varied = tuple(court.varied()) if vary_arguments else ()
         timing = None
         if bench and verdict.equal:
-            try:
-                timing = _time(court, case.full.layer, floor_seconds)
-            except CandidateFailed as failure:
-                verdict = Verdict((*verdict.checks, Check("runs while it is timed", False, reason=str(failure))))
-    if vary_arguments and not varied:
+            check, timing = court.time(case, floor_seconds)
+            verdict = replace(verdict, checks=(*verdict.checks, check))
+    if vary_arguments and not any(variation.changes for variation in varied):
         not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
     if emulated:
         not_checked += ("how a GPU builds and runs the file: without one, its kernels ran in the emulator",)
@@ -141,7 +142,8 @@ class _Court:
             class_name,
             device=self.device,
             timeout_s=self.timeout_s,
-            memory_bytes=_physical_memory() if self.device.type == "cpu" else None,
+            memory_bytes=_memory() if self.device.type == "cpu" else None,
+            limit_bytes=_memory() // _ANSWER_SHARE,
             failure=failure,
         )
 
@@ -171,12 +173,12 @@ class _Court:
             return None
 
     def varied(self) -> list[Variation]:
-        """The verdicts with other constructor arguments, of those that `Model` itself takes."""
+        """The verdicts with other sizes and with other constructor arguments, of those that `Model` itself takes."""
         values = self.model.signature()
         example = self.model.inputs(SEED)
         found = []
-        for changes in variations(values):
-            arguments = ((), {**values, **changes})
+        for changes in ({}, *variations(values)):
+            arguments: Arguments = ((), {**values, **changes}) if changes else self.model.arguments()
 
             def inputs(seed: int, changes: dict[str, Any] = changes) -> list[Any]:
                 return [_redrawn(value, values, changes, seed) for value in example]
@@ -190,6 +192,21 @@ class _Court:
             found.append(Variation(changes, verdict))
         return found
 
+    def time(self, case: Case, floor_seconds: Callable[[Problem], float | None] | None) -> tuple[Check, Timing | None]:
+        """The times of both files, and whether what was timed gave the result; no times if it did not."""
+        floor = None
+        if floor_seconds is not None and case.full.layer is not None:
+            problem = case.full.layer.problem
+            precision = resolve(problem, self.wanted, device=self.device)
+            floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
+        timer = Timer(self.workshop, self.timeout_s, self.device, _memory() // _ANSWER_SHARE)
+        try:
+            timed = timer.time(*self.paths, floor_ms=None if floor is None else floor * 1e3)
+        except CandidateFailed as failure:
+            return Check("runs while it is timed", False, reason=str(failure)), None
+        check = check_timed(case, self.model, timed, self.wanted)
+        return check, None if check.passed is False else timed.timing
+
 
 def _redrawn(value: Any, values: dict[str, Any], changes: dict[str, Any], seed: int) -> Any:
     """A small normal tensor that fits the changed arguments, in place of a floating-point one."""
@@ -200,18 +217,12 @@ def _redrawn(value: Any, values: dict[str, Any], changes: dict[str, Any], seed: 
     return torch.randn(shape, generator=generator).to(value.device, value.dtype)
 
 
-def _time(court: _Court, layer: OneLayer | None, floor_seconds: Callable[[Problem], float | None] | None) -> Timing:
-    floor = None
-    if floor_seconds is not None and layer is not None:
-        precision = resolve(layer.problem, court.wanted, device=court.device)
-        floor = floor_seconds(replace(layer.problem, layer=replace(layer.problem.layer, precision=precision)))
-    model, candidate = court.paths
-    floor_ms = None if floor is None else floor * 1e3
-    return time_files(court.workshop, model, candidate, timeout_s=court.timeout_s, floor_ms=floor_ms)
-
-
-def _physical_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _memory() -> int:
+    """Bytes of memory of this machine, or of the container that this runs in."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return physical
 
 
 def _show(shapes: Shapes) -> str:

@@ -17,6 +17,9 @@ _aten = torch.ops.aten
 #: Operators that give another view of a tensor or prepare a call, and compute nothing.
 _NO_WORK = {_aten.detach.default, _aten.alias.default, _aten.view.default, _aten._unsafe_view.default}
 
+#: Parts of the names of operators that compute nothing but one; a convolution's gradient is one, too.
+_TRANSPOSED = ("conv_transpose", "convolution_transpose", "convolution_backward")
+
 
 @dataclass(frozen=True)
 class Convolution:
@@ -61,6 +64,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif func not in _NO_WORK:
             self.others += 1
         return result
+
+
+class OwnOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, notes by name PyTorch's own operators that compute a transposed convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name = str(func.overloadpacket)
+        if func is _aten.convolution.default and args[6]:
+            self.names.add(f"{name} (transposed)")
+        elif name.startswith("aten.") and any(part in name for part in _TRANSPOSED):
+            self.names.add(name)
+        return func(*args, **(kwargs or {}))
 
 
 class RoundedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from tconv.evaluation.verdict import Timing, Verdict
 
 @dataclass(frozen=True)
 class Variation:
-    """The verdict with some constructor arguments changed."""
+    """The verdict with some constructor arguments changed; where none are, with inputs of another size."""
 
     changes: dict[str, Any]
     verdict: Verdict
@@ -18,7 +18,7 @@ class Variation:
     @property
     def name(self) -> str:
         """The changed arguments as a call has them: ``stride=2, bias=True``."""
-        return ", ".join(f"{name}={value}" for name, value in self.changes.items())
+        return ", ".join(f"{name}={value}" for name, value in self.changes.items()) or "inputs of another size"
 
 
 @dataclass(frozen=True)

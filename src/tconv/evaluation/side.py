@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tconv.evaluation.exchange import Exchange
+from tconv.evaluation.exchange import Exchange, Malformed
 from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.verdict import one_line
 from tconv.evaluation.worker import RemoteError, WorkerFailed, Workshop
 from tconv.problem import Problem
 
@@ -54,16 +55,25 @@ class Traced:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a forward pass returned, and the names of inputs and parameters that it changed."""
+    """What a forward pass returned, and the names of what it did besides.
+
+    Args:
+        changed: inputs and parameters that it changed.
+        late: outputs that changed after it had returned.
+        rebound: what the file has put something else in place of; see `watch`.
+    """
 
     outputs: Any
     changed: tuple[str, ...]
+    late: tuple[str, ...]
+    rebound: tuple[str, ...]
 
 
 class Side:
     """A `Subject` in a worker of its own. A context manager; the process ends with it.
 
     Args:
+        limit_bytes: the most that one tensor of an answer may span; what is compared must fit into memory.
         failure: what is raised when the file is at fault: `ModelFileError` or `CandidateFailed`.
     """
 
@@ -76,6 +86,7 @@ class Side:
         device: torch.device,
         timeout_s: float,
         memory_bytes: int | None,
+        limit_bytes: int | None = None,
         failure: type[Exception],
     ) -> None:
         self._path = path
@@ -83,7 +94,7 @@ class Side:
         self._timeout_s = timeout_s
         self._failure = failure
         name = workshop.unused_name()
-        self._exchange = Exchange(workshop.directory, f"{name}-judge")
+        self._exchange = Exchange(workshop.directory, f"{name}-judge", limit_bytes)
         with self._faults("loading it"):
             self._worker = workshop.start(
                 "tconv.evaluation.subject:Subject",
@@ -112,7 +123,10 @@ class Side:
     def construct(self, seed: int, arguments: Arguments) -> dict[str, Tensor]:
         """Build the module after seeding; returns its state_dict."""
         tree = self._exchange.write(list(arguments))
-        return self._read(self._call("construct", "the constructor", seed=seed, arguments=tree))
+        state = self._read(self._call("construct", "the constructor", seed=seed, arguments=tree))
+        if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+            raise self._failure(f"{self._path.name}: its state_dict() is no dict of tensors")
+        return {str(name): tensor for name, tensor in state.items()}
 
     def example(self, seed: int) -> Shapes:
         """Have inputs made and kept in the process for `trace`; returns their shapes."""
@@ -127,7 +141,17 @@ class Side:
         """Run the module; `options` are those of `Subject.forward`."""
         trees = {"inputs": self._exchange.write(list(inputs)), "state": self._exchange.write(state)}
         found = self._call("forward", "forward", **trees, **options)
-        return Outcome(self._read(found["outputs"]), tuple(found["changed"]))
+        try:
+            names = [tuple(map(str, found[key])) for key in ("changed", "late", "rebound")]
+            tree = found["outputs"]
+        except (LookupError, TypeError):
+            raise self._failure(f"{self._path.name}: forward wrote an answer of its own to its socket") from None
+        return Outcome(self._read(tree), *names)
+
+    def operators(self) -> tuple[str, ...]:
+        """PyTorch's own transposed convolutions that another run on the last inputs is seen to call."""
+        found = self._call("operators", "forward")
+        return tuple(one_line(str(name)) for name in found) if isinstance(found, list) else ()
 
     def trace(self, inputs: Sequence[Any] | None = None, shapes: Shapes | None = None) -> Traced:
         """Run the module on inputs, or on the example, and see its convolutions; with `shapes`, only the shapes run."""
@@ -146,7 +170,10 @@ class Side:
         return Traced(problems, multiply_adds, products, layer)
 
     def _read(self, tree: Any) -> Any:
-        return self._exchange.read(tree, self._device)
+        try:
+            return self._exchange.read(tree, self._device)
+        except Malformed as malformed:
+            raise self._failure(f"{self._path.name}: its process {malformed}") from None
 
     def _call(self, method: str, doing: str, **arguments: Any) -> Any:
         with self._faults(doing):

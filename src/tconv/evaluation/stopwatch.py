@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tconv.evaluation.model_file import LoadedModel, blamed, load
+from tconv.evaluation.exchange import Exchange
+from tconv.evaluation.model_file import blamed, load
 from tconv.evaluation.precision import allows_tf32
-from tconv.evaluation.timing import Call, interleave, quantile
+from tconv.evaluation.timed_call import TimedCall
+from tconv.evaluation.timing import Call, Clock, Measured, interleave, nothing, quantile
+from tconv.evaluation.watch import Watch
 
 _SEED = 0
 _WARM_CALLS = 3
@@ -33,16 +36,28 @@ class CudaClock:
         # Twice the L2 cache and more, so that nothing of the last call is left in it.
         cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
         self._flush = torch.empty(2 * cache + 2**20, dtype=torch.uint8, device="cuda")
+        # Methods, too: a program may put others into the classes.
+        self._cool: Callable[[], Any] = self._flush.zero_
         self._now = time.perf_counter
         self._event: Callable[[], Any] = partial(torch.cuda.Event, enable_timing=True)
+        self._record: Callable[[Any], None] = torch.cuda.Event.record
+        self._elapsed: Callable[[Any, Any], float] = torch.cuda.Event.elapsed_time
         self._wait = torch.cuda.synchronize
         self._sleep: Callable[[int], None] = torch.cuda._sleep
 
-    def device_ms(self, call: Call, count: int) -> list[float]:
+    def warm_up(self, call: Call) -> None:
+        """See `timing.Clock`."""
+        end = self._now() + _WARM_SECONDS
+        while self._now() < end:
+            call()
+            self._wait()
+
+    def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         """See `timing.Clock`."""
         self._warm(call)
         started = self._now()
-        self._flush.zero_()
+        between()
+        self._cool()
         call()
         seconds_on_host = self._now() - started
         self._wait()
@@ -50,19 +65,21 @@ class CudaClock:
         self._sleep(int(min(2 * count * seconds_on_host, _LONGEST_SLEEP) * _CYCLES_PER_SECOND))
         events = [(self._event(), self._event()) for _ in range(count)]
         for start, end in events:
-            self._flush.zero_()
-            start.record()
+            between()
+            self._cool()
+            self._record(start)
             call()
-            end.record()
+            self._record(end)
         self._wait()
-        return [start.elapsed_time(end) for start, end in events]
+        return [self._elapsed(start, end) for start, end in events]
 
-    def synchronised_ms(self, call: Call, count: int) -> list[float]:
+    def synchronised_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         """See `timing.Clock`."""
         self._warm(call)
         times = []
         for _ in range(count):
-            self._flush.zero_()
+            between()
+            self._cool()
             self._wait()
             started = self._now()
             call()
@@ -70,11 +87,13 @@ class CudaClock:
             times.append((self._now() - started) * 1e3)
         return times
 
-    def host_us(self, call: Call, count: int) -> float:
+    def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
         """See `timing.Clock`."""
         self._warm(call)
         times = []
         for _ in range(count):
+            between()
+            self._wait()
             started = self._now()
             call()
             times.append((self._now() - started) * 1e6)
@@ -92,39 +111,71 @@ class Stopwatch:
 
     Args:
         path: the model file, run on the current CUDA device.
+        directory, side: of the exchange.
     """
 
-    def __init__(self, path: str) -> None:
+    device = "cuda"
+
+    def __init__(self, path: str, directory: str, side: str) -> None:
         # Bound before any file is run: what the file patches is not what measures.
-        self._clock = CudaClock()
+        self._clock = self.clock()
+        self._exchange = Exchange(directory, side)
         self._file = load(path)
-        self._inputs = [_on_gpu(value) for value in self._file.make_inputs(_SEED)]
+        self._inputs = [_moved(value, self.device) for value in self._file.make_inputs(_SEED)]
         args, kwargs = self._file.init_args, self._file.init_kwargs
-        self._model = self._file.construct(_SEED, *args, **kwargs).cuda()
+        self._model = self._file.construct(_SEED, *args, **kwargs).to(self.device)
+
+    def clock(self) -> Clock:
+        """What measures."""
+        return CudaClock()
 
     def alone(self) -> dict[str, Any]:
-        """Times of `Model` by setting: "default", "cudnn.benchmark", "channels_last" where it applies; and settings."""
-        times = {"default": self._time_model(self._model, self._inputs)}
+        """Times of `Model` by setting: "default", "cudnn.benchmark", "channels_last" where it applies.
+
+        Beside the times, by name: `calls`, some of those that were timed by default, and `settings`.
+        """
+        first = self._called(self._model, self._inputs, self._file.path)
+        times = {"default": self._time(first)}
         torch.backends.cudnn.benchmark = True
-        times["cudnn.benchmark"] = self._time_model(self._model, self._inputs)
+        times["cudnn.benchmark"] = self._time(self._called(self._model, self._inputs, self._file.path))
         torch.backends.cudnn.benchmark = False
         memory_format = self._channels_last()
         if memory_format is not None:
+            self._model.to(memory_format=memory_format)
             inputs = [_in_format(value, memory_format) for value in self._inputs]
-            times["channels_last"] = self._time_model(self._model.to(memory_format=memory_format), inputs)
-        return {"times": {name: asdict(measured) for name, measured in times.items()}, "settings": settings()}
+            times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
+        return {**self._found(times, first), "settings": settings()}
 
     def together(self, candidate: str) -> dict[str, Any]:
-        """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights."""
+        """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights.
+
+        Beside the times, by name: `calls`, some of the candidate's, and `rebound`, what its file has patched.
+        """
+        watch = Watch()
         file = load(candidate, "ModelNew")
-        model_new = file.construct(_SEED, *self._file.init_args, **self._file.init_kwargs).cuda()
+        model_new = file.construct(_SEED, *self._file.init_args, **self._file.init_kwargs).to(self.device)
         model_new.load_state_dict(self._model.state_dict())
         calls = {
-            "candidate": _caller(file, model_new, self._inputs),
-            "reference": _caller(self._file, self._model, self._inputs),
+            "candidate": self._called(model_new, self._inputs, file.path),
+            "reference": self._called(self._model, self._inputs, self._file.path),
         }
-        measured = interleave(self._clock, {name: _warmed_up(call) for name, call in calls.items()})
-        return {name: asdict(one) for name, one in measured.items()}
+        renewals = {name: call.renew for name, call in calls.items()}
+        times = interleave(self._clock, calls, between=renewals)
+        return {**self._found(times, calls["candidate"]), "rebound": watch.rebound()}
+
+    def _called(self, model: nn.Module, inputs: list[Any], path: Path) -> TimedCall:
+        """Calls of the model, the first of which may raise and build; the device is warm then."""
+        call = TimedCall(model, inputs)
+        with blamed(path, "forward"):
+            self._clock.warm_up(call)
+        return call
+
+    def _time(self, call: TimedCall) -> Measured:
+        return interleave(self._clock, {"model": call}, between={"model": call.renew})["model"]
+
+    def _found(self, times: Mapping[str, Measured], call: TimedCall) -> dict[str, Any]:
+        tree = self._exchange.write(call.kept)
+        return {"times": {name: asdict(measured) for name, measured in times.items()}, "calls": tree}
 
     def _channels_last(self) -> torch.memory_format | None:
         """The format that fits inputs and parameters alike; None for 1-D models and for mixtures."""
@@ -133,15 +184,11 @@ class Stopwatch:
         parameters = {parameter.dim() for parameter in self._model.parameters()} & formats.keys()
         return formats[inputs.pop()] if len(inputs) == 1 and parameters <= inputs else None
 
-    def _time_model(self, model: nn.Module, inputs: list[Any]) -> Any:
-        call = _warmed_up(_caller(self._file, model, inputs))
-        return interleave(self._clock, {"model": call})["model"]
-
 
 def settings() -> dict[str, str]:
     """What the reference runs under, by name."""
     return {
-        "device": torch.cuda.get_device_name(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         "torch": torch.__version__,
         "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "python": platform.python_version(),
@@ -151,30 +198,8 @@ def settings() -> dict[str, str]:
     }
 
 
-def _caller(file: LoadedModel, model: nn.Module, inputs: list[Any]) -> Call:
-    path: Path = file.path
-
-    def call() -> object:
-        with torch.no_grad():
-            return model(*inputs)
-
-    with blamed(path, "forward"):
-        call()
-        torch.cuda.synchronize()
-    return call
-
-
-def _warmed_up(call: Call) -> Call:
-    """The same call, after the device has run it long enough to be at its working clock."""
-    end = time.perf_counter() + _WARM_SECONDS
-    while time.perf_counter() < end:
-        call()
-        torch.cuda.synchronize()
-    return call
-
-
-def _on_gpu(value: Any) -> Any:
-    return value.cuda() if isinstance(value, Tensor) else value
+def _moved(value: Any, device: str) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def _in_format(value: Any, memory_format: torch.memory_format) -> Any:

@@ -17,9 +17,10 @@ from tconv.evaluation.exchange import Exchange, Tree, Unportable, tensors
 from tconv.evaluation.model_file import ModelFileError, blamed, load, seed_everything
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import allows_tf32, arithmetic
-from tconv.evaluation.recording import Recorder, RoundedConvolutions
+from tconv.evaluation.recording import OwnOperators, Recorder, RoundedConvolutions
 from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.source_scan import written_by_tconv
+from tconv.evaluation.watch import Watch
 from tconv.evaluation.without_cuda import CudaMeansCpu
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -51,10 +52,14 @@ class Subject:
         self._stack = ExitStack()
         if self._device.type == "cpu":
             self._stack.enter_context(CudaMeansCpu())
+        watch = Watch()
+        self._rebound = watch.rebound
         self._file = load(path, class_name)
         if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
             importlib.import_module("tconv.codegen.emulated").install(self._file.namespace)
         self._module: Any = None
+        self._calls = 0
+        self._values: list[Any] = []
         self._example: list[Any] = []
         self._example_seed: int | None = None
 
@@ -122,9 +127,12 @@ class Subject:
 
         `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
         convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
-        poisoned before. Returns the outputs and the names of inputs and parameters that the call changed.
+        poisoned before. Returns the outputs and the names of inputs and parameters that the call changed, of outputs
+        that changed after it had returned, and of what the file has patched.
         """
         values = self._exchange.read(inputs, self._device)
+        if mode == "plain":
+            values = self._values = self._placed(values)
         module = self._module
         if state is not None:
             module.load_state_dict(self._exchange.read(state, self._device))
@@ -133,17 +141,50 @@ class Subject:
             values = _map(values, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
         watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
         before = [tensor.clone() for _, tensor in watched]
+        # The same memory by another tensor: the one that the program holds may be given memory of its own.
+        watched += [(name, tensor.detach()) for name, tensor in watched]
         seed_everything(seed)
         scope = RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32")
         with torch.no_grad(), scope, poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
             outputs = module(*values)
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
-        changed = [name for (name, now), then in zip(watched, before, strict=True) if not same_bytes(now, then)]
-        if not any(True for _ in tensors(outputs)):
-            kind = type(outputs).__name__
-            raise ModelFileError(f"forward in {self._file.path.name} returns {kind}, no tensor: return a tensor")
-        return {"outputs": self._write(outputs, "the output"), "changed": changed}
+        returned = list(tensors(outputs))
+        self._check_kinds(outputs, returned)
+        # At once: a thread that still works on the result shall not come in time.
+        kept = [tensor.clone() for _, tensor in returned]
+        now_and_then = zip(watched, 2 * before, strict=True)
+        changed = dict.fromkeys(name for (name, now), then in now_and_then if not same_bytes(now, then))
+        tree = self._write(outputs, "the output")
+        late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if not same_bytes(now, then)]
+        return {"outputs": tree, "changed": list(changed), "late": late, "rebound": self._rebound()}
+
+    def _placed(self, values: list[Any]) -> list[Any]:
+        """Every other time the values in the very tensors of the call before, where those have the same form.
+
+        A result must follow the values and not the tensors that they come in.
+        """
+        self._calls += 1
+        if self._calls % 2 or len(values) != len(self._values):
+            return values
+        return [_into(old, new) for old, new in zip(self._values, values, strict=True)]
+
+    def _check_kinds(self, outputs: Any, returned: list[tuple[str, Tensor]]) -> None:
+        name = self._file.path.name
+        if not returned:
+            raise ModelFileError(f"forward in {name} returns {type(outputs).__name__}, no tensor: return a tensor")
+        for path, tensor in returned:
+            if type(tensor) not in (Tensor, nn.Parameter):
+                kind = type(tensor).__name__
+                reason = f"forward in {name} returns a {kind} as output{path}, a subclass of Tensor"
+                raise ModelFileError(f"{reason}, which may compute its values later: return a plain tensor")
+
+    def operators(self) -> list[str]:
+        """Run once more on the last inputs; PyTorch's own transposed convolutions that are seen, by name."""
+        recorder = OwnOperators()
+        with torch.no_grad(), recorder, blamed(self._file.path, "forward"):
+            self._module(*self._values)
+        return sorted(recorder.names)
 
     def trace(self, inputs: Tree = None, shapes: list[list[int] | None] | None = None) -> dict[str, Any]:
         """Which convolutions one forward pass runs on the inputs, those of `example` where none are given.
@@ -187,6 +228,14 @@ def _map(value: Any, change: Any) -> Any:
     if isinstance(value, dict):
         return {key: _map(item, change) for key, item in value.items()}
     return value
+
+
+def _into(old: Any, new: Any) -> Any:
+    """`new`'s values in the tensor `old`, where that has the same form; else `new`."""
+    if type(old) is not Tensor or type(new) is not Tensor:
+        return new
+    forms = [(value.shape, value.dtype, value.stride(), value.storage_offset()) for value in (old, new)]
+    return old.copy_(new) if forms[0] == forms[1] else new
 
 
 def _cut(value: Any, shape: list[int] | None) -> Any:

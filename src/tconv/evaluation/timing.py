@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from tconv.evaluation.verdict import Check, Series
@@ -17,16 +19,26 @@ _CROSS_CHECK_MS = 0.05
 Call = Callable[[], object]
 
 
-class Clock(Protocol):
-    """Times calls on a device. Every series leaves the first calls out and starts each call with a cold L2 cache."""
+def nothing() -> None:
+    """Done between calls that take the same values each time."""
 
-    def device_ms(self, call: Call, count: int) -> list[float]:
+
+class Clock(Protocol):
+    """Times calls on a device. Every series leaves the first calls out and starts each call with a cold L2 cache.
+
+    `between` is run before each call that counts, and is not timed.
+    """
+
+    def warm_up(self, call: Call) -> None:
+        """Run the call until the device is at its working clock."""
+
+    def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         """Milliseconds between two events around each call, with enough queued work that the host is hidden."""
 
-    def synchronised_ms(self, call: Call, count: int) -> list[float]:
+    def synchronised_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         """Milliseconds of wall time of each call with the whole device waited for before and after."""
 
-    def host_us(self, call: Call, count: int) -> float:
+    def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
         """Microseconds that a call takes on the host."""
 
 
@@ -40,8 +52,20 @@ class Measured:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Measured:
-        """The inverse of dataclasses.asdict, also after a passage through JSON."""
-        return cls(tuple(fields["device_ms"]), fields["synchronised_ms"], fields["host_us"])
+        """The inverse of dataclasses.asdict, also after a passage through JSON.
+
+        Raises:
+            ValueError: these are no times. They come from a process in which somebody's program runs.
+        """
+        try:
+            found = cls(tuple(fields["device_ms"]), fields["synchronised_ms"], fields["host_us"])
+            times = [*found.device_ms, found.synchronised_ms, found.host_us]
+            positive = all(0 < time < math.inf for time in times)
+        except (KeyError, TypeError):
+            positive = False
+        if not positive or not found.device_ms:
+            raise ValueError("got no times; allowed are positive numbers")
+        return found
 
     @property
     def series(self) -> Series:
@@ -49,19 +73,29 @@ class Measured:
         return Series(quantile(self.device_ms, 0.5), quantile(self.device_ms, 0.2), quantile(self.device_ms, 0.8))
 
 
-def interleave(clock: Clock, calls: Mapping[str, Call], *, rounds: int = 10, each: int = 10) -> dict[str, Measured]:
+def interleave(
+    clock: Clock,
+    calls: Mapping[str, Call],
+    *,
+    rounds: int = 10,
+    each: int = 10,
+    between: Mapping[str, Call] = MappingProxyType({}),
+) -> dict[str, Measured]:
     """Time several calls by turns, so that clocks and temperature change for all of them alike.
 
-    Every round times each call `each` times; every other round goes through them backwards.
+    Every round times each call `each` times; every other round goes through them backwards. `between` has what is to
+    be run before each call, by the name of the call.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(rounds):
         for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
-            times[name] += clock.device_ms(calls[name], each)
-    return {
-        name: Measured(tuple(times[name]), quantile(clock.synchronised_ms(call, each), 0.5), clock.host_us(call, each))
-        for name, call in calls.items()
-    }
+            times[name] += clock.device_ms(calls[name], each, between.get(name, nothing))
+    measured = {}
+    for name, call in calls.items():
+        before = between.get(name, nothing)
+        synchronised = quantile(clock.synchronised_ms(call, each, before), 0.5)
+        measured[name] = Measured(tuple(times[name]), synchronised, clock.host_us(call, each, before))
+    return measured
 
 
 def settle(beside: Measured, alone: Measured) -> tuple[Series, str]:

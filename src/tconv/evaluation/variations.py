@@ -7,8 +7,8 @@ from typing import Any
 
 #: Given the current values of all parameters, the value of one.
 _Rule = Callable[[Mapping[str, Any]], Any]
-_BATCH = 2
-_LONGEST_AXIS = 9
+#: The longest batch and axes of an input, all of them different.
+_LONGEST = (2, 9, 8, 7)
 
 
 def variations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -28,14 +28,21 @@ def variations(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def varied_shape(shape: tuple[int, ...], values: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[int, ...]:
-    """A small input (N, C, *spatial) for a model with these changes to its arguments."""
+    """A small input (N, C, *spatial) for a model with these changes to its arguments.
+
+    Without changes it is the size that is varied: the batch and every axis differ from the given ones.
+    """
     if len(shape) < 3:
         return shape
     channels = shape[1]
     if channels == values.get("in_channels"):
         channels = changes.get("in_channels", channels)
-    spatial = (min(length, _LONGEST_AXIS - axis) for axis, length in enumerate(shape[2:]))
-    return (min(shape[0], _BATCH), channels, *spatial)
+    lengths = (shape[0], *shape[2:])
+    small = [min(length, longest) for length, longest in zip(lengths, _LONGEST, strict=False)]
+    if not changes:
+        small = [one + (one == length) for one, length in zip(small, lengths, strict=True)]
+    batch, *spatial = small
+    return (batch, channels, *spatial)
 
 
 def _each_axis(name: str, *wanted: int) -> _Rule:

@@ -25,16 +25,30 @@ class Check:
     allowed: float | str | None = None
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        # Some of the words are a candidate's own: they begin no line of their own and steer no terminal.
+        object.__setattr__(self, "reason", one_line(self.reason))
+
     def to_dict(self) -> dict[str, Any]:
         """All fields, JSON-able."""
         return dataclasses.asdict(self)
 
 
+def one_line(text: str) -> str:
+    """The text with a question mark for every character that prints nothing of its own, as ends of lines."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """The checks of one candidate on one problem or model."""
+    """The checks of one candidate on one problem or model.
+
+    Args:
+        operators: PyTorch's own transposed convolutions that the candidate was seen to call, by name. No fault.
+    """
 
     checks: tuple[Check, ...]
+    operators: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -59,9 +73,9 @@ class Verdict:
         raise KeyError(f"no check {name!r}; there are {', '.join(repr(check.name) for check in self.checks)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able: `equal`, `reasons` and every check."""
+        """JSON-able: `equal`, `reasons`, every check and `operators`."""
         checks = [check.to_dict() for check in self.checks]
-        return {"equal": self.equal, "reasons": list(self.reasons), "checks": checks}
+        return {"equal": self.equal, "reasons": list(self.reasons), "checks": checks, "operators": list(self.operators)}
 
 
 @dataclass(frozen=True)

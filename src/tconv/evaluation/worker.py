@@ -1,7 +1,8 @@
 """Processes in which somebody's program runs, each with a time limit and, where wanted, a memory limit.
 
 A `Workshop` starts one process that imports torch and nothing else; every `Worker` is forked from it in
-milliseconds, is the leader of a process group of its own, and is ended with all that it started.
+milliseconds, is the leader of a process group of its own, stands still while it is not asked anything, and is ended
+with all that it started.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tconv.errors import Trouble
+from tconv.evaluation.conversation import Conversation, Garbled
+from tconv.evaluation.exchange import open_plain
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.worker_process import end_group
 
@@ -41,7 +45,7 @@ class Worker:
     def __init__(self, workshop: Workshop, pid: int, conversation: socket.socket, log: Path) -> None:
         self._workshop = workshop
         self._pid = pid
-        self._conversation = conversation
+        self._conversation = Conversation(conversation)
         self._log = log
         self._ended = False
 
@@ -59,30 +63,38 @@ class Worker:
         if self._ended:
             raise WorkerFailed("had ended before")
         try:
-            self._conversation.settimeout(timeout_s)
-            self._conversation.sendall(json.dumps(request).encode() + b"\n")
-            answer = _read_line(self._conversation)
+            self._signal(signal.SIGCONT)
+            result = self._conversation.ask(request, timeout_s)
         except TimeoutError:
             self.close()
             raise WorkerFailed(f"took longer than {timeout_s:g} s") from None
-        except OSError:
-            answer = b""
-        if not answer.endswith(b"\n"):
-            raise WorkerFailed(_how_it_ended(self.close()))
-        result = json.loads(answer)
-        if "error" not in result:
+        except EOFError:
+            raise WorkerFailed(_how_it_ended(self.close())) from None
+        except Garbled as garbled:
+            self.close()
+            raise WorkerFailed(str(garbled)) from None
+        # Nothing of it runs while it is not asked: neither beside another process that is being timed, nor while
+        # another one's answers lie in their files.
+        self._signal(signal.SIGSTOP)
+        if "value" in result:
             return result["value"]
         if result["error"] == ModelFileError.__name__:
-            raise ModelFileError(result["message"])
-        raise RemoteError(result["traceback"])
+            raise ModelFileError(result.get("message", ""))
+        raise RemoteError(result.get("traceback", ""))
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and those of its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, number)
 
     def output(self) -> str:
         """The last few thousand bytes of what the process wrote to stdout and stderr."""
-        if not self._log.exists():
+        try:
+            with open_plain(self._log) as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_BYTES))
+                return log.read(_LOG_BYTES).decode(errors="replace")
+        except OSError:
             return ""
-        with self._log.open("rb") as log:
-            log.seek(max(0, self._log.stat().st_size - _LOG_BYTES))
-            return log.read().decode(errors="replace")
 
     def close(self) -> int:
         """End the process and its group; return its exit code, negative for a signal, 0 when called again."""
@@ -132,9 +144,7 @@ class Workshop:
         log = self.directory / f"{self.unused_name()}.log"
         ours, theirs = socket.socketpair()
         with theirs:
-            request = json.dumps({"log": str(log), "memory_bytes": memory_bytes}).encode()
-            socket.send_fds(self._control, [request], [theirs.fileno()])
-            pid = self._answer()
+            pid = self._request({"log": str(log), "memory_bytes": memory_bytes}, [theirs.fileno()])
         worker = Worker(self, pid, ours, log)
         try:
             worker._ask({"target": target, "arguments": arguments}, timeout_s)
@@ -144,10 +154,13 @@ class Workshop:
         return worker
 
     def reap(self, pid: int) -> int:
-        """End a forked process with its group, and return its exit code."""
+        """End a forked process with all that it started, and return its exit code."""
         end_group(pid)
-        self._control.sendall(json.dumps({"wait": pid}).encode())
-        return self._answer()
+        try:
+            return self._request({"wait": pid})
+        except Trouble:
+            # Whoever knew the exit code is gone; the next `start` says so.
+            return -signal.SIGKILL
 
     def unused_name(self) -> str:
         """A name for files in `directory`, another one each time."""
@@ -165,8 +178,14 @@ class Workshop:
         lines = (self.directory / "workshop.log").read_text(errors="replace").strip().splitlines()
         raise Trouble(f"the process that loads torch did not start: {lines[-1] if lines else 'it said nothing'}")
 
-    def _answer(self) -> int:
-        return int(_read_line(self._control))
+    def _request(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
+        try:
+            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            return int(_read_line(self._control))
+        except (OSError, ValueError):
+            raise Trouble(
+                "the process that starts all others is gone: a judged program or this machine's memory limit ended it"
+            ) from None
 
     def close(self) -> None:
         """End all workers and remove their files."""
@@ -201,4 +220,4 @@ def _how_it_ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code} in the middle"
     name = signal.Signals(-code).name
-    return f"was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return f"was ended by {name}" + (" (out of memory, or it hung up?)" if name == "SIGKILL" else "")

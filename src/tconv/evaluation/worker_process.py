@@ -7,6 +7,7 @@ target, and calls its methods as the other end asks; it ends when that end hangs
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -17,6 +18,10 @@ import sys
 import traceback
 from typing import Any
 
+#: From linux/prctl.h.
+_PR_SET_CHILD_SUBREAPER = 36
+#: The largest file that a program may write: one that prints without end must not fill the disk.
+_FILE_BYTES = 2**36
 #: The longest request to fork, in bytes; it carries a few paths.
 _REQUEST_BYTES = 1 << 16
 
@@ -25,6 +30,7 @@ def main(control_fd: int) -> None:
     """Serve requests to fork until the other end hangs up, then end every process that is left."""
     control = socket.socket(fileno=control_fd)
     importlib.import_module("tconv.evaluation.subject").preload()
+    _adopt_orphans()
     control.sendall(b"ready\n")
     children: set[int] = set()
     while True:
@@ -36,6 +42,7 @@ def main(control_fd: int) -> None:
             children.discard(request["wait"])
             _, status = os.waitpid(request["wait"], 0)
             answer = os.waitstatus_to_exitcode(status)
+            _end_orphans(children)
         else:
             answer = os.fork()
             if answer == 0:
@@ -46,6 +53,8 @@ def main(control_fd: int) -> None:
         control.sendall(f"{answer}\n".encode())
     for child in children:
         end_group(child)
+        os.waitpid(child, 0)
+    _end_orphans(set())
     # Nothing is left to do; torch's own shutdown takes a second.
     os._exit(0)
 
@@ -58,6 +67,28 @@ def end_group(leader: int) -> None:
         return
 
 
+def _adopt_orphans() -> None:
+    """Become the parent of whatever a forked process leaves behind, also where that has left its group."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _end_orphans(ours: set[int]) -> None:
+    """End all children of this process but `ours`, and theirs, which become ours by that."""
+    while orphans := _children() - ours:
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _children() -> set[int]:
+    """The pids of this process's children; none where the system does not tell."""
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as listed:
+        return set(map(int, listed.read().split()))
+    return set()
+
+
 def _become_worker(conversation: socket.socket, request: dict[str, Any]) -> None:
     """Serve one target in this, freshly forked, process. Does not return."""
     status = 1
@@ -65,6 +96,8 @@ def _become_worker(conversation: socket.socket, request: dict[str, Any]) -> None
         os.setsid()
         conversation.set_inheritable(False)
         _redirect(request["log"])
+        with contextlib.suppress(ValueError):  # where the limit is lower already
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
         if request["memory_bytes"] is not None:
             _limit_memory(request["memory_bytes"])
         _converse(conversation)
@@ -103,9 +136,9 @@ def _converse(conversation: socket.socket) -> None:
                     answer: dict[str, Any] = {"value": None}
                 else:
                     answer = {"value": getattr(target, request["method"])(**request["arguments"])}
-                encoded = json.dumps(answer)
+                encoded = json.dumps({**answer, "number": request["number"]})
             except BaseException as error:
-                encoded = json.dumps(_describe(error))
+                encoded = json.dumps({**_describe(error), "number": request["number"]})
             sys.stdout.flush()
             sys.stderr.flush()
             stream.write(encoded.encode() + b"\n")

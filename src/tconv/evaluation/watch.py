@@ -1,0 +1,66 @@
+"""Which parts of PyTorch, of Python and of this package somebody's program has put something else in place of.
+
+A candidate that patches them changes the program of whoever uses it, and means to change what judges and times it.
+The comparison is made elsewhere, so nothing depends on noticing; a program that wants to hide it can.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import sys
+import time
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+#: Where PyTorch and Python keep what programs call; and classes whose methods are looked up at each call.
+_MODULES = (builtins, json, time, torch, torch.cuda, torch.testing, nn, nn.functional)
+_CLASSES = (torch.Tensor, torch.cuda.Event, torch.cuda.Stream, nn.Module, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_PACKAGE = "tconv."
+
+
+class Watch:
+    """Remembers what is where; `rebound` tells what is no longer."""
+
+    def __init__(self) -> None:
+        self._known = [
+            (f"{prefix}.{name}", names, name, value)
+            for prefix, names, constants_too in _watched()
+            for name, value in names.items()
+            if constants_too or callable(value)
+        ]
+
+    def rebound(self) -> list[str]:
+        """Dotted names that are gone or now mean something else, but for what PyTorch itself wraps later on."""
+        others = [known for known in self._known if known[1].get(known[2]) is not known[3]]
+        return [dotted for dotted, names, name, _ in others if not _is_pytorchs(names.get(name))]
+
+
+def _watched() -> Iterator[tuple[str, Mapping[str, Any], bool]]:
+    """Dotted prefix, names with values, and whether constants count: those of this package do."""
+    for theirs in _MODULES:
+        yield theirs.__name__, vars(theirs), False
+    for owner in _CLASSES:
+        # With what it inherits: a method of its own would come before that.
+        yield f"{owner.__module__}.{owner.__name__}", _with_inherited(owner), False
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_PACKAGE):
+            yield name, vars(module), True
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == name:
+                    yield f"{name}.{value.__name__}", vars(value), False
+
+
+def _with_inherited(owner: type) -> Mapping[str, Any]:
+    """What a class and its bases have, as it is at each look."""
+    return ChainMap(*(cast("dict[str, Any]", vars(base)) for base in owner.__mro__))
+
+
+def _is_pytorchs(value: Any) -> bool:
+    """torch.compile wraps a few functions of PyTorch when it is first used."""
+    code = getattr(value, "__code__", None)
+    return code is not None and code.co_filename.startswith(torch.__path__[0])

@@ -1,0 +1,47 @@
+"""The timing worker on the CPU, under a clock by which every operator of PyTorch takes a millisecond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tconv.evaluation.stopwatch import Stopwatch
+from tconv.evaluation.timing import Call, nothing
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+class OperatorClock:
+    def warm_up(self, call: Call) -> None:
+        call()
+
+    def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
+        times = []
+        for _ in range(count):
+            between()
+            with Operators() as operators:
+                call()
+            times.append(operators.count + 0.5)
+        return times
+
+    def synchronised_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
+        return self.device_ms(call, count, between)
+
+    def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
+        return max(self.device_ms(call, count, between))
+
+
+class FakeStopwatch(Stopwatch):
+    device = "cpu"
+
+    def clock(self) -> OperatorClock:
+        return OperatorClock()

@@ -1,0 +1,174 @@
+"""Candidates that are right when they are compared and cheat when they are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tconv.evaluation.judge import judge
+from tconv.evaluation.report import Report
+from tconv.evaluation.timed_call import TimedCall
+from tconv.evaluation.timing import Measured
+from tconv.evaluation.worker import Workshop
+
+Writer = Callable[[str, str], Path]
+
+#: More calls than a comparison makes, and far fewer than timing does.
+MANY = 30
+
+MODEL = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(4, 6, 3, stride=2)
+        {more}
+
+    def forward(self, x):
+        return {result}
+
+def get_inputs():
+    return [torch.rand(2, 4, 7, 6)]
+"""
+
+CANDIDATE = """
+import os, sys, threading
+import torch
+import torch.nn.functional as F
+from model import Model
+
+class ModelNew(Model):
+    count = 0
+    last = None
+
+    def forward(self, x):
+        self.count += 1
+        many = self.count > {many}
+        {forward}
+"""
+
+
+@pytest.fixture
+def timed(workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Judges and times a candidate with that `forward`, on the CPU."""
+    monkeypatch.setattr("tconv.evaluation.judge._check_runs_here", lambda *_: False)
+    monkeypatch.setattr("tconv.evaluation.bench._TARGET", "fake_stopwatch:FakeStopwatch")
+
+    def run(forward: str, model: str = "self.up(x)", more: str = "pass") -> Report:
+        text = CANDIDATE.format(many=MANY, forward=forward.replace("; ", "\n        "))
+        return judge(
+            write("model.py", MODEL.format(result=model, more=more)),
+            write("candidate.py", text),
+            device="cpu",
+            bench=True,
+            workshop=workshop,
+        )
+
+    return run
+
+
+def test_an_honest_candidate_has_its_times(timed) -> None:  # type: ignore[no-untyped-def]
+    report = timed("y = super().forward(x); y = y + 0; return y + 0")
+    assert report.equal and report.timing is not None, report.reasons
+    assert report.verdict.check("right while it is timed").passed
+    reference, candidate = report.timing.reference.median, report.timing.candidate.median
+    assert (candidate - reference, report.timing.host_us["reference"]) == (2, reference)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        # Each of these is as fast as can be, and right in all calls of a comparison.
+        "self.last = super().forward(x) if self.last is None or not many else self.last; return self.last",
+        "return torch.zeros(2, 6, 15, 13) if many else super().forward(x)",
+        "return torch.empty(2, 6, 15, 13).fill_(7) if many else super().forward(x)",
+        "w = self.up; return F.conv_transpose2d(x.bfloat16().float() if many else x, w.weight, w.bias, 2)",
+    ],
+)
+def test_a_candidate_that_stops_working_when_it_is_timed(timed, forward: str) -> None:  # type: ignore[no-untyped-def]
+    # The calls that count are drawn at random, and the first ones are honest.
+    report = next(report for report in (timed(forward) for _ in range(4)) if not report.equal)
+    assert report.timing is None
+    (reason,) = report.reasons
+    assert reason.startswith("right while it is timed: one of the calls that were timed, drawn at random, is wrong")
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        ("os._exit(0) if many else 0; return super().forward(x)", "ended with exit code 0 in the middle"),
+        ("sys.exit(0) if many else 0; return super().forward(x)", "SystemExit: 0"),
+        (
+            "import time; time.perf_counter = (lambda: 0) if many else time.perf_counter; return super().forward(x)",
+            "candidate.py puts something else in place of time.perf_counter",
+        ),
+        (
+            "import json; dumps = json.dumps; r = super().forward(x)"
+            "; json.dumps = (lambda answer: dumps({**answer, 'value': {}})) if many else dumps; return r",
+            "timing candidate.py beside model.py failed: 'times'",
+        ),
+    ],
+)
+def test_a_candidate_that_meddles_when_it_is_timed(timed, forward: str, reason: str) -> None:  # type: ignore[no-untyped-def]
+    report = timed(forward)
+    assert not report.equal and report.timing is None
+    assert report.reasons[0].startswith("runs while it is timed: ") and reason in report.reasons[0], report.reasons
+
+
+def test_a_reference_that_the_candidate_slows_down_is_not_the_one_that_counts(timed) -> None:  # type: ignore[no-untyped-def]
+    honest = timed("return super().forward(x)").timing
+    # A hook on all modules: nothing of PyTorch is patched, and its layer takes three operators more.
+    slow = (
+        "if many and self.last is None: self.last = torch.nn.modules.module.register_module_forward_hook("
+        "lambda module, given, y: y + 0 + 0 + 0 if type(module) is Model else None)"
+    )
+    slowed = timed(f"{slow}; return super().forward(x)").timing
+    assert honest is not None and slowed is not None
+    assert slowed.reference == honest.reference
+    assert "by turns" in honest.reference_source and "a process of its own" in slowed.reference_source
+
+
+def test_a_model_that_does_not_give_the_same_again_holds_nothing_against_a_candidate(timed) -> None:  # type: ignore[no-untyped-def]
+    report = timed("return super().forward(x)", "F.dropout(self.up(x))", "global F; import torch.nn.functional as F")
+    assert report.equal and report.timing is not None, report.reasons
+    reason = report.verdict.check("right while it is timed").reason
+    assert reason.startswith("not required: Model's own timed calls do not give the same again")
+
+
+def test_every_timed_call_has_other_values_and_any_of_them_may_be_kept() -> None:
+    def keeps(calls: int) -> set[float]:
+        call = TimedCall(torch.nn.Identity(), [torch.arange(10.0), 3])  # type: ignore[list-item]
+        call._model = lambda x, three: x * three  # type: ignore[assignment]
+        seen = set()
+        for _ in range(calls):
+            call.renew()
+            seen.add(float(call()[0]))
+        call.renew()
+        assert len(seen) == calls and len(call.kept) == min(calls, 3)
+        assert all(torch.equal(y, 3 * x) for (x, _), y in call.kept)
+        return {float(x[0]) for (x, _), _ in call.kept}
+
+    assert set.union(*(keeps(7) for _ in range(100))) == {float(n) for n in (9, 8, 7, 6, 5, 4, 3)}
+    assert keeps(2) == {9.0, 8.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"device_ms": (0.0,)},
+        {"device_ms": (float("nan"),)},
+        {"device_ms": ()},
+        {"host_us": -1.0},
+        {"device_ms": ("1",)},
+    ],
+)
+def test_times_that_cannot_be(change: dict[str, object]) -> None:
+    good = Measured((1.0,), 1.0, 1.0)
+    with pytest.raises(ValueError, match="got no times; allowed are positive numbers"):
+        Measured.from_dict(vars(replace(good, **change)))  # type: ignore[arg-type]
