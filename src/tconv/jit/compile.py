@@ -68,7 +68,12 @@ def compile_source(source: str, arch: str, *, name: str = "tconv_kernel", header
 
 
 def program_options(arch: str, name: str, headers: Path | None) -> Any:
-    """The options of every compilation, as `cuda.core.ProgramOptions`."""
+    """The options of every compilation, as `cuda.core.ProgramOptions`.
+
+    Raises:
+        MissingToolchain: there is no NVRTC.
+    """
+    nvrtc_version()  # loads NVRTC where an interrupt does no harm, before a key or a compilation would
     return cuda_core().ProgramOptions(
         name=f"{name}.cu",
         arch=arch,
