@@ -69,11 +69,11 @@ def _transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 def _at_an_offset(tensor: torch.Tensor) -> torch.Tensor:
     """Aligned to one element, and to no more."""
-    return torch.cat([tensor.new_full((1,), 1e9), tensor.flatten()])[1:].view(tensor.shape)
+    return torch.cat([tensor.new_full((1,), 1e4), tensor.flatten()])[1:].view(tensor.shape)
 
 
 def _cut_out(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.pad(tensor, (1, 2), value=1e9)[..., 1:-2]
+    return torch.nn.functional.pad(tensor, (1, 2), value=1e4)[..., 1:-2]
 
 
 def _expanded(tensor: torch.Tensor) -> torch.Tensor:
