@@ -21,7 +21,7 @@ class Settings:
     """What the environment asks for.
 
     Args:
-        cache_directory: None where there is neither a home nor TCONV_CACHE_DIR; then nothing is kept on disk.
+        cache_directory: None where neither a home nor TCONV_CACHE_DIR leads to a path; then nothing is kept on disk.
         disabled: every call goes to PyTorch's own operator.
     """
 
@@ -41,12 +41,12 @@ def settings() -> Settings:
 
 def _cache_directory(environment: Mapping[str, str]) -> Path | None:
     chosen = environment.get("TCONV_CACHE_DIR")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
     root = environment.get("LOCALAPPDATA" if os.name == "nt" else "XDG_CACHE_HOME", "")
-    if os.path.isabs(root):  # the XDG specification wants relative paths ignored
-        return Path(root) / "tconv"
     try:
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        if os.path.isabs(root):  # the XDG specification wants relative paths ignored
+            return Path(root) / "tconv"
         return Path.home() / ".cache" / "tconv"
-    except RuntimeError:  # a user without a home, as in some containers
+    except (OSError, RuntimeError):  # a user without a home, as in some containers; a working directory that is gone
         return None

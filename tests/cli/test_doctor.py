@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,20 @@ def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> No
     assert "set TCONV_CACHE_DIR" in run("cache", "info").stdout
     finding = next(finding for finding in doctor.examine() if finding.name == "cache")
     assert finding.remedy is not None and not finding.required
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs POSIX permissions")
+def test_a_cache_that_may_not_be_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setattr(cache, "default_cache", lambda: cache.KernelCache(Path(name) / "cache"))
+        Path(name).chmod(0o000)
+        superuser = os.geteuid() == 0
+        if superuser:  # permissions do not bind the superuser: be somebody else for a while
+            os.seteuid(65534)
+        try:
+            finding = doctor._cache()
+        finally:
+            if superuser:
+                os.seteuid(0)
+            Path(name).chmod(0o755)
+    assert (finding.name, finding.required) == ("cache", False)

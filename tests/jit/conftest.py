@@ -1,4 +1,4 @@
-"""A cache directory of one test's own, and a kernel that needs nothing of ours."""
+"""A cache directory of one test's own, a kernel that needs nothing of ours, and a small one of ours."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from tconv.jit.cache import default_cache
+from tconv.planner import Gpu, Kernel, plan_direct
+from tconv.problem import Layer, Problem
 from tconv.settings import settings
 
 
 @pytest.fixture
 def scale_source() -> str:
     return 'extern "C" __global__ void scale(float* y, const float* x) { y[threadIdx.x] = 3.0f * x[threadIdx.x]; }\n'
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return plan_direct(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel
 
 
 @pytest.fixture

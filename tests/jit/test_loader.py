@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,8 @@ import torch
 
 from tconv.errors import NotWarmedUp
 from tconv.jit import loader
-from tconv.planner import Gpu, Plan, plan_direct
+from tconv.kernels import source
+from tconv.planner import Gpu, Kernel, Plan, plan_direct
 from tconv.problem import Layer, Problem
 
 
@@ -43,6 +45,53 @@ def test_a_damaged_entry_is_compiled_anew(cache_directory: Path, plan: Plan) -> 
     entry.write_bytes(entry.read_bytes()[:1000])
     assert loader.build(plan.kernel, "sm_80") == cubin
     assert entry.read_bytes().startswith(cubin)
+
+
+def test_swapped_entries_are_compiled_anew(cache_directory: Path, plan: Plan, kernel: Kernel) -> None:
+    cubins = [loader.build(plan.kernel, "sm_80"), loader.build(kernel, "sm_80")]
+    one, other = (path for path in (cache_directory / "kernels" / "entries").rglob("*") if path.is_file())
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+    assert [loader.build(plan.kernel, "sm_80"), loader.build(kernel, "sm_80")] == cubins
+    assert other.read_bytes() != content
+
+
+@pytest.fixture
+def header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A header that every kernel includes, in a copy of the headers that is compiled instead of the shipped ones."""
+    copy = tmp_path / "headers"
+    shutil.copytree(source.header_directory(), copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for module in (source, loader):
+        monkeypatch.setattr(module, "header_directory", lambda: copy)
+    return copy / "primitives.cuh"
+
+
+_CHANGE = "__device__ int changed_header = 5;\n"
+
+
+def test_a_changed_header_is_compiled(cache_directory: Path, kernel: Kernel, header: Path) -> None:
+    before, text = loader.build(kernel, "sm_80"), header.read_text()
+    header.write_text(text + _CHANGE)
+    assert b"changed_header" in loader.build(kernel, "sm_80")
+    header.write_text(text)
+    assert loader.build(kernel, "sm_80") == before
+
+
+def test_a_header_that_changes_during_the_compilation(
+    cache_directory: Path, kernel: Kernel, header: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_source, text = loader.compile_source, header.read_text()
+
+    def change_and_compile(*arguments: Any, **options: Any) -> Any:
+        header.write_text(text + _CHANGE)
+        return compile_source(*arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loader, "compile_source", change_and_compile)
+        assert b"changed_header" in loader.build(kernel, "sm_80")
+    header.write_text(text)
+    assert b"changed_header" not in loader.build(kernel, "sm_80")
 
 
 def test_another_header_is_another_kernel(cache_directory: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,15 @@ def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert Settings.of({}).cache_directory is None
 
 
+def test_a_directory_that_cannot_be_named_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.of({"TCONV_CACHE_DIR": "~nobody-of-that-name/cache"}).cache_directory is None
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert Settings.of({"TCONV_CACHE_DIR": "here"}).cache_directory is None
+    assert Settings.of({"TCONV_CACHE_DIR": "/kept/here"}).cache_directory == Path("/kept/here")
+
+
 @pytest.mark.parametrize(("value", "disabled"), [("1", True), ("yes", True), ("0", False), ("", False), ("Off", False)])
 def test_disabled(value: str, disabled: bool) -> None:
     assert Settings.of({"TCONV_DISABLE": value}).disabled is disabled

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +11,7 @@ from torch.nn import functional
 
 import tconv
 from tconv import dispatch, ops
-from tconv.jit import loader
-from tconv.planner import Gpu, Plan
+from tconv.planner import Plan
 
 OPERATOR = torch.ops.tconv.conv_transpose.default
 #: stride, padding, output_padding, groups, dilation
@@ -67,45 +63,6 @@ def test_gradients_of_the_operator(dims: int) -> None:
     tensors = _tensors(dims, arguments[3])
     assert torch.autograd.gradcheck(call, tensors, fast_mode=True)
     assert torch.autograd.gradgradcheck(call, tensors, fast_mode=True)
-
-
-@pytest.fixture
-def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Takes CPU tensors for a GPU's, whose kernels are torch's operator on the raw memory; lists what was launched."""
-    launched: list[Plan] = []
-    decide = dispatch.decide
-
-    def launcher(plan: Plan, device: int) -> Callable[[int, int, int, int], None]:
-        layer, problem = plan.problem.layer, plan.problem
-        used = slice(3 - layer.spatial_dims, 3)
-
-        def launch(x: int, weight: int, bias: int, y: int) -> None:
-            launched.append(plan)
-            dtype = getattr(torch, layer.dtype)
-            result = ops._NATIVE[layer.spatial_dims](
-                _at(x, problem.input_shape, dtype),
-                _at(weight, layer.weight_shape, dtype),
-                _at(bias, (layer.out_channels,), dtype) if layer.bias else None,
-                layer.stride[used],
-                layer.padding[used],
-                problem.output_padding[used],
-                layer.groups,
-                layer.dilation[used],
-            )
-            _at(y, problem.output_shape, dtype).copy_(result)
-
-        return launch
-
-    monkeypatch.setattr(ops, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
-    monkeypatch.setattr(ops, "_routes", {})
-    monkeypatch.setattr(loader, "launcher", launcher)
-    return launched
-
-
-def _at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """The contiguous tensor at `address`."""
-    memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:

@@ -36,7 +36,7 @@ def clear() -> None:
 def describe(held: CacheInfo) -> str:
     """One line: how many kernels and emulator programs, their size, and where."""
     if held.directory is None:
-        return "no kernels are kept: there is no home directory; set TCONV_CACHE_DIR"
+        return "no kernels are kept: there is no home directory; set TCONV_CACHE_DIR to an absolute path"
     parts = [_amount(held.entries, "kernel", held.bytes)]
     programs = _sizes(held.directory / _EMULATOR)
     if programs:

@@ -179,8 +179,8 @@ def _cache() -> Finding:
 
     held = info()
     if held.directory is None:
-        return Finding("cache", "none: there is no home directory", "set TCONV_CACHE_DIR to one that can be written")
-    existing = next(folder for folder in (held.directory, *held.directory.parents) if folder.exists())
+        return Finding("cache", "none: there is no home directory", "set TCONV_CACHE_DIR to an absolute path")
+    existing = next(folder for folder in (held.directory, *held.directory.parents) if os.path.exists(folder))
     if not os.access(existing, os.W_OK):
         return Finding("cache", f"{held.directory} cannot be written", "set TCONV_CACHE_DIR to one that can")
     return Finding("cache", describe(held))

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -50,13 +52,8 @@ class KernelCache:
 
     @cached_property
     def _store(self) -> Any:
-        if self.directory is None:
-            return None
-        try:
-            return program_cache().FileStreamProgramCache(self._kernels, max_size_bytes=self._most_bytes)
-        except OSError as error:
-            self._complain(error)
-            return None
+        """Raises OSError, and is asked for anew the next time, while its directory can be neither made nor read."""
+        return program_cache().FileStreamProgramCache(self._kernels, max_size_bytes=self._most_bytes)
 
     @property
     def _kernels(self) -> Path:
@@ -64,8 +61,10 @@ class KernelCache:
 
     def get(self, key: bytes) -> bytes | None:
         """The cubin under `key`, or None."""
+        if self.directory is None:
+            return None
         try:
-            entry = self._store.get(key) if self._store is not None else None
+            entry = self._store.get(key)
         except OSError as error:
             self._complain(error)
             return None
@@ -79,7 +78,7 @@ class KernelCache:
 
     def put(self, key: bytes, cubin: bytes) -> None:
         """Keeps `cubin` under `key`, if the disk allows it."""
-        if self._store is None:
+        if self.directory is None:
             return
         try:
             self._store[key] = cubin + _checksum(key, cubin)
@@ -99,11 +98,10 @@ class KernelCache:
         return before
 
     def _sizes(self) -> Iterator[int]:
-        for path in (self._kernels / "entries").glob("*/*"):
-            try:
-                yield path.stat().st_size
-            except OSError:  # another process removed it
-                continue
+        for folder, _, names in os.walk(self._kernels / "entries"):  # which passes over what it cannot read
+            for name in names:
+                with suppress(OSError):  # another process removed it
+                    yield os.path.getsize(os.path.join(folder, name))
 
     def _complain(self, error: OSError) -> None:
         if self._complained:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,13 +64,20 @@ def compile_source(source: str, arch: str, *, name: str = "tconv_kernel", header
         raise MissingToolchain(f"NVRTC cannot be loaded ({error}); {install_line()}") from error
     except Exception as error:
         raise _compile_error(source, arch, name, str(error)) from error
+    finally:
+        _let_signals_interrupt()
     seconds = time.perf_counter() - started
     registers, spilled, stack = _report(log.getvalue())
     return Compiled(cubin, registers, spilled, stack, log.getvalue(), seconds)
 
 
 def program_options(arch: str, name: str, headers: Path | None) -> Any:
-    """The options of every compilation, as `cuda.core.ProgramOptions`."""
+    """The options of every compilation, as `cuda.core.ProgramOptions`.
+
+    Raises:
+        MissingToolchain: there is no NVRTC.
+    """
+    nvrtc_version()  # loads NVRTC where an interrupt does no harm, before a key or a compilation would
     return cuda_core().ProgramOptions(
         name=f"{name}.cu",
         arch=arch,
@@ -77,6 +86,13 @@ def program_options(arch: str, name: str, headers: Path | None) -> Any:
         include_path=str(headers) if headers else None,
         no_source_include=True,  # else a file of the working directory could stand in for a header
     )
+
+
+def _let_signals_interrupt() -> None:
+    """NVRTC puts handlers of signals back with SA_RESTART set: Ctrl-C would no longer end a wait for a lock."""
+    if sys.platform != "win32":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.siginterrupt(number, True)
 
 
 def _report(log: str) -> tuple[int, int, int] | tuple[None, None, None]:

@@ -104,14 +104,15 @@ def build(kernel: Kernel, arch: str) -> bytes:
         MissingToolchain, CompileError: as `compile_source`.
     """
     source, headers = unit(kernel, _NAME), header_directory()
-    kept = default_cache()
-    key = cache_key(source, arch, name=_NAME, headers=headers, header_digest=header_digest())
+    kept, digest = default_cache(), header_digest()
+    key = cache_key(source, arch, name=_NAME, headers=headers, header_digest=digest)
     cubin = kept.get(key)
     if cubin is None:
         compiled = compile_source(source, arch, name=_NAME, headers=headers)
         _log.info("compiled %s for %s in %.2f s", kernel.layer.describe(), arch, compiled.seconds)
         cubin = compiled.cubin
-        kept.put(key, cubin)
+        if header_digest() == digest:  # else it may be of headers that were changed while NVRTC read them
+            kept.put(key, cubin)
     return cubin
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
@@ -61,7 +64,7 @@ def nvrtc_version() -> tuple[int, int]:
     """
     nvrtc = _import("cuda.bindings.nvrtc")
     try:
-        status, major, minor = nvrtc.nvrtcVersion()
+        status, major, minor = _uninterrupted(nvrtc.nvrtcVersion)  # loads the library
     except RuntimeError as error:
         raise MissingToolchain(f"NVRTC cannot be loaded ({error}); {install_line()}") from error
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -102,6 +105,26 @@ def check_driver() -> None:
 
 def _import(name: str) -> Any:
     try:
-        return importlib.import_module(name)
+        return _uninterrupted(lambda: importlib.import_module(name))
     except (ImportError, RuntimeError) as error:
         raise MissingToolchain(f"{name} cannot be imported ({error}); {install_line()}") from error
+
+
+def _uninterrupted(call: Callable[[], Any]) -> Any:
+    """What `call` returns or raises, run in a thread of its own: Ctrl-C interrupts the main thread, and no other.
+
+    An extension module imported by half cannot be imported again, and an NVRTC loaded without its builtins stays so.
+    After an interrupt `call` goes on; who repeats it waits for the locks of Python's import or of the bindings.
+    """
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return future.result()

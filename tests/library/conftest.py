@@ -1,0 +1,98 @@
+"""The library's path to a launch without a GPU, and tensors as odd as callers have them."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tconv import dispatch, ops
+from tconv.jit import loader
+from tconv.planner import Gpu, Plan
+
+
+@pytest.fixture
+def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """Takes CPU tensors for a GPU's, whose kernels are torch's operator on the raw memory; lists what was launched."""
+    launched: list[Plan] = []
+    decide = dispatch.decide
+
+    def launcher(kernel: object, plan: Plan, device: int) -> Callable[[int, int, int, int], None]:
+        layer, problem = plan.problem.layer, plan.problem
+        used = slice(3 - layer.spatial_dims, 3)
+
+        def launch(x: int, weight: int, bias: int, y: int) -> None:
+            launched.append(plan)
+            dtype = getattr(torch, layer.dtype)
+            result = ops._NATIVE[layer.spatial_dims](
+                _at(x, problem.input_shape, dtype),
+                _at(weight, layer.weight_shape, dtype),
+                _at(bias, (layer.out_channels,), dtype) if layer.bias else None,
+                layer.stride[used],
+                layer.padding[used],
+                problem.output_padding[used],
+                layer.groups,
+                layer.dilation[used],
+            )
+            _at(y, problem.output_shape, dtype).copy_(result)
+
+        return launch
+
+    monkeypatch.setattr(ops, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
+    monkeypatch.setattr(ops, "_routes", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(loader, "_loaded", {})
+    monkeypatch.setattr(loader, "check_driver", lambda: None)
+    monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
+    monkeypatch.setattr(loader, "build", lambda kernel, arch: b"cubin")
+    monkeypatch.setattr(loader, "load", lambda *_: "kernel")
+    monkeypatch.setattr(loader, "Launcher", launcher)
+    return launched
+
+
+def _at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The contiguous tensor at `address`."""
+    memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _every_other(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.stack([tensor, -tensor], -1)[..., 0]
+
+
+def _transposed(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def _at_an_offset(tensor: torch.Tensor) -> torch.Tensor:
+    """Aligned to one element, and to no more."""
+    return torch.cat([tensor.new_full((1,), 1e4), tensor.flatten()])[1:].view(tensor.shape)
+
+
+def _cut_out(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(tensor, (1, 2), value=1e4)[..., 1:-2]
+
+
+def _expanded(tensor: torch.Tensor) -> torch.Tensor:
+    """One slice of the first axis, many times."""
+    return tensor[:1].expand(tensor.shape)
+
+
+def _all_of_one_element(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten()[1].expand(tensor.shape)
+
+
+def _overlapping(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten().as_strided(tensor.shape, (1,) * tensor.dim())
+
+
+@pytest.fixture(
+    params=[_every_other, _transposed, _at_an_offset, _cut_out, _expanded, _all_of_one_element, _overlapping],
+    ids=lambda change: change.__name__.strip("_"),
+)
+def odd(request: pytest.FixtureRequest) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Gives a tensor an odd layout in memory; some change the values with it."""
+    return request.param
