@@ -1040,6 +1040,11 @@ _INT_LIMIT = 2**31
 _SUMS = 32
 # Positions of a thread. More share each weight, but leave fewer warps.
 _POSITIONS = 2
+# With one output channel, inputs and weights serve few products: such a thread has more positions, within these. The
+# last are inputs of a thread, where one input channel is all there is, and where several follow each other.
+_LONE_POSITIONS = 4
+_LONE_SUMS = 16
+_LONE_LOADS = (12, 8)
 # Where the grid would leave multiprocessors idle: a part of these sums, and of these threads, one after the other.
 _SMALLER = ((1, 1), (2, 1), (4, 1), (4, 2))
 # Layers with more column phases than this have them across a warp's lanes instead of in registers.
@@ -1062,6 +1067,8 @@ _RESIDENT_BYTES = 44 * 1024
 _MOST_WALKED_ROW_PHASES = 64
 # Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
+_THREADS = 128
+_STAGED_THREADS = 256
 # Longer sums than this are taken in chains.
 _CHAIN = 64
 # Registers of a multiprocessor.
@@ -1070,7 +1077,7 @@ _REGISTERS = 64 * 1024
 _NARROWNESS = {32: 1.0, 16: 1.03, 8: 1.1, 4: 1.3, 2: 1.6, 1: 2.0}
 
 
-def _launch_direct(problem, kernel, gpu, reasons = ()):
+def _launch_direct(problem, kernel, gpu, reasons=()):
     """The plan that runs `kernel`, which must be one of `problem`'s layer, on `gpu`.
 
     Raises:
@@ -1100,7 +1107,7 @@ def _runs(problem, tile):
     return -(-_rows(problem) // run_rows) * in_a_row
 
 
-def _direct_tile(layer, width = _INT_LIMIT, smaller = 0):
+def _direct_tile(layer, width=_INT_LIMIT, smaller=0):
     """The tile for `layer` with rows of `width` positions, very long ones by default.
 
     `smaller` asks for less work a block, in so many steps: small problems then reach every multiprocessor.
@@ -1117,7 +1124,7 @@ def _direct_tile(layer, width = _INT_LIMIT, smaller = 0):
     else:
         phase_lanes, phases = 1, axis.phases_with_taps
         positions = _positions(layer, phases, budget, fewer_sums)
-        columns, positions = _run(width, positions)
+        columns, positions = _columns(width, positions)
         channels = _channels(layer, phases * positions, budget)
     weight_bytes = row_taps * layer.in_channels_per_group * axis.taps_per_phase * phase_lanes * phases * item
     chunk_taps = min(axis.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
@@ -1131,7 +1138,8 @@ def _direct_tile(layer, width = _INT_LIMIT, smaller = 0):
     if fits and weight_bytes * channels > _RESIDENT_BYTES >= weight_bytes * channels // 2 and channels > 4:
         channels //= 2
     stays = fits and weight_bytes * channels <= _RESIDENT_BYTES
-    lanes = (_THREADS if stays else _STAGED_THREADS) // (phase_lanes * fewer_threads)
+    threads = _STAGED_THREADS if phase_lanes == 1 and not stays else _THREADS
+    lanes = threads // (phase_lanes * fewer_threads)
     position_lanes = max(_WARP // phase_lanes, lanes)
     chunk_rows, chunk_channels = row_taps, -(-layer.in_channels_per_group // unroll) * unroll
     if not stays:
@@ -1142,7 +1150,7 @@ def _direct_tile(layer, width = _INT_LIMIT, smaller = 0):
     sums = phases * positions * channels * (2 if _chained(layer) else 1)
     words = (sums + window * positions * unroll + channels) * item // 4
     if phase_lanes > 1:
-        words += 3 * phases
+        words += 5 * phases
     elif axis.stride > 4 or not _vector(layer):
         words += axis.stride * (1 if axis.stride % 2 else 4)
     words += 0 if stays or phase_lanes > 1 else 8
@@ -1222,7 +1230,7 @@ def _unroll(in_channels, loads, products):
     return unroll
 
 
-def _run(width, positions):
+def _columns(width, positions):
     """Columns of a warp's run, and positions of a thread: the largest run that rows of `width` positions fill."""
     best, found = math.inf, (1, 1)
     while positions >= 1:

@@ -99,6 +99,13 @@ def test_header_says_what_was_replaced_with_which_plan(texts: dict[str, str]) ->
         assert re.search(rf"#   ups\.{up}\.up +2-D \d+→\d+ k2 s2 bias \w+ +direct: \d+ blocks of \d+, ", header)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_defines_no_name_twice(texts: dict[str, str], name: str) -> None:
+    """What is copied into a file must not take a name that the shared part has for something else."""
+    found = [node.name for node in ast.parse(texts[name]).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert len(found) == len(set(found)), sorted(found)
+
+
 def test_has_no_paths_and_no_dates(texts: dict[str, str]) -> None:
     for text in texts.values():
         assert not re.search(r"/work|/tmp|/home|\b20\d\d-\d\d", text)

@@ -12,7 +12,7 @@ from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 from tconv.evaluation.precision import of_kind
 from tconv.kernels.source import instance
 from tconv.planner import Gpu, Kernel, Unplannable, plan_direct
-from tconv.planner.direct import direct_tile, shared_bytes
+from tconv.planner.direct import direct_tile, launch_direct, shared_bytes
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
 
 GPU = Gpu.h200()
@@ -50,6 +50,7 @@ def random_problem(seed: int) -> Problem:
         try:
             problem = Problem(layer, random_.choice([1, 2, 16, 400]), size, extra)  # type: ignore[arg-type]
             plan_direct(problem, GPU)
+            launch_direct(problem, Kernel("direct", layer, direct_tile(layer)), GPU)  # what a file takes for any size
         except (InvalidProblem, Unplannable):
             continue
         return problem

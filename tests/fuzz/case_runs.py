@@ -231,7 +231,8 @@ def _stored(operands: Operands, storage: Storage) -> Operands:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.cpu().contiguous().view(torch.uint8)
+    # Flat, since an empty tensor counts as contiguous with any strides.
+    return tensor.cpu().flatten().contiguous().view(torch.uint8) if tensor.numel() else torch.empty(0)
 
 
 def _short(error: Exception) -> str:

@@ -21,11 +21,11 @@ UNITS_ON_GPU = range(3)
 
 #: One mistake each in what all families share: what stands in the kernels' text, and what is put in its place.
 MISTAKES = {
-    "shift without the dilation": ("static_cast<long long>(tap) * Dilation / Stride", "tap / Stride"),
+    "shift without the dilation": ("static_cast<long long>(tap) * Dilation +", "static_cast<long long>(tap) +"),
     "phase without the modular inverse": ("if (inverse > 1) tap =", "if (false) tap ="),
     "last position forgotten": (
-        "(output_size - 1 + Padding) / Stride - first_position + 1",
-        "(output_size - 1 + Padding) / Stride - first_position + (output_size < 2)",
+        "(output_size - 1) / Stride + 1;",
+        "(output_size - 1) / Stride + (output_size < 2);",
     ),
     "ties to even rounded away": ("rounding == Rounding::ties_away ? 0x1000u", "true ? 0x1000u"),
     "bfloat16 truncated": ("(bits + 0x7fffu + (bits >> 16 & 1u)) >> 16", "bits >> 16"),

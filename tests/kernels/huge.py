@@ -31,7 +31,9 @@ HUGE = {
     "a volume": Problem(
         Layer(3, 2, 1, (3, 2, 3), (2, 1, 1), (1, 0, 1), (3, 1, 1), bias=True, precision="bf16"), 1, (1300, 1300, 1300)
     ),
-    "positions": Problem(Layer(1, 1, 1, (1, 1, 3), bias=True, precision="fp16"), 2**21, (1, 1, 1026)),
+    "positions": Problem(
+        Layer(2, 1, 1, (1, 1, 3), (1, 1, 1), (0, 0, 1), bias=True, precision="fp16"), 2**21, (1, 1026, 1)
+    ),
     "a grid of many row phases": Problem(
         Layer(2, 2, 4, (1, 70, 4), (1, 70, 2), (0, 0, 1), bias=True, precision="fp16"), 4, (1, 1000, 1023)
     ),

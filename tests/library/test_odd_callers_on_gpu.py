@@ -178,9 +178,6 @@ def test_an_interrupted_first_call_is_made_again(step: str, cold: list[Any], mon
 _FORKED = """
 import os, signal, sys
 import torch, tconv
-from tconv.jit import loader
-from tconv.planner import Gpu, plan_direct
-from tconv.problem import Layer, Problem
 
 def right():
     layer, x = tconv.ConvTranspose1d(4, 6, 3, stride=2).cuda().double(), torch.randn(2, 4, 50).cuda().double()
@@ -210,8 +207,6 @@ def refused(layer, x):
     raise AssertionError("CUDA does not work in the child of a process that used it, and nothing said so")
 
 in_child(right)  # fork after import
-loader.build(plan_direct(Problem(Layer(1, 4, 8, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel, "sm_80")
-in_child(right)  # fork after the first use of the compiler
 layer, x = right()
 in_child(lambda: refused(layer, x))  # fork after the first use of the GPU
 shorter = x[..., :30]  # a call that was not planned before the fork

@@ -99,7 +99,15 @@ def _piece(source: str, node: Definition, names: Mapping[str, str]) -> str:
 def _edits(node: Definition, names: Mapping[str, str]) -> Iterator[tuple[int, int, int, str]]:
     """(line, start column, end column, new text); no edit spans lines."""
     gone: set[ast.AST] = set()
+    if isinstance(node, ast.FunctionDef):
+        for argument, default in zip(node.args.args[::-1], node.args.defaults[::-1], strict=False):
+            if argument.annotation is not None:  # what stands around "=" goes with it
+                end = argument.col_offset + len(argument.arg)
+                yield default.lineno, end, default.col_offset, "="
+                gone.update(ast.walk(argument.annotation), [argument])
     for child in ast.walk(node):
+        if child in gone:
+            continue
         for start, last in _needless(child):
             yield last.lineno, start, last.end_col_offset or start, ""
             gone.update(ast.walk(last))

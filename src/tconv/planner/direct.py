@@ -17,7 +17,9 @@ _SUMS = 32
 _POSITIONS = 2
 #: With one output channel, inputs and weights serve few products: such a thread has more positions, within these. The
 #: last are inputs of a thread, where one input channel is all there is, and where several follow each other.
-_LONE_POSITIONS, _LONE_SUMS, _LONE_LOADS = 4, 16, (12, 8)
+_LONE_POSITIONS = 4
+_LONE_SUMS = 16
+_LONE_LOADS = (12, 8)
 #: Where the grid would leave multiprocessors idle: a part of these sums, and of these threads, one after the other.
 _SMALLER = ((1, 1), (2, 1), (4, 1), (4, 2))
 #: Blocks for each multiprocessor that a tile should give.
@@ -43,7 +45,8 @@ _MOST_WALKED_ROW_PHASES = 64
 #: Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
 #: Threads of a block, and of one whose weights pass through shared memory: the more, the more use each stage has.
-_THREADS, _STAGED_THREADS = 128, 256
+_THREADS = 128
+_STAGED_THREADS = 256
 #: Longer sums than this are taken in chains.
 _CHAIN = 64
 #: Registers of a multiprocessor.
@@ -137,7 +140,7 @@ def direct_tile(layer: Layer, width: int = _INT_LIMIT, smaller: int = 0) -> Dire
     else:
         phase_lanes, phases = 1, axis.phases_with_taps
         positions = _positions(layer, phases, budget, fewer_sums)
-        columns, positions = _run(width, positions)
+        columns, positions = _columns(width, positions)
         channels = _channels(layer, phases * positions, budget)
     weight_bytes = row_taps * layer.in_channels_per_group * axis.taps_per_phase * phase_lanes * phases * item
     chunk_taps = min(axis.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
@@ -151,7 +154,8 @@ def direct_tile(layer: Layer, width: int = _INT_LIMIT, smaller: int = 0) -> Dire
     if fits and weight_bytes * channels > _RESIDENT_BYTES >= weight_bytes * channels // 2 and channels > 4:
         channels //= 2
     stays = fits and weight_bytes * channels <= _RESIDENT_BYTES
-    lanes = (_THREADS if stays else _STAGED_THREADS) // (phase_lanes * fewer_threads)
+    threads = _STAGED_THREADS if phase_lanes == 1 and not stays else _THREADS
+    lanes = threads // (phase_lanes * fewer_threads)
     position_lanes = max(_WARP // phase_lanes, lanes)
     chunk_rows, chunk_channels = row_taps, -(-layer.in_channels_per_group // unroll) * unroll
     if not stays:
@@ -162,7 +166,7 @@ def direct_tile(layer: Layer, width: int = _INT_LIMIT, smaller: int = 0) -> Dire
     sums = phases * positions * channels * (2 if chained(layer) else 1)
     words = (sums + window * positions * unroll + channels) * item // 4
     if phase_lanes > 1:
-        words += 3 * phases
+        words += 5 * phases
     elif axis.stride > 4 or not _vector(layer):
         words += axis.stride * (1 if axis.stride % 2 else 4)
     words += 0 if stays or phase_lanes > 1 else 8
@@ -242,7 +246,7 @@ def _unroll(in_channels: int, loads: int, products: int) -> int:
     return unroll
 
 
-def _run(width: int, positions: int) -> tuple[int, int]:
+def _columns(width: int, positions: int) -> tuple[int, int]:
     """Columns of a warp's run, and positions of a thread: the largest run that rows of `width` positions fill."""
     best, found = math.inf, (1, 1)
     while positions >= 1:
