@@ -48,7 +48,7 @@ def models_text(examples: Results) -> str:
         [
             f"[{name}](examples/{name}.py)",
             milliseconds(result["pytorch_ms"]["default"]),
-            milliseconds(result["tconv_ms"]),
+            milliseconds(result["tconv_ms"]) + mark(result, examples),
             f"**{factor(speedup(result))}**",
             milliseconds(result["floor_ms"]),
             "yes" if result["equal"] else "no",
@@ -59,7 +59,19 @@ def models_text(examples: Results) -> str:
         f"Models rewritten by `tconv optimize` and built by `load_inline`, on {machine(examples['environment'])}. "
         "Milliseconds of a whole forward pass; the floor is that of its transposed convolutions:\n\n"
         + table(["model", "PyTorch's default", "tconv", "speed-up", "floor", "equal"], rows)
+        + marked(examples)
     )
+
+
+def mark(result: Results, examples: Results) -> str:
+    """A star for what was measured with other kernels than the rest."""
+    return "" if result["kernels"] == examples["environment"]["kernels"] else " \\*"
+
+
+def marked(examples: Results) -> str:
+    """What the star means, where there is one."""
+    stars = any(mark(result, examples) for result in examples["examples"].values())
+    return "\n\\* with earlier kernels.\n" if stars else ""
 
 
 def layers_text(layers: Results) -> str:
@@ -107,13 +119,14 @@ def examples_body(examples: Results | None) -> str:
             f"[{name}_new.py](generated/{name}_new.py)",
             lines(result, "{plan}"),
             lines(result, "{error:.1e} / {pytorch_error:.1e}"),
-            f"{milliseconds(result['tconv_ms'])} / {milliseconds(result['pytorch_ms']['default'])}",
+            f"{milliseconds(result['tconv_ms'])}{mark(result, examples)} / "
+            f"{milliseconds(result['pytorch_ms']['default'])}",
             milliseconds(result["floor_ms"]),
         ]
         for name, result in examples["examples"].items()
     ]
     head = ["model", "problem", "file", "plan", "error / PyTorch's", "ms / PyTorch's", "floor ms"]
-    return f"On {machine(examples['environment'])}:\n\n" + table(head, rows)
+    return f"On {machine(examples['environment'])}:\n\n" + table(head, rows) + marked(examples)
 
 
 def replaced(text: str, body: str) -> str:

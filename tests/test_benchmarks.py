@@ -51,11 +51,16 @@ def test_layers_are_summed_up_by_kind(report: ModuleType) -> None:
 
 def test_models_are_listed(report: ModuleType) -> None:
     layer = {"problem": "2-D 1→1", "plan": "direct", "error": 1.5e-7, "pytorch_error": 2e-4}
-    results = {"environment": ENVIRONMENT, "examples": {"unet": measured(6.8, 1, 0.1) | {"layers": [layer, layer]}}}
+    unet = measured(6.8, 1, 0.1) | {"layers": [layer, layer], "kernels": "0"}
+    results = {"environment": ENVIRONMENT, "examples": {"unet": unet}}
     row = "| [unet](examples/unet.py) | 6.8 | 1 | **6.8x** | 0.1 | yes |\n"
     assert row in report.models_text(results)
+    assert "\\*" not in report.models_text(results)
     assert "| 2-D 1→1<br>2-D 1→1 |" in report.examples_body(results)
     assert "| 1.5e-07 / 2.0e-04<br>1.5e-07 / 2.0e-04 | 1 / 6.8 | 0.1 |\n" in report.examples_body(results)
+    earlier = {"environment": ENVIRONMENT, "examples": {"unet": unet | {"kernels": "1"}}}
+    assert "| 6.8 | 1 \\* | **6.8x** |" in report.models_text(earlier)
+    assert report.models_text(earlier).endswith("\\* with earlier kernels.\n")
 
 
 def test_a_text_between_markers_is_replaced_and_nothing_else(report: ModuleType) -> None:

@@ -12,6 +12,9 @@ from tconv.evaluation.exchange import tensors
 
 #: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
 _KEPT = 3
+#: Inputs and outputs of one call beyond this many bytes: then one call is kept, since judging it takes as many again in
+#: files and float64, many times over.
+_LARGE_BYTES = 256 * 2**20
 
 
 class TimedCall:
@@ -40,13 +43,18 @@ class TimedCall:
         """Before a call: perhaps keep the last one, then move every value one place on: none of them is new."""
         if self._outputs is not None:
             self._seen += 1
-            place = len(self.kept) if len(self.kept) < _KEPT else self._chance.randrange(self._seen)
-            if place < _KEPT:
+            most = _KEPT if _bytes([self._inputs, self._outputs]) <= _LARGE_BYTES else 1
+            place = len(self.kept) if len(self.kept) < most else self._chance.randrange(self._seen)
+            if place < most:
                 # Copies, queued behind the call: they hold what it had done when it counted as done.
                 self.kept[place : place + 1] = [(_copied(self._inputs), _copied(self._outputs))]
         for value in self._inputs:
             if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
                 value.copy_(value.roll(1))
+
+
+def _bytes(value: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors(value))
 
 
 def _copied(value: Any) -> Any:
