@@ -300,9 +300,9 @@ struct Axis {
 //           ^ one thread          weight: one address        weight: coalesced
 //
 // Several positions a thread let each weight from shared memory serve several products; several channels do the same
-// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][channel lane][column
-// phase] [output channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they
-// are *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
+// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
+// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
+// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
 // neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
 // one row tap, `chunk_channels` input channels and `chunk_taps` taps a phase at a time. Inputs are read through the L1
 // cache.
