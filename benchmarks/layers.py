@@ -1,8 +1,10 @@
 """Every layer of benchmarks/cases.json through the library, on a GPU: judged equal, and timed beside PyTorch.
 
     PYTHONPATH=src python3 benchmarks/layers.py
+    PYTHONPATH=src python3 benchmarks/layers.py --variant channels_last
 
-Writes benchmarks/results/layers.json after each layer, so that an interrupted run goes on where it stopped.
+Writes benchmarks/results/layers.json after each layer, so that an interrupted run goes on where it stopped. A variant
+takes the layers with groups or few channels in another memory format or type, and has a file of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from results import Results, cases, environment, load, save, speedup
+from results import KINDS, VARIANTS, Results, cases, environment, kind, load, save, speedup
 from torch import Tensor
 
 import tconv
@@ -29,6 +31,7 @@ from tconv.problem import Layer, Precision, Problem, Triple
 
 _PRECISION: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 _OURS = (tconv.conv_transpose1d, tconv.conv_transpose2d, tconv.conv_transpose3d)
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _THEIRS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 _DRAWS = 5
 #: Calls a side: by turns in so many rounds of so many each; fewer of those that take long.
@@ -67,18 +70,34 @@ def arguments(problem: Problem) -> dict[str, Any]:
     return {**sized, "groups": layer.groups}
 
 
-def measure(case: Results, quick: bool) -> Results:
+def varied(case: Results, variant: str | None) -> Results | None:
+    """The case as `variant` has it; None where it has no such thing."""
+    if variant == "bfloat16":
+        return case | {"dtype": variant}
+    return None if variant == "channels_last" and len(case["kernel"]) == 1 else case
+
+
+def laid_out(operands: Operands, variant: str | None) -> Operands:
+    """Input and weight in the memory format that `variant` asks for."""
+    if variant != "channels_last":
+        return operands
+    memory_format = _LAST[operands.x.dim()]
+    x, weight = (tensor.contiguous(memory_format=memory_format) for tensor in operands[:2])
+    return Operands(x, weight, operands.bias)
+
+
+def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
     """The verdict on one layer, and its times. `quick` leaves draws and the awkward inputs out."""
     problem = problem_of(case)
     keywords, dims = arguments(problem), problem.layer.spatial_dims
     ours, theirs = _OURS[dims - 1], _THEIRS[dims - 1]
-    operands = draw(problem, torch.device("cuda"), seed=0)
+    operands = laid_out(draw(problem, torch.device("cuda"), seed=0), variant)
     explained = tconv.explain(*operands, **keywords)
     if explained.plan is None:
         return {"equal": False, "reasons": [f"PyTorch's operator runs: {explained.reason}"]}
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return ours(x, weight, bias, **keywords)
+        return ours(*laid_out(Operands(x, weight, bias), variant), **keywords).contiguous()
 
     draws = 1 if quick else _DRAWS
     verdict = check_layer(candidate, problem, "match", device="cuda", draw_count=draws, awkward=not quick)
@@ -125,21 +144,21 @@ def other_settings(clock: CudaClock, theirs: Callable[..., Tensor], operands: Op
     torch.backends.cudnn.benchmark = True
     found = {"cudnn.benchmark": median(partial(theirs, *operands))}
     torch.backends.cudnn.benchmark = False
-    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(operands.x.dim())
-    if memory_format is not None:
-        x, weight = (tensor.contiguous(memory_format=memory_format) for tensor in operands[:2])
-        found["channels_last"] = median(partial(theirs, x, weight, operands.bias))
+    if operands.x.dim() in _LAST and operands.x.is_contiguous():
+        found["channels_last"] = median(partial(theirs, *laid_out(operands, "channels_last")))
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--name", default="layers", help="of the file in benchmarks/results")
+    parser.add_argument("--variant", choices=VARIANTS, help="another memory format or type")
+    parser.add_argument("--name", help="of the file in benchmarks/results")
     parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose id contains this")
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no layer after")
     parser.add_argument("--quick", action="store_true", help="judge on one draw and without the awkward inputs")
     parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
     options = parser.parse_args()
+    options.name = options.name or (f"layers-{options.variant}" if options.variant else "layers")
     if not torch.cuda.is_available():
         print("layers.py measures on a GPU, and there is none here", file=sys.stderr)
         return 2
@@ -155,13 +174,18 @@ def run(options: argparse.Namespace) -> int:
         return 2
     results: Results = kept or {"environment": here, "layers": {}}
     started = time.monotonic()
-    wanted = [(name, case) for name, case in cases().items() if options.only in name]
+    wanted = [
+        (name, case)
+        for name, plain in cases().items()
+        if options.only in name and (not options.variant or kind(plain) != KINDS[-1])
+        if (case := varied(plain, options.variant)) is not None
+    ]
     for name, case in wanted:
         if name in results["layers"]:
             continue
         if time.monotonic() - started > options.budget:
             break
-        result = measure(case, options.quick)
+        result = measure(case, options.quick, options.variant)
         results["layers"][name] = result
         save(options.name, results)
         verdict = "equal" if result["equal"] else "NOT EQUAL: " + "; ".join(result["reasons"])

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from plot import digest, draw
-from results import KINDS, ROOT, Results, cases, geometric_mean, kind, load, machine, speedup
+from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
 
 PLOT = ROOT / "docs" / "layers.svg"
 BEGIN = "<!-- benchmarks: written by benchmarks/report.py -->\n"
@@ -104,6 +104,31 @@ def layers_text(layers: Results) -> str:
     )
 
 
+def variants_body(measured: dict[str, Results | None]) -> str:
+    """What stands between the markers of docs/performance.md: memory-bound layers in another format and type."""
+    parts = []
+    for variant, results in measured.items():
+        if not results:
+            continue
+        rows = [
+            [
+                name,
+                milliseconds(result["pytorch_ms"]["default"]),
+                milliseconds(result["tconv_ms"]),
+                factor(speedup(result)),
+                "yes" if result["equal"] else "no",
+            ]
+            for name, result in results["layers"].items()
+            if "tconv_ms" in result
+        ]
+        mean = factor(geometric_mean(speedup(result) for result in results["layers"].values() if "tconv_ms" in result))
+        parts.append(
+            f"In {variant}, on {machine(results['environment'])}, beside PyTorch on the same tensors; geometric mean "
+            f"{mean}:\n\n" + table(["layer", "PyTorch ms", "tconv ms", "speed-up", "equal"], rows)
+        )
+    return "\n".join(parts) or NOTHING
+
+
 def examples_body(examples: Results | None) -> str:
     """What stands between the markers of examples/README.md."""
     if not examples:
@@ -141,7 +166,11 @@ def replaced(text: str, body: str) -> str:
 def targets() -> dict[Path, str]:
     """Every text with a generated part, as it should be."""
     examples, layers = load("examples"), load("layers")
-    bodies = {"README.md": readme_body(examples, layers), "examples/README.md": examples_body(examples)}
+    bodies = {
+        "README.md": readme_body(examples, layers),
+        "examples/README.md": examples_body(examples),
+        "docs/performance.md": variants_body({variant: load(f"layers-{variant}") for variant in VARIANTS}),
+    }
     return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), body) for name, body in bodies.items()}
 
 

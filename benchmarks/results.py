@@ -12,6 +12,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 KINDS = ("groups, depthwise", "few channels", "dense")
+#: In what else layers are measured; each has a file of results.
+VARIANTS = ("channels_last", "bfloat16")
 _FEW_CHANNELS = 8
 
 #: A whole file of results, or what it holds of one layer or model.

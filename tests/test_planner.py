@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tconv.jit.compile import CompileError, compile_source
 from tconv.kernels import source
 from tconv.kernels.instances import instances
-from tconv.planner import Gpu, Unplannable, floor_seconds, plan_direct
-from tconv.planner.direct import block_runs, chained, direct_tile, launch_direct, parts, resident, runs
+from tconv.planner import Gpu, Kernel, Unplannable, floor_seconds, plan_direct
+from tconv.planner.direct import candidates
+from tconv.planner.direct_shape import (
+    block_runs,
+    chained,
+    launch_direct,
+    parts,
+    resident,
+    runs,
+    thread_sums,
+)
+from tconv.planner.direct_tile import default_tile, is_small
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 
 H200 = Gpu.h200()
@@ -56,6 +67,7 @@ def positions(problem):
 
 
 @settings(max_examples=400, deadline=None)
+@example(Problem(Layer(3, 1, 1, (1, 1, 1), (7, 16, 16)), 1, (1, 11, 161)))  # the exchange passed 64 KiB
 @given(problems())
 def test_plans_can_be_launched(problem):
     try:
@@ -64,19 +76,19 @@ def test_plans_can_be_launched(problem):
         assume(False)
     tile, layer = plan.kernel.tile, problem.layer
     assert plan.kernel.threads % 32 == 0
-    assert 32 <= plan.kernel.threads <= 256
+    assert 32 <= plan.kernel.threads <= 512
     assert plan.kernel.threads * tile.blocks * 32 <= 64 * 1024, "blocks could not have even 32 registers a thread"
     assert 0 < plan.shared_bytes <= SMALLEST_SHARED_BYTES
     assert plan.grid % parts(layer, tile) == 0
     assert 0 < plan.grid < 2**31
-    assert tile.phases * tile.positions * tile.channels <= 64, "sums beyond what registers hold"
+    assert thread_sums(layer, tile) <= 96, "sums beyond what registers hold"
     if not resident(layer, tile):
         blocks = plan.grid // parts(layer, tile)
         assert blocks * block_runs(tile) >= runs(problem, tile), "a staged block does not go on to further runs"
     assert tile.chunk_channels % tile.unroll == 0
     assert 0 <= tile.origin <= layer.padding[2] and tile.origin < layer.stride[2]
     assert tile.columns in ((1, 2, 4, 8, 16, 32) if tile.phase_lanes == 1 else (1,))
-    assert runs(problem, tile) * 32 // tile.phase_lanes * tile.positions >= positions(problem)
+    assert runs(problem, tile) * 32 // tile.phase_lanes * tile.positions * tile.rows >= positions(problem)
     assert plan.reasons
     assert plan == plan_direct(problem, H200), "planning is deterministic"
 
@@ -89,7 +101,7 @@ def test_kernel_and_planner_have_the_same_formulas(instance):
 
     def compiles(shared_bytes):
         checks = f"{shape}::shared_bytes == {shared_bytes} && {shape}::parts == {block_parts}"
-        checks += f" && {shape}::chained == {str(chained(plan.problem.layer)).lower()}"
+        checks += f" && {shape}::chained == {str(chained(plan.problem.layer, plan.kernel.tile)).lower()}"
         text = source.unit(plan.kernel) + f'static_assert({checks}, "formulas differ");\n'
         try:
             compile_source(text, "sm_80", headers=source.header_directory())
@@ -105,21 +117,42 @@ def test_kernel_and_planner_have_the_same_formulas(instance):
 def test_small_problems_get_small_blocks():
     small = replace(STRIDED_DILATED, batch=1, input_size=(1, 6, 9))
     few, many = (plan_direct(problem, H200).kernel for problem in (small, STRIDED_DILATED))
-    assert few.threads < many.threads
-    assert few.tile.positions * few.tile.channels < many.tile.positions * many.tile.channels
+    few_sums, many_sums = (thread_sums(STRIDED_DILATED.layer, kernel.tile) for kernel in (few, many))
+    assert few.threads // few.tile.splits * few_sums < many.threads // many.tile.splits * many_sums
 
 
-@pytest.mark.parametrize(("width", "columns"), [(1, 1), (7, 8), (8, 8), (64, 32), (128, 32), (2**31, 32)])
-def test_runs_fit_the_rows(width, columns):
+@pytest.mark.parametrize(("width", "most"), [(1, 2), (7, 8), (8, 8), (33, 44), (64, 64), (128, 128), (5000, 5120)])
+def test_runs_fit_the_rows(width, most):
     """A warp takes several narrow rows at once rather than idle."""
-    tile = direct_tile(STRIDED_DILATED.layer, width)
-    assert tile.columns == columns
-    assert -(-width // (tile.columns * tile.positions)) * tile.columns * tile.positions <= 1.15 * width or width < 8
+    problem = replace(STRIDED_DILATED, input_size=(1, 64, width))
+    tile = plan_direct(problem, H200).kernel.tile
+    run = tile.columns * tile.positions * max(1, tile.warps_wide)
+    columns = problem.layer.axes[2].positions(problem.output_size[2] + tile.origin)
+    assert -(-columns // run) * run <= most
 
 
-def test_a_kernel_does_not_depend_on_batch_or_size():
-    kernels = {plan_direct(replace(STRIDED_DILATED, batch=batch), H200).kernel for batch in (8, 16, 64)}
-    assert len(kernels) == 1
+def test_many_batches_and_sizes_share_few_kernels():
+    kernels = [plan_direct(replace(STRIDED_DILATED, batch=batch), H200).kernel for batch in (16, 32, 64, 100, 1000)]
+    assert len(set(kernels)) <= 2
+    assert kernels[2] == kernels[3] == kernels[4]
+    vocoder = Layer(1, 32, 16, (1, 1, 8), (1, 1, 4), (0, 0, 2))
+    lengths = [int(100 * 1.01**n) for n in range(700)]
+    kernels = {plan_direct(Problem(vocoder, 1, (1, 1, length)), H200).kernel for length in lengths}
+    assert len(kernels) <= 16
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_every_candidate_computes_the_problem(problem):
+    for tile in itertools.islice(candidates(problem, H200), 0, None, 17):
+        try:
+            plan = launch_direct(problem, Kernel("direct", problem.layer, tile), H200)
+        except Unplannable:  # more blocks than a grid has
+            continue
+        assert tile == default_tile(problem.layer) or is_small(problem.layer, tile)
+        assert plan.shared_bytes <= SMALLEST_SHARED_BYTES
+        assert runs(problem, tile) * 32 // tile.phase_lanes * tile.positions * tile.rows >= positions(problem)
+        assert plan.grid >= parts(problem.layer, tile)
 
 
 def test_many_row_phases_go_to_the_grid():

@@ -3,7 +3,7 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   conv_transpose2d  2-D 64→64 k3 s1 tf32  direct: 4224 blocks of 128, 36864 bytes of shared memory
+#   conv_transpose2d  2-D 64→64 k3 s1 tf32  direct: 4224 blocks of 128, 41760 bytes of shared memory
 
 import functools
 import hashlib
@@ -229,6 +229,14 @@ TCONV_CONSTANT int largest_divisor(int value, int limit) {
   return limit;
 }
 
+// The smallest pitch from `least` on with which lanes that lie `rows` rows apart find their `columns` in different
+// banks; `least` if there is none.
+TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
+  for (int pitch = least; pitch < least + 32; ++pitch)
+    if (rows * pitch % 32 == columns) return pitch;
+  return least;
+}
+
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
 TCONV_CONSTANT int modular_inverse(int value, int modulus) {
   long long low = 0, high = 1, rest = modulus, left = value % modulus;
@@ -287,7 +295,6 @@ struct Axis {
 // rows at once where maps are narrow. A block owns
 //   - `position_lanes` lanes' worth of runs,
 //   - `channels` output channels of one group,
-//   - one row phase (phase of depth and height) at a time: all its threads then use the same row taps,
 //   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
 //
 //     phase_lanes == 1                                phase_lanes == 32 (large strides)
@@ -299,108 +306,196 @@ struct Axis {
 //          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
 //           ^ one thread          weight: one address        weight: coalesced
 //
+//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
+//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
+//
+//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
+//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
+//          |g h i|    stored together.
+//          |a b c|
+//          |d e f|
+//          |g h i|
+//
+// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
+//
 // Several positions a thread let each weight from shared memory serve several products; several channels do the same
 // for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
 // channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
 // *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
 // neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// one row tap, `chunk_channels` input channels and `chunk_taps` taps a phase at a time. Inputs are read through the L1
-// cache.
+// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
 //
-// Stores. Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one
-// aligned vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs,
-// 32 neighbours at a time, columns without taps written along.
+// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
+// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
+// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
+// shared memory while it multiplies those in the other. Places outside the input are 0 there.
 //
 // Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
 // border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
 //
 // Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
 // Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
+// direct: from the sums of a thread to outputs in memory, with the bias added.
+//
+// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
+// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
+// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
+// direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
+// formulas of sizes and grids once more.
 
 namespace tconv {
 
 template <class Layer, class Tile>
 struct DirectShape {
-  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  // Position q owns the columns from q * stride - origin on: less padding, with everything moved to the right.
+  using Element = typename Layer::Element;
+  using Accumulator = typename AccumulatorOf<Element>::type;
+  using Depth = typename Layer::Depth;
+  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
+                      Layer::Height::dilation>;
   using Width =
       Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
-  static constexpr int threads = Tile::position_lanes * Tile::phase_lanes;
-  static constexpr int block_runs = Tile::position_lanes * Tile::phase_lanes / 32;
-  static constexpr int run_columns = Tile::columns * Tile::positions;
-  static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
-  static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
-  static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
-  // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors.
-  static constexpr bool exchange = !phases_on_lanes && Width::stride > 1;
-  static constexpr int vector =
-      exchange && is_power_of_two(Width::stride) && Width::stride * sizeof(typename Layer::Element) <= 16
-          ? Width::stride
-          : 1;
 
-  static constexpr long long row_phases = static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride;
+  // ---- who owns what ----
+  static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
+  static constexpr bool stacked = Tile::stacked != 0;
+  static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
+  static constexpr int threads = position_threads * Tile::splits;
+  static constexpr int block_runs = position_threads / 32;
+  static constexpr int run_columns = Tile::columns * Tile::positions;
+  static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
+  static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
+
+  // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
+  // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
+  static constexpr int sum_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
+  static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
+  static constexpr int own_row_taps = stacked ? Height::kernel : 1;
+  static constexpr int top_shift = stacked ? Height::shift_of(Height::kernel - 1) : 0;
+  static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
+
+  static TCONV_CONSTANT int sum_row(int row, int tap) {
+    return stacked ? row * Height::phases_with_taps + tap % Height::tap_period : 0;
+  }
+  static TCONV_CONSTANT int input_row(int row, int tap) {
+    return stacked ? row + top_shift - Height::shift_of(tap) : 0;
+  }
+  // -1 for an output row that no tap reaches.
+  static TCONV_CONSTANT int sum_row_of_output(int output_row) {
+    const int tap = stacked ? Height::first_tap(output_row % Height::stride) : 0;
+    return tap < Height::kernel ? sum_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
+  }
+
+  // ---- the grid ----
+  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
+  static constexpr bool phases_without_taps =
+      Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
   static constexpr int channel_blocks = ceil_div(Layer::out_channels, Tile::channels);
   static constexpr bool whole_channels = Layer::out_channels % Tile::channels == 0;
-
   static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
-  static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
+  static constexpr int row_taps = Depth::kernel * Height::kernel;
   // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
   static constexpr bool resident =
       Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
   static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
+  // ---- long sums ----
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
   // products, which are then added up.
-  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Layer::Depth::taps_per_phase *
-                                        Layer::Height::taps_per_phase * Width::taps_per_phase;
+  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Depth::taps_per_phase *
+                                        Height::taps_per_phase * Width::taps_per_phase;
   static constexpr int chain = 64;
-  static constexpr bool chained =
-      sizeof(typename Layer::Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none && products > chain;
-  static constexpr int chain_groups =
-      chain / (Tile::chunk_taps * Tile::unroll) > 0 ? chain / (Tile::chunk_taps * Tile::unroll) : 1;
-  static constexpr int chain_channels = chained ? chain_groups * Tile::unroll : Tile::chunk_channels;
+  static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
+                                  products > static_cast<long long>(chain) * Tile::splits;
+  static constexpr int group_products = Tile::chunk_taps * Tile::unroll * (stacked ? Height::taps_per_phase : 1);
+  static constexpr int chain_groups = chain / group_products > 0 ? chain / group_products : 1;
 
-  // The inputs of one channel that a thread needs for one stage of taps, for each of its positions. With phases in
-  // registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the whole
-  // stage.
+  // ---- inputs ----
+  // The columns of one row and channel that a thread needs for one stage of taps, for each of its positions. With
+  // phases in registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the
+  // whole stage.
   static constexpr int lowest_shift = Width::lowest_first_shift();
   static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
   static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
   static constexpr int window =
       phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
 
-  // A thread loads its weights of so many column phases together: few channels alone make no wide load.
-  static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
-  static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int row_items = Tile::chunk_channels * Tile::chunk_taps * tap_items;
-  static constexpr int weight_items = Tile::chunk_rows * row_items;
-  // The exchange buffer of a warp holds [channel][row][column]. An even stride would put lanes into the same banks: one
-  // word in 33 is left out then.
-  static constexpr int exchange_pitch = 32 + (Width::stride % 2 == 0 ? 1 : 0);
-  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one channel
-  static constexpr int exchange_channel_items = exchange_steps * exchange_pitch;
-  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
-  // So many channels at once that loads from shared memory do not wait for each other.
-  static constexpr int exchange_channels = largest_divisor(Tile::channels, ceil_div(16, exchange_steps));
-  static constexpr int exchange_items = exchange ? threads / 32 * exchange_channels * exchange_channel_items : 0;
-  // The exchange takes the place of the weights unless they stay.
-  static constexpr int exchange_start = resident ? weight_items : 0;
-  static constexpr int shared_bytes =
-      static_cast<int>(sizeof(Accumulator)) * (resident                        ? weight_items + exchange_items
-                                               : weight_items > exchange_items ? weight_items
-                                                                               : exchange_items);
+  // Or the inputs of a whole block, which owns a tile of positions then and brings all that they need to shared memory:
+  // `warps_wide` runs side by side, the others below them.
+  static constexpr bool tiled = Tile::warps_wide > 0;
+  static constexpr int tile_columns = tiled ? Tile::warps_wide * run_columns : 1;
+  static constexpr int tile_rows = tiled ? block_runs / Tile::warps_wide * run_rows * Tile::rows : 1;
+  static constexpr int last_shift = Width::shift_of(Width::kernel - 1);
+  static constexpr int tile_input_rows = tile_rows + (tiled ? input_rows - Tile::rows : 0);
+  static constexpr int tile_input_columns = tile_columns + last_shift - lowest_shift;
+  // Lanes of different rows read different banks, if a pitch can bring that about.
+  static constexpr int tile_pitch =
+      run_rows > 1 ? conflict_free_pitch(tile_input_columns, Tile::rows, Tile::columns) : tile_input_columns;
+  static constexpr int tile_items = tile_input_rows * tile_pitch;  // of one channel
+  static constexpr int stage_channels = Tile::unroll * Tile::splits;
+  // Two stages: one is read while the next one is written.
+  static constexpr int tile_stage_items = tiled ? ceil_div(stage_channels * tile_items, 4) * 4 : 0;
 
-  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Layer::Width::stride,
-                "the origin is what padding cut off of the first position");
+  // ---- shared memory, in accumulators ----
+  // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
+  // one row tap and input channel if that is little, else those of one tap or of one phase.
+  static constexpr int tap_items = block_phases * Tile::channels;
+  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / static_cast<int>(sizeof(Accumulator));
+  static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
+  static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
+  static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
+  static constexpr int items_at_once = channel_at_once ? channel_items : phases_at_once * Tile::channels;
+  static constexpr int row_items = Tile::chunk_channels * channel_items;
+  static constexpr int weight_items = Tile::chunk_rows * row_items;
+
+  // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors. A warp's
+  // buffer holds [line][row of positions][column], a line being one output channel in one row. An even stride would
+  // put lanes into the same banks: one word in 33 is left out then.
+  static constexpr bool exchange = !phases_on_lanes && Width::stride > 1;
+  static constexpr int vector =
+      exchange && is_power_of_two(Width::stride) && Width::stride * sizeof(Element) <= 16 ? Width::stride : 1;
+  static constexpr int exchange_pitch = 32 + (Width::stride % 2 == 0 ? 1 : 0);
+  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one line
+  // Stores that start at lines of memory touch fewer of them.
+  static constexpr bool aligned_lines = run_rows == 1 && Width::stride % 2 == 1;
+  static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
+  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
+  // So many lines at once that loads from shared memory do not wait for each other.
+  static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
+  static constexpr int exchange_items = exchange ? block_runs * exchange_lines * exchange_line_items : 0;
+
+  // Where warps share the input channels of a run, the first adds up what the others give it.
+  static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
+  static constexpr int split_items = (Tile::splits - 1) * thread_sums * position_threads;
+
+  // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
+  // at different times.
+  static constexpr int weight_start = 2 * tile_stage_items;
+  static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
+  static constexpr int split_start = exchange_start + exchange_items;
+  static constexpr int other_items = exchange_items + split_items;
+  static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
+                                                      : weight_items > other_items ? weight_items
+                                                                                   : other_items);
+  static constexpr int shared_bytes = static_cast<int>(sizeof(Accumulator)) * shared_items;
+
+  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
+                    Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
+                    Tile::row_origin < Height::stride,
+                "an origin is what padding cut off of the first position");
   static_assert(Tile::chunk_channels % Tile::unroll == 0, "a stage is whole groups of input channels");
-  static_assert(resident || Tile::chunk_rows == 1, "stages hold one row tap or all weights");
-  static_assert(threads % 32 == 0, "a block is whole warps");
+  static_assert(resident || Tile::chunk_rows == own_row_taps, "stages hold a thread's row taps or all weights");
+  static_assert(position_threads % 32 == 0, "a block is whole warps");
   static_assert(Tile::phase_lanes == 1 || Tile::phase_lanes == 32, "phases lie in registers or across a warp");
   static_assert(phases_on_lanes ? Tile::columns == 1 : Tile::position_lanes % 32 == 0 && 32 % Tile::columns == 0,
                 "a warp shares its output channels");
   static_assert(phases_on_lanes || Tile::phases == Width::phases_with_taps, "a thread owns every column phase");
+  static_assert(!tiled || (stacked && all_taps && block_runs % Tile::warps_wide == 0),
+                "a tile has all phases and taps of height and width in registers");
+  static_assert(stacked ? !phases_on_lanes : Tile::rows == 1 && Tile::row_origin == 0,
+                "several rows of positions have their phases stacked");
 };
 
 // Which weights a block uses, apart from its row phase.
@@ -408,179 +503,61 @@ struct DirectPart {
   int group, first_channel, first_phase;
 };
 
-// Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
-// a weight become 0.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Element* weight, Accumulator* staged,
-                               int first_row, int first_channel, int first_tap_number) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
-    const int tile_channel = i % Tile::channels, slot = i / Tile::channels % Shape::block_phases;
-    const int rest = i / Shape::tap_items;
-    const int tap_number = first_tap_number + rest % Tile::chunk_taps;
-    const int in_channel = first_channel + rest / Tile::chunk_taps % Tile::chunk_channels;
-    const int out_channel = part.first_channel + tile_channel;
-
-    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
-    if (Shape::phases_on_lanes)
-      tap = part.first_phase + slot < Width::stride ? Width::first_tap(part.first_phase + slot) : Width::kernel;
-    const long long column_tap = tap + static_cast<long long>(tap_number) * Width::tap_period;
-
-    Accumulator value = 0;
-    if (tap < Width::kernel && column_tap < Width::kernel && in_channel < Layer::in_channels &&
-        out_channel < Layer::out_channels) {
-      const long long filter =
-          (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
-      const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
-      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
-    }
-    staged[i] = value;
-  }
-}
-
-// Where a thread's run lies: the position of its first lane's worth of columns. The others follow `columns` apart.
-struct DirectRun {
-  int sample;  // -1: no such row
-  int depth, height, width;
-};
-
-// What a thread sums up: of each of its column phases, positions and output channels.
+// What a thread sums up: of each of its rows, column phases, positions and output channels.
 template <class Layer, class Tile>
 struct DirectSums {
-  typename DirectShape<Layer, Tile>::Accumulator values[Tile::phases][Tile::positions][Tile::channels];
+  using Shape = DirectShape<Layer, Tile>;
+  using Accumulator = typename Shape::Accumulator;
+  Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
 
-  TCONV_DEVICE void clear() {
+  // Calls visit(sum, number) for each sum, in one order for all uses.
+  template <class Visitor>
+  TCONV_DEVICE void each(Visitor visit) {
 #pragma unroll
-    for (int a = 0; a < Tile::phases; ++a)
+    for (int r = 0; r < Shape::sum_rows; ++r)
 #pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
+      for (int a = 0; a < Tile::phases; ++a)
 #pragma unroll
-        for (int c = 0; c < Tile::channels; ++c) values[a][p][c] = 0;
+        for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+          for (int c = 0; c < Tile::channels; ++c)
+            visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
   }
 
-  TCONV_DEVICE typename DirectShape<Layer, Tile>::Accumulator with_bias(
-      int a, int p, int c, const typename DirectShape<Layer, Tile>::Accumulator (&biases)[Tile::channels]) const {
-    return Layer::has_bias ? values[a][p][c] + biases[c] : values[a][p][c];
+  TCONV_DEVICE void clear() {
+    each([](Accumulator& sum, int) { sum = 0; });
   }
 
   TCONV_DEVICE void add(const DirectSums& other) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int c = 0; c < Tile::channels; ++c) values[a][p][c] += other.values[a][p][c];
+    const Accumulator* const others = &other.values[0][0][0][0];
+    each([others](Accumulator& sum, int number) { sum += others[number]; });
   }
 };
 
-// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
-// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
-template <class Layer, class Tile>
-TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
-  using Shape = DirectShape<Layer, Tile>;
-  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
-                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
-}
+}  // namespace tconv
 
-// The inputs that a thread needs for one row tap and one stage of taps, of a group of input channels.
-template <class Layer, class Tile>
-struct DirectInputs {
-  typename DirectShape<Layer, Tile>::Accumulator values[Tile::unroll][DirectShape<Layer, Tile>::window]
-                                                       [Tile::positions];
+namespace tconv {
 
-  // `row` is the first channel's input at the thread's first position, which has number `column` in its row of
-  // `columns`, 0 for a row outside the input. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* row, int column, int columns, typename Layer::Index plane,
-                         int channels, const int (&first_taps)[Tile::phases], const int (&first_shifts)[Tile::phases],
-                         int tap_chunk) {
-    using Shape = DirectShape<Layer, Tile>;
-    using Width = typename Shape::Width;
-    bool loaded[Shape::window] = {};
-#pragma unroll
-    for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a) {
-        const long long tap = first_taps[a] + static_cast<long long>(tap_chunk + j) * Width::tap_period;
-        const int slot = direct_slot<Layer, Tile>(a, j, first_shifts[a]);
-        const bool has_tap = first_taps[a] < Width::kernel && tap < Width::kernel;
-        if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || loaded[slot]) continue;
-        loaded[slot] = true;
-        const int shift = first_shifts[a] + j * Width::shift_period;
-#pragma unroll
-        for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-          for (int p = 0; p < Tile::positions; ++p) {
-            // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-            typename Layer::Element input{};
-            if (in_range(column - shift + p * Tile::columns, columns) &&
-                (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
-              input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-            values[k][slot][p] = operand<Layer::rounding>(to_accumulator(input));
-          }
-      }
-  }
-};
-
-// Adds the products of one row tap and one stage: `channels` input channels. Inputs as `DirectInputs::load` takes them.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* row, int column,
-                                  int columns, typename Layer::Index plane, int channels,
-                                  const int (&first_taps)[Tile::phases], const int (&first_shifts)[Tile::phases],
-                                  int tap_chunk, DirectSums<Layer, Tile>& all_sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  if (!Shape::all_taps) {
-    row -= static_cast<long long>(tap_chunk) * Width::shift_period;
-    column -= tap_chunk * Width::shift_period;
-  }
-  for (int chain = 0; chain < channels; chain += Shape::chain_channels) {
-    DirectSums<Layer, Tile> chain_sums;
-    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_sums : all_sums;
-    if (Shape::chained) sums.clear();
-    const int end = chain + Shape::chain_channels < channels ? chain + Shape::chain_channels : channels;
-#pragma unroll 1
-    for (int group = chain; group < end; group += Tile::unroll) {
-      DirectInputs<Layer, Tile> inputs;
-      inputs.load(row, column, columns, plane, channels - group, first_taps, first_shifts, tap_chunk);
-      row += Tile::unroll * static_cast<long long>(plane);
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j) {
-          const Accumulator* const tap_weights = own_weights + (k * Tile::chunk_taps + j) * Shape::tap_items;
-          Accumulator weights[Shape::phases_at_once * Tile::channels];
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const long long tap = first_taps[a] + static_cast<long long>(tap_chunk + j) * Width::tap_period;
-            if (first_taps[a] >= Width::kernel || tap >= Width::kernel) continue;
-            const int slot = direct_slot<Layer, Tile>(a, j, first_shifts[a]);
-            if (a % Shape::phases_at_once == 0)
-              load_shared(tap_weights + a * Tile::phase_lanes * Tile::channels, weights);
-            const int first_weight = a % Shape::phases_at_once * Tile::channels;
-#pragma unroll
-            for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-              for (int c = 0; c < Tile::channels; ++c)
-                sums.values[a][p][c] =
-                    multiply_add(inputs.values[k][slot][p], weights[first_weight + c], sums.values[a][p][c]);
-          }
-        }
-      own_weights += Tile::unroll * Tile::chunk_taps * Shape::tap_items;
-    }
-    if (Shape::chained) all_sums.add(sums);
-  }
-}
-
-// What a thread stores: of its first position, the outputs from column `column` on, in the rows that start at `row` of
-// its first channel's plane; -1 for a row outside the output.
+// What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
+// negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
 template <class Element>
 struct DirectTarget {
   Element* y;
-  long long row, plane;
-  int column, width, channels;
+  long long start, plane;
+  int row, height;  // a height of 0 says that there is no such position
+  int column, width;
+  int channels;  // that are left, the thread's first among them
+
+  TCONV_DEVICE bool has_row(int output_row) const { return in_range(row + output_row, height); }
+  TCONV_DEVICE long long place(int channel, int output_row) const {
+    return start + channel * plane + static_cast<long long>(output_row) * width;
+  }
 };
+
+template <class Layer, class Accumulator>
+TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) {
+  return Layer::has_bias ? sum + bias : sum;
+}
 
 // Stores each position's column phases as one vector. Their width divides that of the output.
 template <class Layer, class Tile, class Accumulator>
@@ -593,39 +570,98 @@ TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, cons
 #pragma unroll
   for (int c = 0; c < Tile::channels; ++c) {
     if (!Shape::whole_channels && c >= target.channels) break;
-    Element* const row = target.y + (target.row + c * target.plane + target.column);
 #pragma unroll
-    for (int p = 0; p < Tile::positions; ++p) {
-      Wide values;
+    for (int r = 0; r < Shape::output_rows; ++r) {
+      if (!target.has_row(r)) continue;
+      Element* const row = target.y + (target.place(c, r) + target.column);
+      const int sum_row = Shape::sum_row_of_output(r);
 #pragma unroll
-      for (int phase = 0; phase < Shape::vector; ++phase) {
-        const int tap = Width::first_tap(phase);
-        values.values[phase] =
-            from_accumulator<Element>(tap < Width::kernel ? sums.with_bias(tap, p, c, biases) : biases[c]);
+      for (int p = 0; p < Tile::positions; ++p) {
+        Wide values;
+#pragma unroll
+        for (int phase = 0; phase < Shape::vector; ++phase) {
+          const int tap = Width::first_tap(phase);
+          const bool has_taps = sum_row >= 0 && tap < Width::kernel;
+          values.values[phase] = from_accumulator<Element>(
+              has_taps ? plus_bias<Layer>(sums.values[sum_row][tap][p][c], biases[c]) : biases[c]);
+        }
+        constexpr int step = Tile::columns * Width::stride;
+        if (target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
       }
-      constexpr int step = Tile::columns * Width::stride;
-      if (target.row >= 0 && target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
+    }
+  }
+}
+
+// Column phases that no tap reaches stay 0 in a warp's buffer.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
+  using Shape = DirectShape<Layer, Tile>;
+  constexpr int items = Shape::exchange_lines * Shape::exchange_line_items;
+#pragma unroll 1
+  for (int item = static_cast<int>(threadIdx.x) % 32; item < items; item += 32) buffer[item] = 0;
+}
+
+// Stores one row of one output channel for a whole warp: from `line` of its buffer, or the bias alone.
+template <bool from_buffer, class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, int run_column,
+                                    const DirectTarget<typename Layer::Element>& target, int c, int r) {
+  using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Width = typename Shape::Width;
+  constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const long long own_row = target.has_row(r) ? target.place(0, r) : -1;
+  // Where all rows are one, stores differ by constants from here, and start at lines of memory.
+  const long long first = (Shape::run_rows == 1 ? own_row : 0) + c * target.plane + run_column;
+  const int ahead = Shape::aligned_lines ? static_cast<int>(first) & 31 : 0;
+  const long long place = kept(first + lane - ahead);
+  constexpr int steps = Shape::exchange_steps + (Shape::aligned_lines ? 1 : 0);
+  constexpr int at_once = Shape::aligned_lines ? steps : Shape::exchange_steps_at_once;
+#pragma unroll
+  for (int first_step = 0; first_step < steps; first_step += at_once) {
+    // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
+    Accumulator values[at_once];
+    bool in_line[at_once];
+#pragma unroll
+    for (int s = 0; s < at_once; ++s) {
+      const int step = first_step + s, item = step * 32 + lane - ahead;
+      in_line[s] = !Shape::aligned_lines || ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
+      values[s] = bias;
+      if (from_buffer && in_line[s])
+        values[s] = plus_bias<Layer>(line[step * Shape::exchange_pitch + lane - ahead], bias);
+    }
+#pragma unroll
+    for (int s = 0; s < at_once; ++s) {
+      const int step = first_step + s, item = step * 32 + lane - ahead;
+      long long row = own_row, offset = 0;  // from `place`
+      int row_item = item;
+      if (Shape::run_rows > 1) {
+        const int row_of_run = item / run;
+        row = __shfl_sync(0xffffffffu, own_row, row_of_run * Tile::columns % 32);
+        offset = row - row_of_run * run;
+        row_item -= row_of_run * run;
+      }
+      const int column = run_column + row_item;
+      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width)
+        target.y[place + offset + step * 32] = from_accumulator<Element>(values[s]);
     }
   }
 }
 
 // Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
 // has no taps. Called by whole warps.
-template <class Layer, class Tile, class Accumulator>
+template <bool has_taps, class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
                                          const Accumulator (&biases)[Tile::channels],
-                                         const DirectTarget<typename Layer::Element>& target, bool has_taps,
-                                         Accumulator* buffer) {
+                                         const DirectTarget<typename Layer::Element>& target, Accumulator* buffer) {
   using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
   using Width = typename Shape::Width;
-  constexpr int steps = Shape::exchange_steps, at_once = Shape::exchange_steps_at_once;
-  constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
+  constexpr int run = Shape::run_columns * Width::stride, lines = Shape::exchange_lines;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int run_column = __shfl_sync(0xffffffffu, target.column, 0);
   const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
 #pragma unroll
-  for (int first = 0; first < Tile::channels; first += Shape::exchange_channels) {
+  for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
     if (has_taps) {
       __syncwarp();
 #pragma unroll
@@ -633,46 +669,29 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
 #pragma unroll
         for (int phase = 0; phase < Width::stride; ++phase) {
           const int tap = Width::first_tap(phase);
+          if (tap >= Width::kernel) continue;
           const int item = own_item + p * Tile::columns * Width::stride + phase;
           Accumulator* const place = buffer + item / 32 * Shape::exchange_pitch + item % 32;
 #pragma unroll
-          for (int c = 0; c < Shape::exchange_channels; ++c)
-            place[c * Shape::exchange_channel_items] =
-                tap < Width::kernel ? sums.with_bias(tap, p, first + c, biases) : biases[first + c];
+          for (int n = first; n < first + lines; ++n)
+            place[(n - first) * Shape::exchange_line_items] =
+                sums.values[n % Shape::sum_rows][tap][p][n / Shape::sum_rows];
         }
       __syncwarp();
     }
 #pragma unroll
-    for (int c = first; c < first + Shape::exchange_channels; ++c) {
+    for (int n = first; n < first + lines; ++n) {
+      const int c = n / Shape::sum_rows;
       if (!Shape::whole_channels && c >= target.channels) break;
-      // Where all rows are one, stores differ by constants from here.
-      const long long place = kept((Shape::run_rows == 1 ? target.row : 0) + c * target.plane + (run_column + lane));
+      const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
 #pragma unroll
-      for (int first_step = 0; first_step < steps; first_step += at_once) {
-        // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
-        Accumulator values[at_once];
-#pragma unroll
-        for (int s = 0; s < at_once; ++s) values[s] = biases[c];
-        if (has_taps) {
-#pragma unroll
-          for (int s = 0; s < at_once; ++s)
-            values[s] =
-                buffer[(c - first) * Shape::exchange_channel_items + (first_step + s) * Shape::exchange_pitch + lane];
-        }
-#pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-          const int item = (first_step + s) * 32 + lane;
-          long long row = target.row, offset = 0;  // from `place`
-          int column = run_column + item;
-          if (Shape::run_rows > 1) {
-            const int row_of_run = item / run;
-            row = __shfl_sync(0xffffffffu, target.row, row_of_run * Tile::columns % 32);
-            offset = row - row_of_run * run;
-            column -= row_of_run * run;
-          }
-          if (row >= 0 && in_range(column, target.width))
-            target.y[place + offset + (first_step + s) * 32] = from_accumulator<Element>(values[s]);
-        }
+      for (int r = 0; r < Shape::output_rows; ++r) {
+        const int sum_row = Shape::sum_row_of_output(r);
+        // Rows that no tap reaches are stored with the channel's first.
+        if (sum_row == n % Shape::sum_rows)
+          direct_store_line<has_taps, Layer, Tile>(line, biases[c], run_column, target, c, r);
+        else if (sum_row < 0 && n % Shape::sum_rows == 0)
+          direct_store_line<false, Layer, Tile>(line, biases[c], run_column, target, c, r);
       }
     }
   }
@@ -688,16 +707,377 @@ TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const
 #pragma unroll
   for (int c = 0; c < Tile::channels; ++c) {
     if (!Shape::whole_channels && c >= target.channels) break;
-    Element* const row = target.y + (target.row + c * target.plane);
 #pragma unroll
-    for (int p = 0; p < Tile::positions; ++p)
+    for (int r = 0; r < Shape::output_rows; ++r) {
+      if (!target.has_row(r)) continue;
+      Element* const row = target.y + target.place(c, r);
+      const int sum_row = Shape::sum_row_of_output(r);
 #pragma unroll
-      for (int a = 0; a < Tile::phases; ++a) {
-        const int phase = first_phase + a * Tile::phase_lanes;
-        const int column = target.column + p * Tile::columns * Width::stride + phase;
-        if (target.row >= 0 && phase < Width::stride && in_range(column, target.width))
-          row[column] = from_accumulator<Element>(sums.with_bias(a, p, c, biases));
+      for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+        for (int a = 0; a < Tile::phases; ++a) {
+          const int phase = first_phase + a * Tile::phase_lanes;
+          const int column = target.column + p * Tile::columns * Width::stride + phase;
+          if (phase < Width::stride && in_range(column, target.width))
+            row[column] = from_accumulator<Element>(
+                sum_row < 0 ? biases[c] : plus_bias<Layer>(sums.values[sum_row][a][p][c], biases[c]));
+        }
+    }
+  }
+}
+
+}  // namespace tconv
+
+namespace tconv {
+
+// Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
+// a weight become 0.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Element* weight, Accumulator* staged,
+                               int first_row, int first_channel, int first_tap_number) {
+  using Shape = DirectShape<Layer, Tile>;
+  using Width = typename Shape::Width;
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
+    const int item = i % Shape::channel_items;
+    const int tile_channel = item % Tile::channels, slot = item / Tile::channels % Shape::block_phases;
+    const int stage_tap = item / Shape::tap_items;
+    const int in_channel = first_channel + i / Shape::channel_items % Tile::chunk_channels;
+    const int out_channel = part.first_channel + tile_channel;
+
+    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
+    if (Shape::phases_on_lanes)
+      tap = part.first_phase + slot < Width::stride ? Width::first_tap(part.first_phase + slot) : Width::kernel;
+    const long long column_tap = tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
+
+    Accumulator value = 0;
+    if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
+        in_channel < Layer::in_channels && out_channel < Layer::out_channels) {
+      const long long filter =
+          (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+      const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
+      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
+    }
+    staged[i] = value;
+  }
+}
+
+// Where a thread's positions lie: its first row of them, and the position of its first lane's worth of columns. The
+// others follow `columns` apart.
+struct DirectRun {
+  int sample;  // -1: no such row
+  int depth, height, width;
+};
+
+// What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
+// which end where a slab ends.
+template <class Layer, class Tile>
+struct DirectWalk {
+  using Shape = DirectShape<Layer, Tile>;
+  using Index = typename Layer::Index;
+  Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
+
+  TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
+    groups = (heights - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
+    runs_a_row = (widths - 1) / (Shape::tiled ? Shape::tile_columns : Shape::run_columns) + 1;
+    rows = batch * depths * groups;
+    const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
+    steps = Shape::tiled ? rows * runs_a_row : (runs - 1) / Shape::block_runs + 1;
+  }
+
+  // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
+  TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
+    const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
+    const Index run = Shape::tiled ? step : step * Shape::block_runs + warp;
+    const Index row_group = run / runs_a_row;
+    const Index group = Shape::tiled ? row_group : row_group * Shape::run_rows + row / Tile::rows;
+    const Index slab = group / groups, sample = slab / depths;
+    const int height = static_cast<int>(group - slab * groups) * (Shape::tiled ? Shape::tile_rows : Tile::rows);
+    const int width =
+        static_cast<int>(run - row_group * runs_a_row) * (Shape::tiled ? Shape::tile_columns : Shape::run_columns);
+    return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
+            height + (Shape::tiled ? row : 0), width + column};
+  }
+};
+
+// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
+// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
+template <class Layer, class Tile>
+TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
+  using Shape = DirectShape<Layer, Tile>;
+  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
+                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
+}
+
+// The column phases of a thread, by their first taps. With phases in registers these are constants.
+template <class Layer, class Tile>
+struct DirectPhases {
+  using Width = typename DirectShape<Layer, Tile>::Width;
+  int first_taps[Tile::phases], first_shifts[Tile::phases];
+
+  TCONV_DEVICE explicit DirectPhases(int first_phase) {
+#pragma unroll
+    for (int a = 0; a < Tile::phases; ++a) {
+      const int phase = first_phase + a * Tile::phase_lanes;
+      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
+      first_shifts[a] = Width::shift_of(first_taps[a]);
+    }
+  }
+
+  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
+    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
+    return first_taps[a] < Width::kernel && tap < Width::kernel;
+  }
+};
+
+// The inputs that a thread needs for one stage of taps, of a group of input channels.
+template <class Layer, class Tile>
+struct DirectInputs {
+  using Shape = DirectShape<Layer, Tile>;
+  using Width = typename Shape::Width;
+  using Accumulator = typename Shape::Accumulator;
+  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
+
+  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
+  template <class Visitor>
+  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
+    bool seen[Shape::input_rows][Shape::window] = {};
+#pragma unroll
+    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
+#pragma unroll
+      for (int v = 0; v < Tile::rows; ++v)
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j)
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            const int row = Shape::input_row(v, row_tap);
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const bool has_tap = phases.has_tap(a, tap_chunk + j);
+            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
+            seen[row][slot] = true;
+            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
+          }
+  }
+
+  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
+  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
+  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
+                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
+                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
+      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p) {
+          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+          typename Layer::Element input{};
+          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
+              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
+          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
+        }
+    });
+  }
+
+  // From the tile of a block, where the thread's inputs start at `own`.
+  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
+    each(phases, 0, [&](int r, int slot, int shift, bool) {
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          values[k][r][slot][p] =
+              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
+    });
+  }
+};
+
+// A thread's part of the inputs of a block, on their way from memory to shared memory.
+template <class Layer, class Tile>
+struct DirectTileInputs {
+  using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
+  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
+  Element values[Shape::stage_channels][items];
+
+  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
+  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
+      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
+      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
+    }
+  }
+
+  // Asks for the places in `channels` channels, the first of which starts at `x`.
+  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        Element input{};
+        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
+          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
+        values[k][i] = input;
       }
+  }
+
+  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+        if (item < Shape::tile_items)
+          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
+      }
+  }
+};
+
+// What a thread has summed up of one stage, and of the chain that it is in.
+template <class Layer, class Tile>
+class DirectChain {
+  using Shape = DirectShape<Layer, Tile>;
+  DirectSums<Layer, Tile>& all_;
+  DirectSums<Layer, Tile> chain_;
+  int links_ = 0;
+
+ public:
+  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
+    if (Shape::chained) chain_.clear();
+  }
+
+  // Adds the products of one group of input channels.
+  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
+                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    using Accumulator = typename Shape::Accumulator;
+    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
+#pragma unroll
+    for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
+        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
+        Accumulator weights[Shape::items_at_once];
+        if (Shape::channel_at_once) load_shared(row_weights, weights);
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j)
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            if (!phases.has_tap(a, tap_chunk + j)) continue;
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
+            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
+            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
+#pragma unroll
+            for (int v = 0; v < Tile::rows; ++v)
+#pragma unroll
+              for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+                for (int c = 0; c < Tile::channels; ++c) {
+                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
+                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
+                                     sum);
+                }
+          }
+      }
+    if (Shape::chained && ++links_ == Shape::chain_groups) {
+      all_.add(chain_);
+      chain_.clear();
+      links_ = 0;
+    }
+  }
+
+  TCONV_DEVICE void finish() {
+    if (Shape::chained) all_.add(chain_);
+  }
+};
+
+// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
+// thread's. Inputs as `DirectInputs::load` takes them.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
+                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
+                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
+                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  if (!Shape::all_taps) {
+    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
+    column -= tap_chunk * Shape::Width::shift_period;
+  }
+  const int first = split * Tile::unroll;
+  x += first * static_cast<long long>(plane);
+  own_weights += first * Shape::channel_items;
+  DirectChain<Layer, Tile> chain(sums);
+  DirectInputs<Layer, Tile> inputs;
+  if (Tile::ahead && first < channels)
+    inputs.load(x, row_pitch, column, columns, plane, channels - first, phases, tap_chunk);
+#pragma unroll 1
+  for (int group = first; group < channels; group += Shape::stage_channels) {
+    DirectInputs<Layer, Tile> next;
+    const int left = channels - group - Shape::stage_channels;
+    if (!Tile::ahead) inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (Tile::ahead && left > 0) next.load(x, row_pitch, column, columns, plane, left, phases, tap_chunk);
+    chain.multiply(inputs, own_weights, phases, tap_chunk);
+    if (Tile::ahead) inputs = next;
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
+// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
+// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
+                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
+                                        Accumulator* stages, int own, int split,
+                                        const DirectPhases<Layer, Tile>& phases, int& stage,
+                                        DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  own_weights += split * Tile::unroll * Shape::channel_items;
+  own += split * Tile::unroll * Shape::tile_items;
+  DirectChain<Layer, Tile> chain(sums);
+  tile.load(x, plane, channels);
+#pragma unroll 1
+  for (int group = 0; group < channels; group += Shape::stage_channels) {
+    Accumulator* const written = stages + stage * Shape::tile_stage_items;
+    tile.write(written);
+    // All have written this stage, and have read the other one, which is written next.
+    __syncthreads();
+    stage ^= 1;
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
+    if (group + split * Tile::unroll < channels) {
+      DirectInputs<Layer, Tile> inputs;
+      inputs.read(written + own, phases);
+      chain.multiply(inputs, own_weights, phases, 0);
+    }
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
+  using Shape = DirectShape<Layer, Tile>;
+  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
+  __syncthreads();  // what was in the buffer has been read
+  if (split > 0) {
+    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
+  }
+  __syncthreads();
+  if (split > 0) return;
+#pragma unroll 1
+  for (int other = 1; other < Tile::splits; ++other) {
+    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
   }
 }
 
@@ -709,8 +1089,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   using Element = typename Layer::Element;
   using Accumulator = typename Shape::Accumulator;
   using Index = typename Layer::Index;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
+  using Depth = typename Shape::Depth;
+  using Height = typename Shape::Height;
   using Width = typename Shape::Width;
   constexpr int CI = Layer::in_channels, CO = Layer::out_channels;  // of one group
 
@@ -719,13 +1099,18 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   if (Layer::spatial_dims < 2) input_height = output_height = 1;
 
   TCONV_SHARED(shared);
-  Accumulator* const staged = reinterpret_cast<Accumulator*>(shared);
+  Accumulator* const tiles = reinterpret_cast<Accumulator*>(shared);
+  Accumulator* const staged = tiles + Shape::weight_start;
 
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int split = static_cast<int>(threadIdx.x) / Shape::position_threads;
+  const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
-  const int position_lane = thread / Tile::phase_lanes;
+  // The thread's first position in the tile of its block, or in its warp's run.
+  const int warps_wide = Shape::tiled ? Tile::warps_wide : 1, warp = Shape::tiled ? thread / 32 : 0;
   const int row_lane = Shape::phases_on_lanes ? 0 : lane / Tile::columns;
   const int column_lane = Shape::phases_on_lanes ? 0 : lane % Tile::columns;
+  const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
+  const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
 
   // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
   const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
@@ -741,10 +1126,10 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 
   const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
   const Index output_plane = static_cast<Index>(output_depth) * output_height * output_width;
-  const Index depths = Depth::positions(output_depth), heights = Height::positions(output_height);
-  const Index rows = batch * depths * heights;
-  const Index runs_a_row = (Width::positions(output_width + Tile::origin) - 1) / Shape::run_columns + 1;
-  const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
+  const Index depths = Depth::positions(output_depth);
+  const Index heights = Height::positions(output_height + Tile::row_origin);
+  const Index widths = Width::positions(output_width + Tile::origin);
+  const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
 
   Accumulator biases[Tile::channels];
 #pragma unroll
@@ -754,48 +1139,48 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
   }
 
-  // Column phases of this thread, by their first taps. With phases in registers these are constants.
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
-#pragma unroll
-  for (int a = 0; a < Tile::phases; ++a) {
-    const int phase = part.first_phase + a * Tile::phase_lanes + phase_lane;
-    first_taps[a] = !Shape::phases_on_lanes ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
-    first_shifts[a] = Width::shift_of(first_taps[a]);
-  }
+  const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
 
+  Accumulator* const buffer =
+      tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
+  const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
+  const bool exchanges = Shape::exchange && !in_vectors && split == 0;
   if (Shape::resident) {
     direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
+    if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
     __syncthreads();
   }
-  Accumulator* const buffer =
-      staged + Shape::exchange_start + thread / 32 * Shape::exchange_channels * Shape::exchange_channel_items;
-  const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
 
-  const Index run_stride = static_cast<Index>(gridDim.x / Shape::parts) * Shape::block_runs;
-  for (Index first_run = static_cast<Index>(blockIdx.x / Shape::parts) * Shape::block_runs; first_run < runs;
-       first_run += run_stride) {
-    const Index run = first_run + position_lane * Tile::phase_lanes / 32;
-    const Index row_group = run / runs_a_row, row_number = row_group * Shape::run_rows + row_lane;
-    const Index slab_number = row_number / heights, sample = slab_number / depths;
-    const DirectRun at = {
-        run < runs && row_number < rows ? static_cast<int>(sample) : -1,
-        static_cast<int>(slab_number - sample * depths),
-        static_cast<int>(row_number - slab_number * heights),
-        static_cast<int>(run - row_group * runs_a_row) * Shape::run_columns + column_lane,
-    };
-
+  int stage = 0;
+  const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
+  for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
+    const DirectRun at = walk.at(step, tile_row, tile_column);
+    DirectTileInputs<Layer, Tile> tile_inputs;
+    if (Shape::tiled)
+      tile_inputs.place(at.height - tile_row - Shape::top_shift, at.width - tile_column - Shape::last_shift,
+                        input_height, input_width);
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
-      const int depth_phase = row_phase / Height::stride, height_phase = row_phase % Height::stride;
-      const int first_depth_tap = Depth::first_tap(depth_phase), first_height_tap = Height::first_tap(height_phase);
+      // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
+      constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
+      constexpr int height_step = Shape::stacked ? Height::kernel : Height::tap_period;
+      const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
+      const int first_depth_tap = Depth::first_tap(depth_phase);
+      const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
       const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
       DirectSums<Layer, Tile> sums;
       sums.clear();
 
       for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
-        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += Height::tap_period) {
+        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
           const int weight_row = depth_tap * Height::kernel + height_tap;
-          const int slab = at.depth - Depth::shift_of(depth_tap), row = at.height - Height::shift_of(height_tap);
-          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth && row >= 0 && row < input_height;
+          const int slab = at.depth - Depth::shift_of(depth_tap);
+          const int top_row = at.height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
+          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
+          if (Shape::tiled && !inside) continue;  // the whole block
+          int input_columns[Shape::input_rows];
+#pragma unroll
+          for (int r = 0; r < Shape::input_rows; ++r)
+            input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
               if (!Shape::resident) {
@@ -807,23 +1192,34 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                   CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
               const long long plane =
                   (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
-              const Element* const input =
-                  x + (inside ? ((plane * input_depth + slab) * input_height + row) * input_width : 0) + at.width;
-              const int input_columns = inside ? input_width : 0;
+              const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
               const Accumulator* const row_weights =
                   own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
-              direct_multiply<Layer, Tile>(row_weights, input, at.width, input_columns, input_plane, channels,
-                                           first_taps, first_shifts, tap_chunk, sums);
+              if (Shape::tiled)
+                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, channels, tile_inputs, tiles,
+                                                   tile_row * Shape::tile_pitch + tile_column, split, phases, stage,
+                                                   sums);
+              else  // rows outside the input are not read, whatever their address
+                direct_multiply<Layer, Tile>(
+                    row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
+                    input_columns, input_plane, channels, phases, tap_chunk, split, sums);
             }
         }
 
-      const int slab = at.depth * Depth::stride + depth_phase, row = at.height * Height::stride + height_phase;
+      if (Tile::splits > 1) {
+        direct_join<Layer, Tile>(sums, split, tiles + Shape::split_start);
+        if (split > 0) continue;
+      }
+      const int slab = at.depth * Depth::stride + depth_phase;
+      const int row = at.height * Height::stride - Tile::row_origin + height_phase;
       const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
-      const bool inside = at.sample >= 0 && slab < output_depth && row < output_height;
+      const bool inside = at.sample >= 0 && slab < output_depth;
       const DirectTarget<Element> target = {
           y,
-          inside ? ((plane * output_depth + slab) * output_height + row) * output_width : -1,
+          ((plane * output_depth + slab) * output_height + row) * output_width,
           static_cast<long long>(output_plane),
+          row,
+          inside ? output_height : 0,
           at.width * Width::stride - Tile::origin,
           output_width,
           CO - own_channel,
@@ -833,8 +1229,14 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       } else if (in_vectors) {
         direct_store_vectors<Layer, Tile>(sums, biases, target);
       } else {
-        if (!Shape::resident) __syncthreads();  // the weights have been read
-        direct_store_exchanged<Layer, Tile>(sums, biases, target, has_taps, buffer);
+        if (!Shape::resident) {
+          if (Tile::splits == 1) __syncthreads();  // the weights have been read
+          direct_clear_buffer<Layer, Tile>(buffer);
+        }
+        if (!Shape::phases_without_taps || has_taps)
+          direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
+        else
+          direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
       }
     }
   }
@@ -910,6 +1312,10 @@ class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
         """The most taps that any phase has."""
         return -(-self.kernel // self.tap_period)
 
+    def shift_of(self, tap):
+        """Tap `tap` at position q reads input ``q - shift_of(tap)``; negative where padding cut off the start."""
+        return (tap * self.dilation - self.padding) // self.stride
+
     def taps(self, phase):
         """The taps that feed `phase`, ascending; an empty range for a phase without taps."""
         common = math.gcd(self.stride, self.dilation)
@@ -975,7 +1381,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 # How a block shares the work; `_KERNELS` has the picture.
 _Tile = namedtuple(
     "_Tile",
-    "position_lanes phase_lanes columns positions channels phases chunk_rows chunk_channels chunk_taps unroll origin blocks",
+    "position_lanes phase_lanes splits columns positions stacked rows warps_wide channels phases chunk_rows chunk_channels chunk_taps unroll ahead origin row_origin blocks",
 )
 
 
@@ -984,7 +1390,7 @@ class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
 
     @property
     def threads(self):
-        return self.tile.position_lanes * self.tile.phase_lanes
+        return self.tile.position_lanes * self.tile.phase_lanes * self.tile.splits
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -992,9 +1398,9 @@ _Problem = namedtuple("_Problem", "layer batch input_size output_size")
 # One launch.
 _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons")
 
-# What was planned for the layers of the model file. Any other layer takes `_direct_tile`.
+# What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {
-    _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _Tile(128, 1, 16, 2, 16, 1, 3, 64, 3, 2, 0, 3),
+    _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _Tile(128, 1, 1, 32, 1, 1, 4, 1, 16, 1, 3, 64, 3, 1, 0, 0, 0, 3),
 }
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
@@ -1028,45 +1434,37 @@ def _with_precision(layer, tiny_maps=False):
 
 _WARP = 32
 _INT_LIMIT = 2**31
-# Sums that a thread keeps in registers, in 32-bit words; half as many again where each has several taps in a row.
+# A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
+_MOST_WALKED_ROW_PHASES = 64
+# Longer sums than this are taken in chains.
+_CHAIN = 64
+# Lines of an exchange are taken together until they have so many steps.
+_EXCHANGE_STEPS = 16
+# Blocks that the grid has for each multiprocessor when they go on to further positions.
+_BLOCKS_PER_MULTIPROCESSOR = 32
+# Sums of a thread of the tile for any size, in 32-bit words.
 _SUMS = 32
-# Positions of a thread. More share each weight, but leave fewer warps.
-_POSITIONS = 2
-# With one output channel, inputs and weights serve few products: such a thread has more positions, within these. The
-# last are inputs of a thread, where one input channel is all there is, and where several follow each other.
-_LONE_POSITIONS = 4
-_LONE_SUMS = 16
-_LONE_LOADS = (12, 8)
-# Where the grid would leave multiprocessors idle: a part of these sums, and of these threads, one after the other.
-_SMALLER = ((1, 1), (2, 1), (4, 1), (4, 2))
 # Layers with more column phases than this have them across a warp's lanes instead of in registers.
 _MOST_PHASES_IN_REGISTERS = 16
 # Multiply-adds in one unrolled body. NVRTC's time grows faster than the body.
-_MOST_UNROLLED = 512
+_MOST_UNROLLED = 1024
 # Inputs that a thread asks for before it uses the first: enough to hide the cache, few enough not to spill. More only
 # where the taps of one channel need them, and then no more than these.
 _MOST_LOADS = 16
 _MOST_INPUTS = 32
-# Channels computed for nothing, so that several can be read ahead: at most this many times the channels there are.
+# Inputs that a thread has on their way to shared memory.
+_MOST_STAGED = 12
+# Channels computed for nothing, so that several can be asked for at once: up to this many times those there are.
 _MOST_PADDED = 1.15
 # The most that a thread stores at once; bytes of an output where they are not four.
 _VECTOR_BYTES = 16
 _STORED_BYTES = {"fp16": 2, "bf16": 2, "fp64": 8}
-_STAGE_BYTES = 16 * 1024
 # Weights of at most this size stay in shared memory, so that a block can go on to further positions.
 _RESIDENT_BYTES = 44 * 1024
-# A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
-_MOST_WALKED_ROW_PHASES = 64
-# Blocks that the grid has for each multiprocessor when they go on to further positions.
-_BLOCKS_PER_MULTIPROCESSOR = 32
-_THREADS = 128
-_STAGED_THREADS = 256
-# Longer sums than this are taken in chains.
-_CHAIN = 64
-# Registers of a multiprocessor.
+_STAGE_BYTES = 16 * 1024
+# Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
 _REGISTERS = 64 * 1024
-# How much worse a warp's loads and stores are when it owns so many columns of several rows, by the columns.
-_NARROWNESS = {32: 1.0, 16: 1.03, 8: 1.1, 4: 1.3, 2: 1.6, 1: 2.0}
+_REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
 
 
 def _launch_direct(problem, kernel, gpu, reasons=()):
@@ -1085,98 +1483,303 @@ def _launch_direct(problem, kernel, gpu, reasons=()):
     return _Plan(problem, kernel, grid, _shared_bytes(layer, tile), reasons)
 
 
-def _rows(problem):
-    """Rows of positions, over the whole batch."""
+def _needs_wide_index(problem, tile):
+    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
+    # A block's walk over the runs passes their end by less than as many again.
+    walked = 2 * (_row_groups(problem, tile) + _runs(problem, tile) + _block_runs(tile))
+    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
+    return max(walked, *planes) >= _INT_LIMIT
+
+
+def _row_groups(problem, tile):
+    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
     depth, height, _ = problem.layer.axes
-    return problem.batch * depth.positions(problem.output_size[0]) * height.positions(problem.output_size[1])
+    rows = height.positions(problem.output_size[1] + tile.row_origin)
+    together = _tile_rows(tile) if tile.warps_wide else tile.rows
+    return problem.batch * depth.positions(problem.output_size[0]) * -(-rows // together)
 
 
 def _runs(problem, tile):
     """Runs of positions that a warp owns at once, over the whole batch."""
-    run_rows = _WARP // tile.columns if tile.phase_lanes == 1 else 1
     width = problem.layer.axes[2].positions(problem.output_size[2] + tile.origin)
+    if tile.warps_wide:
+        wide = tile.warps_wide * tile.columns * tile.positions
+        return _row_groups(problem, tile) * -(-width // wide) * _block_runs(tile)
     in_a_row = -(-width // (tile.columns * tile.positions))
-    return -(-_rows(problem) // run_rows) * in_a_row
+    return -(-_row_groups(problem, tile) // _run_rows(tile)) * in_a_row
 
 
-def _direct_tile(layer, width=_INT_LIMIT, smaller=0):
-    """The tile for `layer` with rows of `width` positions, very long ones by default.
+def _run_rows(tile):
+    """Groups of rows that a warp owns a run of at once."""
+    return _WARP // tile.columns if tile.phase_lanes == 1 else 1
 
-    `smaller` asks for less work a block, in so many steps: small problems then reach every multiprocessor.
-    """
-    axis = layer.axes[2]
-    item = 8 if layer.precision == "fp64" else 4
-    row_taps = layer.kernel[0] * layer.kernel[1]
-    fewer_sums, fewer_threads = _SMALLER[smaller]
-    budget = _SUMS * 4 // item // fewer_sums
-    if axis.stride > _MOST_PHASES_IN_REGISTERS:
-        phase_lanes, columns, phases = _WARP, 1, min(2, -(-axis.stride // _WARP))
-        positions = max(1, _MOST_LOADS // (2 * phases * fewer_sums))
-        channels = _power_of_two(layer.out_channels_per_group, max(1, min(16, budget // (phases * positions))))
-    else:
-        phase_lanes, phases = 1, axis.phases_with_taps
-        positions = _positions(layer, phases, budget, fewer_sums)
-        columns, positions = _columns(width, positions)
-        channels = _channels(layer, phases * positions, budget)
-    weight_bytes = row_taps * layer.in_channels_per_group * axis.taps_per_phase * phase_lanes * phases * item
-    chunk_taps = min(axis.taps_per_phase, max(1, _MOST_UNROLLED // (phases * positions * channels)))
-    origin = _origin(layer) if phase_lanes == 1 else 0
-    chunk_taps = chunk_taps if phase_lanes == 1 else min(2, chunk_taps)
-    while chunk_taps > 1 and positions * _inputs(axis, origin, chunk_taps, phase_lanes, phases) > _MOST_INPUTS:
-        chunk_taps -= 1
-    window = _inputs(axis, origin, chunk_taps, phase_lanes, phases)
-    unroll = _unroll(layer.in_channels_per_group, window * positions, phases * positions * channels * chunk_taps)
-    fits = chunk_taps == axis.taps_per_phase and layer.stride[0] * layer.stride[1] <= _MOST_WALKED_ROW_PHASES
-    if fits and weight_bytes * channels > _RESIDENT_BYTES >= weight_bytes * channels // 2 and channels > 4:
-        channels //= 2
-    stays = fits and weight_bytes * channels <= _RESIDENT_BYTES
-    threads = _STAGED_THREADS if phase_lanes == 1 and not stays else _THREADS
-    lanes = threads // (phase_lanes * fewer_threads)
-    position_lanes = max(_WARP // phase_lanes, lanes)
-    chunk_rows, chunk_channels = row_taps, -(-layer.in_channels_per_group // unroll) * unroll
-    if not stays:
-        chunk_bytes = unroll * chunk_taps * phase_lanes * phases * channels * item
-        chunk_rows, chunk_channels = 1, min(chunk_channels, max(1, _STAGE_BYTES // chunk_bytes) * unroll)
-    # What a thread keeps at once: its sums, twice where the kernel takes them in chains; inputs and weights; places in
-    # the exchange, the phases of its lane, or what stages need. The limits are the lowest that no arch spills at.
-    sums = phases * positions * channels * (2 if _chained(layer) else 1)
-    words = (sums + window * positions * unroll + channels) * item // 4
-    if phase_lanes > 1:
-        words += 5 * phases
-    elif axis.stride > 4 or not _vector(layer):
-        words += axis.stride * (1 if axis.stride % 2 else 4)
-    words += 0 if stays or phase_lanes > 1 else 8
-    registers = 128 if words <= 56 else 168 if words <= 80 else 255
-    blocks = max(1, min(16, _REGISTERS // (registers * position_lanes * phase_lanes)))
-    return _Tile(
-        position_lanes,
-        phase_lanes,
-        columns,
-        positions,
-        channels,
-        phases,
-        chunk_rows,
-        chunk_channels,
-        chunk_taps,
-        unroll,
-        origin,
-        blocks,
+
+def _block_runs(tile):
+    """Runs that a block owns at once."""
+    return tile.position_lanes * tile.phase_lanes // _WARP
+
+
+def _tile_rows(tile):
+    """Rows of positions in a block's tile."""
+    return _block_runs(tile) // tile.warps_wide * _run_rows(tile) * tile.rows
+
+
+def _tile_items(layer, tile):
+    """Places in shared memory for a tile's inputs of one channel. Lanes of different rows read different banks."""
+    width = _moved(layer.axes[2], tile.origin)
+    columns = tile.warps_wide * tile.columns * tile.positions + width.shift_of(width.kernel - 1) - width.shift_of(0)
+    pitches = range(columns, columns + _WARP)
+    if _run_rows(tile) > 1:
+        columns = next((pitch for pitch in pitches if tile.rows * pitch % _WARP == tile.columns), columns)
+    return (_tile_rows(tile) + _input_rows(layer, tile) - tile.rows) * columns
+
+
+def _parts(layer, tile):
+    """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
+    column_chunks = -(-layer.stride[2] // (tile.phase_lanes * tile.phases)) if tile.phase_lanes > 1 else 1
+    channel_blocks = -(-layer.out_channels_per_group // tile.channels)
+    walked = 1 if _resident(layer, tile) else _row_phases(layer, tile)
+    return walked * column_chunks * channel_blocks * layer.groups
+
+
+def _row_phases(layer, tile):
+    """Row phases that blocks take one at a time: those of depth alone if all of height are in registers."""
+    return layer.stride[0] * (1 if tile.stacked else layer.stride[1])
+
+
+def _resident(layer, tile):
+    """Whether a block keeps all its weights, and walks over positions and row phases with them."""
+    return (
+        tile.chunk_rows == layer.kernel[0] * layer.kernel[1]
+        and tile.chunk_channels >= layer.in_channels_per_group
+        and tile.chunk_taps >= layer.axes[2].taps_per_phase
+        and _row_phases(layer, tile) <= _MOST_WALKED_ROW_PHASES
     )
 
 
-def _positions(layer, phases, budget, fewer):
-    """Positions of a thread that keeps about `budget` sums, of a block with so many times fewer than usual."""
-    if layer.out_channels_per_group > 1:
-        return max(1, min(_POSITIONS // fewer, budget // phases))
-    window = _window(layer.axes[2], 0, layer.axes[2].taps_per_phase)
-    loads = _LONE_LOADS[layer.in_channels_per_group > 1]
-    return _power_of_two(_LONE_POSITIONS, max(1, min(_LONE_SUMS // fewer // phases, loads // window)))
+def _chained(layer, tile):
+    """Whether the kernel takes its sums in chains, to keep rounding errors small where nothing else hides them."""
+    return layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN * tile.splits
 
 
-def _channels(layer, sums, budget):
-    """Output channels of a thread that has `sums` sums for each."""
-    more = budget * 3 // 2 if layer.axes[2].taps_per_phase > 1 else budget
-    return _power_of_two(layer.out_channels_per_group, max(1, min(16, more // sums)))
+def _moved(axis, origin):
+    """The axis of positions that own the outputs from ``q * stride - origin`` on."""
+    return _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
+
+
+def _sum_rows(layer, tile):
+    """Rows of outputs that a thread sums up."""
+    return tile.rows * layer.axes[1].phases_with_taps if tile.stacked else 1
+
+
+def _input_rows(layer, tile):
+    """Rows from the topmost to the lowest input of a thread."""
+    if not tile.stacked:
+        return 1
+    axis = _moved(layer.axes[1], tile.row_origin)
+    return tile.rows + axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
+
+
+def _thread_sums(layer, tile):
+    """Sums that a thread keeps."""
+    return _sum_rows(layer, tile) * tile.phases * tile.positions * tile.channels
+
+
+def _window(axis, origin, chunk_taps, phase_lanes, phases):
+    """Inputs of one row and channel that a thread needs for each of its positions and `chunk_taps` taps of a phase."""
+    if phase_lanes > 1:
+        return phases * chunk_taps
+    axis = _moved(axis, origin)
+    span = axis.shift_of(axis.phases_with_taps - 1) - axis.shift_of(0) + 1
+    return span + (chunk_taps - 1) * min(span, axis.shift_period)
+
+
+def _accumulator_bytes(layer):
+    """Bytes of a sum, and of a weight in shared memory."""
+    return 8 if layer.precision == "fp64" else 4
+
+
+def _channel_items(layer, tile):
+    """Places in shared memory for the weights of one row tap and input channel: whole vectors of 16 bytes."""
+    items = tile.chunk_taps * tile.phase_lanes * tile.phases * tile.channels
+    padding_to = 1 if tile.phase_lanes > 1 else 16 // _accumulator_bytes(layer)
+    return -(-items // padding_to) * padding_to
+
+
+def _shared_bytes(layer, tile):
+    """Dynamic shared memory of a block: staged weights and, after or beside them, what warps exchange."""
+    weights = tile.chunk_rows * tile.chunk_channels * _channel_items(layer, tile)
+    stride, lines = layer.stride[2], tile.channels * _sum_rows(layer, tile)
+    exchange = 0
+    if tile.phase_lanes == 1 and stride > 1:
+        steps = tile.positions * stride
+        at_once = max(n for n in range(1, lines + 1) if lines % n == 0 and n <= -(-_EXCHANGE_STEPS // steps))
+        exchange = _block_runs(tile) * at_once * steps * (_WARP + (stride % 2 == 0))
+    joined = (tile.splits - 1) * _thread_sums(layer, tile) * tile.position_lanes * tile.phase_lanes
+    others = exchange + joined
+    inputs = tile.unroll * tile.splits * _tile_items(layer, tile) if tile.warps_wide else 0
+    items = 2 * (-(-inputs // 4) * 4) + (weights + others if _resident(layer, tile) else max(weights, others))
+    return items * _accumulator_bytes(layer)
+
+
+def _direct_tile(
+    layer,
+    columns,
+    positions,
+    channels,
+    rows=0,
+    splits=1,
+    lanes=128,
+    warps_wide=0,
+    ahead=0,
+):
+    """The tile of these choices.
+
+    Args:
+        columns: of a warp's run; ignored where phases lie across lanes.
+        positions: of a thread, in each of its rows.
+        rows: of positions of a thread, which then has all phases of height; 0 for one row phase at a time.
+        splits: sets of warps that share the input channels.
+        lanes: threads of one set.
+        warps_wide: of a block's tile, whose inputs it brings to shared memory; 0 to read them through the L1 cache.
+        ahead: 1 to ask for the inputs of the next channels before these are multiplied.
+    """
+    axis = layer.axes[2]
+    phase_lanes, phases = 1, axis.phases_with_taps
+    if _phases_on_lanes(layer):
+        phase_lanes, phases, columns = _WARP, min(2, -(-axis.stride // _WARP)), 1
+    origin = _origin(layer) if phase_lanes == 1 else 0
+    own_taps = layer.kernel[1] if rows else 1
+    products = own_taps * max(1, rows) * phases * positions * channels
+    most_taps = _MOST_UNROLLED // products if phase_lanes == 1 else 2
+    chunk_taps = min(axis.taps_per_phase, max(1, most_taps))
+    while chunk_taps > 1 and positions * _window(axis, origin, chunk_taps, phase_lanes, phases) > _MOST_INPUTS:
+        chunk_taps -= 1
+    tile = _Tile(
+        position_lanes=lanes // phase_lanes,
+        phase_lanes=phase_lanes,
+        splits=splits,
+        columns=columns,
+        positions=positions,
+        stacked=1 if rows else 0,
+        rows=max(1, rows),
+        warps_wide=warps_wide,
+        channels=channels,
+        phases=phases,
+        chunk_rows=layer.kernel[0] * layer.kernel[1],
+        chunk_channels=layer.in_channels_per_group,
+        chunk_taps=chunk_taps,
+        unroll=1,
+        ahead=ahead,
+        origin=origin,
+        row_origin=_row_origin(layer.axes[1]) if rows else 0,
+        blocks=1,
+    )
+    tile = _replaced(tile, unroll=_unroll(layer, tile, products * chunk_taps))
+    tile = _with_weights(layer, tile)
+    return _replaced(tile, blocks=_blocks_that_fit(layer, tile))
+
+
+def _unroll(layer, tile, products):
+    """Input channels that are asked for at once: some latency's worth, and hardly more than there are."""
+    loads, most = _input_loads(layer, tile), _MOST_LOADS
+    if tile.warps_wide:
+        loads, most = tile.splits * _staged_loads(layer, tile), _MOST_STAGED
+    in_channels, unroll = -(-layer.in_channels_per_group // tile.splits), 1
+    while (
+        2 * unroll * loads <= most
+        and 2 * unroll * products <= _MOST_UNROLLED
+        and -(-in_channels // (2 * unroll)) * 2 * unroll <= _MOST_PADDED * in_channels
+    ):
+        unroll *= 2
+    return unroll
+
+
+def _with_weights(layer, tile):
+    """`tile` with all weights of a block in shared memory if they are few, else with stages of them."""
+    groups = -(-layer.in_channels_per_group // tile.unroll)
+    tile = _replaced(tile, chunk_channels=groups * tile.unroll)
+    channel_bytes = _channel_items(layer, tile) * _accumulator_bytes(layer)
+    if _resident(layer, tile) and tile.chunk_rows * tile.chunk_channels * channel_bytes <= _RESIDENT_BYTES:
+        return tile
+    own_taps = layer.kernel[1] if tile.stacked else 1
+    group = tile.unroll * tile.splits
+    stages = min(-(-groups // tile.splits), max(1, _STAGE_BYTES // (own_taps * channel_bytes * group)))
+    return _replaced(tile, chunk_rows=own_taps, chunk_channels=stages * group)
+
+
+def _default_tile(layer):
+    """A tile for any size of `layer`, good for long rows."""
+    phases, budget = layer.axes[2].phases_with_taps, _SUMS // _accumulator_words(layer)
+    if _phases_on_lanes(layer):
+        phases = min(2, -(-layer.stride[2] // _WARP))
+        positions = max(1, _MOST_LOADS // (2 * phases))
+    else:
+        positions = max(1, min(2, budget // phases))
+    channels = min(layer.out_channels_per_group, max(1, budget // (phases * positions)), 16)
+    return _direct_tile(layer, _WARP, positions, 1 << (channels.bit_length() - 1))
+
+
+def _phases_on_lanes(layer):
+    """Whether column phases are too many for the registers of a thread, and lie across the lanes of a warp."""
+    return layer.stride[2] > _MOST_PHASES_IN_REGISTERS
+
+
+def _accumulator_words(layer):
+    """Registers of a sum."""
+    return _accumulator_bytes(layer) // 4
+
+
+def _staged_loads(layer, tile):
+    """Loads of inputs that a thread does for one channel of its block's tile."""
+    return -(-_tile_items(layer, tile) // (tile.position_lanes * tile.splits))
+
+
+def _input_loads(layer, tile):
+    """Loads of inputs that a thread does for one channel and one stage of taps."""
+    rows = 1
+    if tile.stacked:
+        shifts = [_moved(layer.axes[1], tile.row_origin).shift_of(tap) for tap in range(layer.kernel[1])]
+        rows = len({row - shift for row in range(tile.rows) for shift in shifts})
+    in_row = _window(layer.axes[2], tile.origin, tile.chunk_taps, tile.phase_lanes, tile.phases)
+    return rows * in_row * tile.positions
+
+
+def _registers(layer, tile):
+    """Registers that a thread wants, estimated from what NVRTC 13 took for sm_90; others take some fewer or more."""
+    words = _accumulator_words(layer)
+    count = 33 + 1.27 * _thread_sums(layer, tile) * words * (2 if _chained(layer, tile) else 1)
+    loads = _input_loads(layer, tile) * words
+    if tile.warps_wide:
+        count += 0.4 * loads + 2.1 * tile.unroll * tile.splits * _staged_loads(layer, tile)
+    else:
+        count += loads * tile.unroll * (1.65 if tile.ahead else 1.1)
+    if tile.phase_lanes > 1:
+        count += 5 * tile.phases
+    elif layer.stride[2] > 1 and not _vector(layer):
+        count += 4 if _run_rows(tile) == 1 else 22
+    count += 0 if _resident(layer, tile) else 36
+    count += 17 if layer.spatial_dims == 3 else 0
+    return int(count + (4 if tile.splits > 1 else 0))
+
+
+def _blocks_that_fit(layer, tile, optimism=1.0):
+    """Blocks for each multiprocessor that registers allow, if the estimate is `optimism` times too high."""
+    threads = tile.position_lanes * tile.phase_lanes * tile.splits
+    wanted = min(255, _registers(layer, tile) / optimism)
+    allowed = next(limit for limit in _REGISTER_LIMITS if limit >= wanted)
+    return max(1, min(16, _REGISTERS // (allowed * threads)))
+
+
+def _vector(layer):
+    """Whether the columns of a position make one vector, where rows allow it."""
+    stride = layer.stride[2]
+    return stride & (stride - 1) == 0 and stride * _stored_bytes(layer) <= _VECTOR_BYTES
+
+
+def _stored_bytes(layer):
+    """Bytes of an element."""
+    return _STORED_BYTES.get(layer.precision, 4)
 
 
 def _origin(layer):
@@ -1189,106 +1792,25 @@ def _origin(layer):
         return 0
     axis = layer.axes[2]
     origins = range(min(axis.padding + 1, axis.stride))
-    return min(origins, key=lambda origin: _window(axis, origin, axis.taps_per_phase))
+    return min(origins, key=lambda origin: _window(axis, origin, axis.taps_per_phase, 1, axis.phases_with_taps))
 
 
-def _vector(layer):
-    """Whether the columns of a position make one vector, where rows allow it."""
-    stride = layer.stride[2]
-    return stride & (stride - 1) == 0 and stride * _STORED_BYTES.get(layer.precision, 4) <= _VECTOR_BYTES
+def _row_origin(axis):
+    """Where rows of positions start: so that taps share most inputs."""
 
-
-def _window(axis, origin, chunk_taps):
-    """Inputs of one row and channel that a position needs for `chunk_taps` taps of each column phase."""
-    moved = (axis.dilation * (axis.phases_with_taps - 1) - axis.padding + origin) // axis.stride
-    span = moved - (origin - axis.padding) // axis.stride + 1
-    return span + (chunk_taps - 1) * min(span, axis.shift_period)
-
-
-def _inputs(axis, origin, chunk_taps, phase_lanes, phases):
-    """Inputs of one row and channel that a thread needs for each of its positions."""
-    return _window(axis, origin, chunk_taps) if phase_lanes == 1 else phases * chunk_taps
-
-
-def _unroll(in_channels, loads, products):
-    """Input channels that are read ahead: some latency's worth, and hardly more than there are."""
-    unroll = 1
-    while (
-        2 * unroll * loads <= _MOST_LOADS
-        and 2 * unroll * products <= _MOST_UNROLLED
-        and -(-in_channels // (2 * unroll)) * 2 * unroll <= _MOST_PADDED * in_channels
-    ):
-        unroll *= 2
-    return unroll
-
-
-def _columns(width, positions):
-    """Columns of a warp's run, and positions of a thread: the largest run that rows of `width` positions fill."""
-    best, found = math.inf, (1, 1)
-    while positions >= 1:
-        for columns, narrowness in _NARROWNESS.items():
-            run = columns * positions
-            cost = -(-width // run) * run * narrowness * (1 + 0.2 / positions)
-            if cost < best:
-                best, found = cost, (columns, positions)
-        positions //= 2
-    return found
-
-
-def _chained(layer):
-    """Whether the kernel takes its sums in chains, to keep rounding errors small where nothing else hides them."""
-    return layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN
-
-
-def _resident(layer, tile):
-    """Whether a block keeps all its weights, and walks over positions and row phases with them."""
-    return (
-        tile.chunk_rows == layer.kernel[0] * layer.kernel[1]
-        and tile.chunk_channels >= layer.in_channels_per_group
-        and tile.chunk_taps >= layer.axes[2].taps_per_phase
-        and layer.stride[0] * layer.stride[1] <= _MOST_WALKED_ROW_PHASES
-    )
-
-
-def _block_runs(tile):
-    """Runs that a block owns at once."""
-    return tile.position_lanes * tile.phase_lanes // _WARP
-
-
-def _parts(layer, tile):
-    """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
-    width = layer.axes[2]
-    column_chunks = -(-width.stride // (tile.phase_lanes * tile.phases)) if tile.phase_lanes > 1 else 1
-    channel_blocks = -(-layer.out_channels_per_group // (tile.channels))
-    row_phases = 1 if _resident(layer, tile) else layer.stride[0] * layer.stride[1]
-    return row_phases * column_chunks * channel_blocks * layer.groups
-
-
-def _shared_bytes(layer, tile):
-    """Dynamic shared memory of a block: the staged weights and, after or beside them, the exchange of column phases."""
-    weights = tile.chunk_rows * tile.chunk_channels * tile.chunk_taps
-    weights *= tile.phase_lanes * tile.phases * tile.channels
-    stride = layer.stride[2]
-    exchange = 0
-    if tile.phase_lanes == 1 and stride > 1:
-        warps = tile.position_lanes // _WARP
-        steps = tile.positions * stride
-        at_once = max(n for n in range(1, tile.channels + 1) if tile.channels % n == 0 and n <= -(-16 // steps))
-        exchange = warps * at_once * steps * (_WARP + (stride % 2 == 0))
-    items = weights + exchange if _resident(layer, tile) else max(weights, exchange)
-    return items * (8 if layer.precision == "fp64" else 4)
-
-
-def _power_of_two(enough, limit):
-    """The smallest power of two that is at least `enough`, unless that passes `limit`: then the largest within it."""
-    value = 1
-    while value < enough and value * 2 <= limit:
-        value *= 2
-    return value
+    spans = {}
+    for origin in range(min(axis.padding + 1, axis.stride)):
+        height = _moved(axis, origin)
+        spans[origin] = height.shift_of(axis.kernel - 1) - height.shift_of(0)
+    return min(spans, key=lambda origin: spans[origin])
 
 
 def _asdict(tile):
     return tile._asdict()
+
+
+def _replaced(tile, **changes):
+    return tile._replace(**changes)
 
 
 def _three(values, fill):
@@ -1296,7 +1818,7 @@ def _three(values, fill):
 
 
 def _kernel(layer, wide_index=False):
-    return _Kernel("direct", layer, _RECORDED.get(layer) or _direct_tile(layer), wide_index)
+    return _Kernel("direct", layer, _RECORDED.get(layer) or _default_tile(layer), wide_index)
 
 
 @functools.lru_cache(maxsize=None)
@@ -1328,10 +1850,7 @@ def _sized(problem):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    # A block's walk over the runs goes beyond their end by less than as many again.
-    tile = _kernel(layer).tile
-    walked = 2 * (_rows(problem) + _runs(problem, tile) + _block_runs(tile))
-    wide = max(walked, math.prod(problem.input_size), math.prod(sizes)) >= 2**31
+    wide = _needs_wide_index(problem, _kernel(layer).tile)
     return _launch_direct(problem, _kernel(layer, wide), _GPU)
 
 

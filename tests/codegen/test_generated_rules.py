@@ -12,7 +12,8 @@ from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 from tconv.evaluation.precision import of_kind
 from tconv.kernels.source import instance
 from tconv.planner import Gpu, Kernel, Unplannable, plan_direct
-from tconv.planner.direct import direct_tile, launch_direct, shared_bytes
+from tconv.planner.direct_shape import launch_direct, needs_wide_index, shared_bytes
+from tconv.planner.direct_tile import default_tile, direct_tile
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
 
 GPU = Gpu.h200()
@@ -50,7 +51,7 @@ def random_problem(seed: int) -> Problem:
         try:
             problem = Problem(layer, random_.choice([1, 2, 16, 400]), size, extra)  # type: ignore[arg-type]
             plan_direct(problem, GPU)
-            launch_direct(problem, Kernel("direct", layer, direct_tile(layer)), GPU)  # what a file takes for any size
+            launch_direct(problem, Kernel("direct", layer, default_tile(layer)), GPU)  # what a file takes for any size
         except (InvalidProblem, Unplannable):
             continue
         return problem
@@ -79,17 +80,16 @@ def test_plans_as_the_planner(file: Namespace, seed: int) -> None:
             continue  # float32 layers are tested below; their precision is the file's choice
         file["_FLOAT32"] = "fp32"
         got = plan_in(file, problem)
-        theirs = plan_direct(problem, GPU)
         # For layers that were not recorded the file takes the tile for many positions.
-        tile = direct_tile(problem.layer)
-        expected = plan_direct(problem, GPU) if theirs.kernel.tile == tile else None
+        tile = default_tile(problem.layer)
+        wide = needs_wide_index(problem, tile)
+        expected = launch_direct(problem, Kernel("direct", problem.layer, tile, wide), GPU)
         assert tuple(got.kernel.tile) == astuple(tile)
         assert got.problem.output_size == problem.output_size
         assert got.shared_bytes == shared_bytes(problem.layer, tile)
-        assert got.kernel.wide_index == theirs.kernel.wide_index
-        if expected is not None:
-            assert got.grid == expected.grid
-            assert got.kernel.threads == expected.kernel.threads
+        assert got.kernel.wide_index == wide
+        assert got.grid == expected.grid
+        assert got.kernel.threads == expected.kernel.threads
 
 
 @pytest.mark.parametrize("seed", range(1000, 1040))
@@ -116,7 +116,7 @@ def test_plans_a_recorded_tile_as_the_planner(file: Namespace, seed: int) -> Non
 @pytest.mark.parametrize("seed", range(2000, 2030))
 def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
     layer = random_problem(seed).layer
-    kernel = Kernel("direct", layer, direct_tile(layer), wide_index=seed % 2 == 0)
+    kernel = Kernel("direct", layer, default_tile(layer), wide_index=seed % 2 == 0)
     tile = file["_Tile"](*astuple(kernel.tile))
     ours = file["_Kernel"]("direct", layer_in(file, layer), tile, kernel.wide_index)
     assert file["_instance"](ours, "some_name") == instance(kernel, "some_name")
@@ -135,7 +135,9 @@ def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Name
     recorded = Problem(Layer(2, 8, 8, (1, 3, 3)), 1, (1, 9, 9))
     assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
     file["_plan"].cache_clear()
-    file["_RECORDED"][layer_in(file, recorded.layer)] = file["_Tile"](*astuple(direct_tile(recorded.layer, 9, True)))
+    file["_RECORDED"][layer_in(file, recorded.layer)] = file["_Tile"](
+        *astuple(direct_tile(recorded.layer, 8, 1, 4, rows=2))
+    )
     assert plan_in(file, recorded).kernel.layer.precision == "fp32"  # type: ignore[attr-defined]
 
 

@@ -17,10 +17,11 @@ from tconv.evaluation.comparison import further, worst
 from tconv.evaluation.draws import draw, non_contiguous, offset_storage
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.reference import Operands, exact, rounded_tf32
+from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct
-from tconv.planner.direct import launch_direct
+from tconv.planner.direct_shape import launch_direct
 from tconv.problem import TF32
 
 _CPU = torch.device("cpu")
@@ -165,7 +166,7 @@ def on_gpu(cases: Sequence[Case]) -> tuple[Report, int]:
                 return report, number
             continue
         what = what_is_wrong(case, operands, runs[0]) if runs else None
-        if what is None and any(not torch.equal(_bytes(runs[0]), _bytes(again)) for again in runs[1:]):
+        if what is None and any(not same_bytes(runs[0], again) for again in runs[1:]):
             what = "a second run gave other bits"
         if what is not None:
             report.failures.append(Failure(case, what))
@@ -194,7 +195,7 @@ def _through_library(case: Case, operands: Operands, report: Report) -> Iterator
     for _ in range(2):
         with poisoned(tensors.x.device, max(1, torch.Size(problem.output_shape).numel() * layer.item_bytes)):
             yield front(*call).cpu()
-    if any(t is not None and not torch.equal(_bytes(t), _bytes(u)) for t, u in zip(tensors, operands, strict=True)):
+    if any(t is not None and not same_bytes(t.cpu(), u.cpu()) for t, u in zip(tensors, operands, strict=True)):
         raise AssertionError("the call changed its operands")
 
 
@@ -228,11 +229,6 @@ def _stored(operands: Operands, storage: Storage) -> Operands:
         memory_format = torch.channels_last if operands.x.dim() == 4 else torch.channels_last_3d
         return operands._replace(x=operands.x.to(memory_format=memory_format))
     return operands if storage == "contiguous" else non_contiguous(operands)
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    # Flat, since an empty tensor counts as contiguous with any strides.
-    return tensor.cpu().flatten().contiguous().view(torch.uint8) if tensor.numel() else torch.empty(0)
 
 
 def _short(error: Exception) -> str:

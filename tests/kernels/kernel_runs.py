@@ -12,7 +12,7 @@ from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.kernels import source
 from tconv.kernels.instances import Instance, instances
 from tconv.planner import Gpu
-from tconv.planner.direct import launch_direct
+from tconv.planner.direct_shape import launch_direct
 from tconv.problem import PRECISIONS, TF32, Problem
 
 INSTANCES = {instance.name: instance for instance in instances()}

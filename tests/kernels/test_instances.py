@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import pytest
 
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, instances
-from tconv.planner.direct import resident
+from tconv.planner import DirectTile
+from tconv.planner.direct_shape import resident
 from tconv.problem import PRECISIONS
 
 
 def parameters(family: str) -> set[str]:
-    text = (source.header_directory() / f"{family}.cuh").read_text(encoding="utf-8")
+    headers = source.header_directory().glob(f"{family}*.cuh")
+    text = "".join(header.read_text(encoding="utf-8") for header in headers)
     return set(re.findall(r"\b(?:Layer|Tile)::\w+", text))
 
 
@@ -24,13 +26,11 @@ def test_every_template_parameter_is_an_axis(family):
 
 
 def test_every_family_has_axes():
-    headers = {path.stem for path in source.header_directory().glob("*.cuh")} - {"primitives"}
+    headers = {path.stem.partition("_")[0] for path in source.header_directory().glob("*.cuh")} - {"primitives"}
     assert headers == set(AXES)
 
 
-@pytest.mark.parametrize(
-    "field", ["position_lanes", "phase_lanes", "columns", "positions", "channels", "phases", "unroll", "origin"]
-)
+@pytest.mark.parametrize("field", [field.name for field in fields(DirectTile)])
 def test_instances_vary_the_tile(field):
     assert len({asdict(instance.kernel.tile)[field] for instance in instances()}) > 1
 

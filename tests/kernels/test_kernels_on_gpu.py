@@ -8,7 +8,7 @@ from kernel_runs import INSTANCES, Tensors, emulate, integer_tensors, random_ten
 
 from tconv.jit.loader import gpu_of, launcher
 from tconv.kernels.instances import Instance
-from tconv.planner.direct import launch_direct
+from tconv.planner.direct_shape import launch_direct
 
 pytestmark = pytest.mark.gpu
 

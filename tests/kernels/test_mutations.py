@@ -11,14 +11,14 @@ from tconv.kernels import source
 # What is changed, into what, which instance shows it, and how the emulator is run.
 MUTATIONS = {
     "phase counted from the wrong end": (
-        "own_weights + (k * Tile::chunk_taps + j) * Shape::tap_items;",
-        "own_weights + (k * Tile::chunk_taps + Tile::chunk_taps - 1 - j) * Shape::tap_items;",
+        "const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;",
+        "const int item = (Tile::chunk_taps - 1 - j) * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;",
         "1d-k4-s2-fp32-narrow",
         "plain",
     ),
     "shift ignores the dilation": (
-        "first_shifts[a] + j * Width::shift_period;",
-        "first_shifts[a] + j;",
+        "phases.first_shifts[a] + j * Width::shift_period, has_tap);",
+        "phases.first_shifts[a] + j, has_tap);",
         "1d-k5-s1-d3-bf16-narrow",
         "plain",
     ),
@@ -41,8 +41,8 @@ MUTATIONS = {
         "address",
     ),
     "right border off by one": (
-        "in_range(column - shift + p * Tile::columns, columns)",
-        "in_range(column - shift + p * Tile::columns, columns + 1)",
+        "in_range(column - shift + p * Tile::columns, columns[r])",
+        "in_range(column - shift + p * Tile::columns, columns[r] + 1)",
         "2d-k3-s1-fp32-narrow",
         "plain",
     ),
@@ -83,21 +83,20 @@ MUTATIONS = {
         "plain",
     ),
     "partial channel tile written": (
-        "if (!Shape::whole_channels && c >= target.channels) break;\n"
-        "    Element* const row = target.y + (target.row + c * target.plane + target.column);",
-        "Element* const row = target.y + (target.row + c * target.plane + target.column);",
-        "2d-many-out-fp16-narrow",
+        "const int c = n / Shape::sum_rows;\n      if (!Shape::whole_channels && c >= target.channels) break;",
+        "const int c = n / Shape::sum_rows;",
+        "2d-k3-s5-d2-fp32-wide",
         "plain",
     ),
     "columns without taps left out": (
-        "tap < Width::kernel ? sums.with_bias(tap, p, first + c, biases) : biases[first + c];",
-        "sums.with_bias(tap % Tile::phases, p, first + c, biases);",
+        "if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);",
+        "",
         "2d-k3-s5-d2-fp32-narrow",
         "plain",
     ),
     "depth phases left out": (
-        "const int depth_phase = row_phase / Height::stride, height_phase = row_phase % Height::stride;",
-        "const int depth_phase = row_phase % Height::stride, height_phase = row_phase % Height::stride;",
+        "const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;",
+        "const int depth_phase = 0, height_phase = row_phase % height_phases;",
         "3d-k2-s2-bf16-narrow",
         "plain",
     ),
@@ -126,15 +125,15 @@ MUTATIONS = {
         "plain",
     ),
     "staged weights used before the barrier": (
-        "direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);\n    __syncthreads();",
-        "direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);",
+        "direct_clear_buffer<Layer, Tile>(buffer);\n    __syncthreads();",
+        "direct_clear_buffer<Layer, Tile>(buffer);",
         "2d-k3-s1-fp32-wide",
         "thread",
     ),
     "stage overwritten while in use": (
         "if (!Shape::resident) {\n                __syncthreads();",
         "if (!Shape::resident) {",
-        "2d-staged-fp32-narrow",
+        "2d-many-in-fp64-narrow",
         "thread",
     ),
     "exchange read before it is written": (
@@ -145,9 +144,69 @@ MUTATIONS = {
     ),
     "one item more than shared memory holds": (
         "i < Shape::weight_items;",
-        "i <= Shape::weight_items + Shape::exchange_items;",
+        "i <= Shape::weight_items + Shape::other_items;",
         "2d-k3-s1-fp32-narrow",
         "address",
+    ),
+    "rows of positions swapped": (
+        "return stacked ? row + top_shift - Height::shift_of(tap) : 0;",
+        "return stacked ? Tile::rows - 1 - row + top_shift - Height::shift_of(tap) : 0;",
+        "2d-k4-s2-depthwise-fp32-tiled",
+        "plain",
+    ),
+    "origin of rows left out": (
+        "at.height * Height::stride - Tile::row_origin + height_phase;",
+        "at.height * Height::stride + height_phase;",
+        "2d-k4-s2-depthwise-fp32-stacked",
+        "plain",
+    ),
+    "tile placed one row too low": (
+        "at.height - tile_row - Shape::top_shift,",
+        "at.height - tile_row - Shape::top_shift + 1,",
+        "2d-k3-s5-d2-fp32-tiled",
+        "plain",
+    ),
+    "stage of inputs read before all have written it": (
+        "    // All have written this stage, and have read the other one, which is written next.\n    __syncthreads();",
+        "",
+        "2d-k3-s5-d2-fp32-tiled",
+        "thread",
+    ),
+    "one stage of inputs instead of two": (
+        "stage ^= 1;",
+        "",
+        "2d-asymmetric-grouped-fp32-tiled",
+        "thread",
+    ),
+    "a split multiplies another's weights": (
+        "own_weights += split * Tile::unroll * Shape::channel_items;",
+        "",
+        "2d-asymmetric-grouped-fp32-split",
+        "plain",
+    ),
+    "the last split left out": (
+        "other < Tile::splits;",
+        "other < Tile::splits - 1;",
+        "2d-asymmetric-grouped-fp32-split",
+        "plain",
+    ),
+    "sums joined before they are there": (
+        "  __syncthreads();\n  if (split > 0) return;",
+        "  if (split > 0) return;",
+        "2d-asymmetric-grouped-fp32-split",
+        "thread",
+    ),
+    "inputs asked for ahead of the wrong channel": (
+        "next.load(x, row_pitch, column, columns, plane, left,",
+        "next.load(x - plane, row_pitch, column, columns, plane, left,",
+        "2d-asymmetric-grouped-fp32-stacked",
+        "plain",
+    ),
+    "a line stored from another line's place": (
+        "line[step * Shape::exchange_pitch + lane - ahead]",
+        "line[step * Shape::exchange_pitch + lane]",
+        "2d-k3-s5-d2-fp32-wide",
+        "plain",
     ),
 }
 

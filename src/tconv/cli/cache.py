@@ -23,7 +23,7 @@ def info() -> None:
 
 
 def clear() -> None:
-    """Remove everything compiled. The next call of a layer compiles again, in tenths of a second."""
+    """Remove everything compiled. The next call of a layer compiles again, in about a second."""
     from tconv.jit import cache
 
     removed = describe(cache.info())

@@ -18,31 +18,39 @@ _UNWELCOME = re.compile(r"\b(try|except|pass)\b")
 Definition = ast.FunctionDef | ast.Assign | ast.AnnAssign
 
 
-def excerpt(module: ModuleType, wanted: Sequence[str], renamed: Mapping[str, str]) -> str:
-    """The definitions `wanted` of `module` and those that they use, in the order of the module.
+def excerpt(modules: Sequence[ModuleType], wanted: Sequence[str], renamed: Mapping[str, str]) -> str:
+    """The definitions `wanted` of `modules` and those that they use, constants first, in the order of the modules.
 
     Args:
-        module: read as text; only functions and constants can be wanted.
-        renamed: what the names that the module imports are called in the generated file.
+        modules: read as text; only functions and constants can be wanted. A constant of several modules is one.
+        renamed: what the names that the modules import from elsewhere are called in the generated file.
 
     Raises:
-        KeyError: a wanted name is not defined in the module.
+        KeyError: a wanted name is not defined in the modules.
+        ValueError: two modules define one name differently.
     """
-    source = inspect.getsource(module)
-    definitions = dict(_definitions(ast.parse(source)))
-    chosen: dict[str, Definition] = {}
+    definitions: dict[str, tuple[str, Definition]] = {}
+    for module in modules:
+        source = inspect.getsource(module)
+        for name, node in _definitions(ast.parse(source)):
+            if name in definitions and ast.dump(definitions[name][1]) != ast.dump(node):
+                raise ValueError(f"{name} is defined twice, and {module.__name__} defines it differently")
+            definitions.setdefault(name, (source, node))
+    chosen: set[str] = set()
     waiting = list(wanted)
     while waiting:
         name = waiting.pop()
         if name not in chosen:
-            chosen[name] = definitions[name]
-            waiting += [used for used in _names_in_body(chosen[name]) if used in definitions]
+            waiting += [used for used in _names_in_body(definitions[name][1]) if used in definitions]
+            chosen.add(name)
     names = {name: name if name.startswith("_") else f"_{name}" for name in chosen} | dict(renamed)
-    text = ""
-    for name, node in definitions.items():
-        if name in chosen:
-            text += ("\n\n" if isinstance(node, ast.FunctionDef) else "") + _piece(source, node, names)
-    return text.lstrip("\n")
+    constants = functions = ""
+    for name, (source, node) in definitions.items():
+        if name in chosen and isinstance(node, ast.FunctionDef):
+            functions += "\n\n" + _piece(source, node, names)
+        elif name in chosen:
+            constants += _piece(source, node, names)
+    return (constants + functions).lstrip("\n")
 
 
 def methods(module: ModuleType, class_name: str, wanted: Collection[str], there: Collection[str] = ()) -> str:

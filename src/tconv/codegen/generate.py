@@ -17,18 +17,21 @@ from tconv.codegen.rewrite import Rewritten
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.source_scan import GENERATED_MARK
 from tconv.kernels import source as kernel_source
-from tconv.planner import DirectTile, Gpu, Kernel, Plan
-from tconv.planner import direct as planner_direct
+from tconv.planner import DirectTile, Gpu, Kernel, Plan, direct_shape, direct_tile
 from tconv.problem import Layer, Triple
 from tconv.version import __version__
 
 _MARK = "# ---- copied from here on\n"
-_AXIS_PLACE = "    # (what the rules ask of it)\n"
 _BLANK = "\r\n"
-_RULES_PLACE = "# (the planner's rules)\n"
-#: Of the planner's `direct`: what the file needs of it.
-_RULES = ("direct_tile", "shared_bytes", "block_runs", "rows", "launch_direct")
-_RENAMED = {"DirectTile": "_Tile", "Plan": "_Plan", "Unplannable": "ValueError"}
+#: Of the planner: what the file needs of it.
+_RULES = ("default_tile", "shared_bytes", "needs_wide_index", "launch_direct")
+_RENAMED = {
+    "Axis": "_Axis",
+    "DirectTile": "_Tile",
+    "Plan": "_Plan",
+    "Unplannable": "ValueError",
+    "replace": "_replaced",
+}
 #: Of an axis: what runtime.py itself asks.
 _OF_AXES = ("positions", "output_size")
 #: Of a layer: what runtime.py has itself.
@@ -73,8 +76,8 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     _check_names(source)
     planned = [layer for layer in layers if not layer.left]
     fields = " ".join(field.name for field in dataclasses.fields(DirectTile))
-    rules = excerpt(planner_direct, _RULES, _RENAMED)
-    configuration = excerpt(kernel_source, ["instance"], {"asdict": "_asdict"})
+    rules = excerpt([direct_shape, direct_tile], _RULES, _RENAMED)
+    configuration = excerpt([kernel_source], ["instance"], {"asdict": "_asdict"})
     asked = set(re.findall(r"\w+", rules + configuration))
     runtime = _filled(
         {

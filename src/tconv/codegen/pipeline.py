@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from tconv.codegen.generate import PlannedLayer, generate
 from tconv.codegen.rewrite import rewrite
 from tconv.codegen.trace import Trace, TracedLayer
-from tconv.errors import Trouble
+from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted
+from tconv.jit.loader import compile_kernel
 from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct
-from tconv.planner.direct import launch_direct
+from tconv.planner.direct_shape import launch_direct
 from tconv.problem import Layer, Precision, Problem
 
 #: The arithmetic of a problem, as `tconv.evaluation.precision.resolve` tells it.
 Resolve = Callable[[Problem, Wanted], Precision]
+
+_COMMON_ARCHS = ("sm_80", "sm_90a")
+_log = logging.getLogger("tconv")
 
 _OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
 
@@ -53,7 +59,10 @@ def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, trace: Trace,
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
     rewritten = rewrite(source, model.name, keep)
     float32 = "fp32" if wanted == "match" and not trace.tf32 else wanted
-    return Generated(generate(rewritten, tuple(layers), gpu, float32), tuple(layers))
+    settled = tuple(
+        layer if layer.left else replace(layer, plan=_without_spills(layer.plan, gpu)) for layer in layers
+    )
+    return Generated(generate(rewritten, settled, gpu, float32), settled)
 
 
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:
@@ -102,6 +111,18 @@ def _plan_each(
         plan = own if own.kernel == shared else launch_direct(problem, shared, gpu, own.reasons)
         reason = _OUT_OF_REACH if traced.elsewhere else ""
         yield PlannedLayer(traced.name, plan, traced.count, traced.called, traced.line, traced.elsewhere, reason)
+
+
+@lru_cache(maxsize=256)
+def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
+    """`plan` for so few blocks a multiprocessor that registers suffice on common GPUs, as far as an NVRTC can tell."""
+    kernel = plan.kernel
+    try:
+        for arch in dict.fromkeys((*_COMMON_ARCHS, gpu.arch)):
+            kernel, _ = compile_kernel(kernel, arch)
+    except (MissingToolchain, CompileError) as error:
+        _log.info("registers stay estimated: %s", error)
+    return replace(plan, kernel=kernel)
 
 
 def _plan(name: str, problem: Problem, gpu: Gpu) -> Plan:

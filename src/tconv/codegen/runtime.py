@@ -1,8 +1,8 @@
 """The part of a generated file that is the same in all of them. `generate` copies the text below the mark.
 
 `generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, of the
-planner (`_direct_tile`, `_parts`, …), of the CUDA text of a configuration (`_instance`). All of it runs where generated
-files run: Python 3.8 and PyTorch 1.13 on.
+planner (`_default_tile`, `_parts`, …), of the CUDA text of a configuration (`_instance`). All of it runs where
+generated files run: Python 3.8 and PyTorch 1.13 on.
 """
 # mypy: ignore-errors
 # ruff: noqa: B905, F821, RUF005, UP033
@@ -93,7 +93,7 @@ class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
 
     @property
     def threads(self):
-        return self.tile.position_lanes * self.tile.phase_lanes
+        return self.tile.position_lanes * self.tile.phase_lanes * self.tile.splits
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -101,7 +101,7 @@ _Problem = namedtuple("_Problem", "layer batch input_size output_size")
 # One launch.
 _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons")
 
-# What was planned for the layers of the model file. Any other layer takes `_direct_tile`.
+# What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {}
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
@@ -140,12 +140,16 @@ def _asdict(tile):
     return tile._asdict()
 
 
+def _replaced(tile, **changes):
+    return tile._replace(**changes)
+
+
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
 def _kernel(layer, wide_index=False):
-    return _Kernel("direct", layer, _RECORDED.get(layer) or _direct_tile(layer), wide_index)
+    return _Kernel("direct", layer, _RECORDED.get(layer) or _default_tile(layer), wide_index)
 
 
 @functools.lru_cache(maxsize=None)
@@ -177,10 +181,7 @@ def _sized(problem):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    # A block's walk over the runs goes beyond their end by less than as many again.
-    tile = _kernel(layer).tile
-    walked = 2 * (_rows(problem) + _runs(problem, tile) + _block_runs(tile))
-    wide = max(walked, math.prod(problem.input_size), math.prod(sizes)) >= 2**31
+    wide = _needs_wide_index(problem, _kernel(layer).tile)
     return _launch_direct(problem, _kernel(layer, wide), _GPU)
 
 

@@ -16,6 +16,8 @@ from tconv.errors import CompileError, MissingToolchain
 from tconv.jit.toolchain import cuda_core, install_line, nvrtc_version
 from tconv.settings import settings
 
+#: From this version on NVRTC keeps results, and has an option against it.
+_WITH_CACHE = (13, 0)
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
@@ -77,7 +79,7 @@ def program_options(arch: str, name: str, headers: Path | None) -> Any:
     Raises:
         MissingToolchain: there is no NVRTC.
     """
-    nvrtc_version()  # loads NVRTC where an interrupt does no harm, before a key or a compilation would
+    version = nvrtc_version()  # loads NVRTC where an interrupt does no harm, before a key or a compilation would
     return cuda_core().ProgramOptions(
         name=f"{name}.cu",
         arch=arch,
@@ -85,6 +87,7 @@ def program_options(arch: str, name: str, headers: Path | None) -> Any:
         ptxas_options="-v",
         include_path=str(headers) if headers else None,
         no_source_include=True,  # else a file of the working directory could stand in for a header
+        no_cache=version >= _WITH_CACHE or None,  # what comes from NVRTC's own cache comes without a report
     )
 
 

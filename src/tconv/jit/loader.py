@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from tconv.errors import NotWarmedUp
 from tconv.jit.cache import cache_key, default_cache
-from tconv.jit.compile import compile_source
+from tconv.jit.compile import Compiled, compile_source
 from tconv.jit.toolchain import check_driver, cuda_core, driver
 from tconv.kernels.source import header_digest, header_directory, unit
 from tconv.planner import Gpu, Kernel, Plan
@@ -103,17 +104,33 @@ def build(kernel: Kernel, arch: str) -> bytes:
     Raises:
         MissingToolchain, CompileError: as `compile_source`.
     """
-    source, headers = unit(kernel, _NAME), header_directory()
     kept, digest = default_cache(), header_digest()
-    key = cache_key(source, arch, name=_NAME, headers=headers, header_digest=digest)
+    key = cache_key(unit(kernel, _NAME), arch, name=_NAME, headers=header_directory(), header_digest=digest)
     cubin = kept.get(key)
     if cubin is None:
-        compiled = compile_source(source, arch, name=_NAME, headers=headers)
+        _, compiled = compile_kernel(kernel, arch)
         _log.info("compiled %s for %s in %.2f s", kernel.layer.describe(), arch, compiled.seconds)
         cubin = compiled.cubin
         if header_digest() == digest:  # else it may be of headers that were changed while NVRTC read them
             kept.put(key, cubin)
     return cubin
+
+
+def compile_kernel(kernel: Kernel, arch: str, name: str = _NAME) -> tuple[Kernel, Compiled]:
+    """`kernel` compiled for `arch`, and the kernel that it became. Needs no GPU.
+
+    How many registers a thread needs differs between archs and compilers; the planner estimates it. Where its number
+    of blocks for each multiprocessor leaves too few, the kernel is compiled for fewer blocks, until nothing spills.
+    That changes nothing else: neither results nor launch.
+
+    Raises:
+        MissingToolchain, CompileError: as `compile_source`.
+    """
+    while True:
+        compiled = compile_source(unit(kernel, _NAME), arch, name=name, headers=header_directory())
+        if not compiled.spill_bytes or kernel.tile.blocks == 1:
+            return kernel, compiled
+        kernel = replace(kernel, tile=replace(kernel.tile, blocks=kernel.tile.blocks * 3 // 4))
 
 
 def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:

@@ -9,7 +9,6 @@
 // rows at once where maps are narrow. A block owns
 //   - `position_lanes` lanes' worth of runs,
 //   - `channels` output channels of one group,
-//   - one row phase (phase of depth and height) at a time: all its threads then use the same row taps,
 //   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
 //
 //     phase_lanes == 1                                phase_lanes == 32 (large strides)
@@ -21,17 +20,29 @@
 //          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
 //           ^ one thread          weight: one address        weight: coalesced
 //
+//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
+//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
+//
+//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
+//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
+//          |g h i|    stored together.
+//          |a b c|
+//          |d e f|
+//          |g h i|
+//
+// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
+//
 // Several positions a thread let each weight from shared memory serve several products; several channels do the same
 // for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
 // channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
 // *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
 // neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// one row tap, `chunk_channels` input channels and `chunk_taps` taps a phase at a time. Inputs are read through the L1
-// cache.
+// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
 //
-// Stores. Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one
-// aligned vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs,
-// 32 neighbours at a time, columns without taps written along.
+// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
+// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
+// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
+// shared memory while it multiplies those in the other. Places outside the input are 0 there.
 //
 // Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
 // border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
@@ -39,98 +50,9 @@
 // Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
 // Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 #pragma once
-#include "primitives.cuh"
+#include "direct_store.cuh"
 
 namespace tconv {
-
-template <class Layer, class Tile>
-struct DirectShape {
-  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  // Position q owns the columns from q * stride - origin on: less padding, with everything moved to the right.
-  using Width =
-      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
-  static constexpr int threads = Tile::position_lanes * Tile::phase_lanes;
-  static constexpr int block_runs = Tile::position_lanes * Tile::phase_lanes / 32;
-  static constexpr int run_columns = Tile::columns * Tile::positions;
-  static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
-  static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
-  static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
-  // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors.
-  static constexpr bool exchange = !phases_on_lanes && Width::stride > 1;
-  static constexpr int vector =
-      exchange && is_power_of_two(Width::stride) && Width::stride * sizeof(typename Layer::Element) <= 16
-          ? Width::stride
-          : 1;
-
-  static constexpr long long row_phases = static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride;
-  static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
-  static constexpr int channel_blocks = ceil_div(Layer::out_channels, Tile::channels);
-  static constexpr bool whole_channels = Layer::out_channels % Tile::channels == 0;
-
-  static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
-  static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
-  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
-  static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
-  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
-  static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
-
-  // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
-  // products, which are then added up.
-  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Layer::Depth::taps_per_phase *
-                                        Layer::Height::taps_per_phase * Width::taps_per_phase;
-  static constexpr int chain = 64;
-  static constexpr bool chained =
-      sizeof(typename Layer::Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none && products > chain;
-  static constexpr int chain_groups =
-      chain / (Tile::chunk_taps * Tile::unroll) > 0 ? chain / (Tile::chunk_taps * Tile::unroll) : 1;
-  static constexpr int chain_channels = chained ? chain_groups * Tile::unroll : Tile::chunk_channels;
-
-  // The inputs of one channel that a thread needs for one stage of taps, for each of its positions. With phases in
-  // registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the whole
-  // stage.
-  static constexpr int lowest_shift = Width::lowest_first_shift();
-  static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
-  static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
-  static constexpr int window =
-      phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
-
-  // A thread loads its weights of so many column phases together: few channels alone make no wide load.
-  static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
-  static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int row_items = Tile::chunk_channels * Tile::chunk_taps * tap_items;
-  static constexpr int weight_items = Tile::chunk_rows * row_items;
-  // The exchange buffer of a warp holds [channel][row][column]. An even stride would put lanes into the same banks: one
-  // word in 33 is left out then.
-  static constexpr int exchange_pitch = 32 + (Width::stride % 2 == 0 ? 1 : 0);
-  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one channel
-  static constexpr int exchange_channel_items = exchange_steps * exchange_pitch;
-  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
-  // So many channels at once that loads from shared memory do not wait for each other.
-  static constexpr int exchange_channels = largest_divisor(Tile::channels, ceil_div(16, exchange_steps));
-  static constexpr int exchange_items = exchange ? threads / 32 * exchange_channels * exchange_channel_items : 0;
-  // The exchange takes the place of the weights unless they stay.
-  static constexpr int exchange_start = resident ? weight_items : 0;
-  static constexpr int shared_bytes =
-      static_cast<int>(sizeof(Accumulator)) * (resident                        ? weight_items + exchange_items
-                                               : weight_items > exchange_items ? weight_items
-                                                                               : exchange_items);
-
-  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Layer::Width::stride,
-                "the origin is what padding cut off of the first position");
-  static_assert(Tile::chunk_channels % Tile::unroll == 0, "a stage is whole groups of input channels");
-  static_assert(resident || Tile::chunk_rows == 1, "stages hold one row tap or all weights");
-  static_assert(threads % 32 == 0, "a block is whole warps");
-  static_assert(Tile::phase_lanes == 1 || Tile::phase_lanes == 32, "phases lie in registers or across a warp");
-  static_assert(phases_on_lanes ? Tile::columns == 1 : Tile::position_lanes % 32 == 0 && 32 % Tile::columns == 0,
-                "a warp shares its output channels");
-  static_assert(phases_on_lanes || Tile::phases == Width::phases_with_taps, "a thread owns every column phase");
-};
-
-// Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
-};
 
 // Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
 // a weight become 0.
@@ -141,20 +63,20 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
   using Width = typename Shape::Width;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
-    const int tile_channel = i % Tile::channels, slot = i / Tile::channels % Shape::block_phases;
-    const int rest = i / Shape::tap_items;
-    const int tap_number = first_tap_number + rest % Tile::chunk_taps;
-    const int in_channel = first_channel + rest / Tile::chunk_taps % Tile::chunk_channels;
+    const int item = i % Shape::channel_items;
+    const int tile_channel = item % Tile::channels, slot = item / Tile::channels % Shape::block_phases;
+    const int stage_tap = item / Shape::tap_items;
+    const int in_channel = first_channel + i / Shape::channel_items % Tile::chunk_channels;
     const int out_channel = part.first_channel + tile_channel;
 
     int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
     if (Shape::phases_on_lanes)
       tap = part.first_phase + slot < Width::stride ? Width::first_tap(part.first_phase + slot) : Width::kernel;
-    const long long column_tap = tap + static_cast<long long>(tap_number) * Width::tap_period;
+    const long long column_tap = tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
 
     Accumulator value = 0;
-    if (tap < Width::kernel && column_tap < Width::kernel && in_channel < Layer::in_channels &&
-        out_channel < Layer::out_channels) {
+    if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
+        in_channel < Layer::in_channels && out_channel < Layer::out_channels) {
       const long long filter =
           (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
@@ -164,38 +86,41 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
   }
 }
 
-// Where a thread's run lies: the position of its first lane's worth of columns. The others follow `columns` apart.
+// Where a thread's positions lie: its first row of them, and the position of its first lane's worth of columns. The
+// others follow `columns` apart.
 struct DirectRun {
   int sample;  // -1: no such row
   int depth, height, width;
 };
 
-// What a thread sums up: of each of its column phases, positions and output channels.
+// What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
+// which end where a slab ends.
 template <class Layer, class Tile>
-struct DirectSums {
-  typename DirectShape<Layer, Tile>::Accumulator values[Tile::phases][Tile::positions][Tile::channels];
+struct DirectWalk {
+  using Shape = DirectShape<Layer, Tile>;
+  using Index = typename Layer::Index;
+  Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
 
-  TCONV_DEVICE void clear() {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int c = 0; c < Tile::channels; ++c) values[a][p][c] = 0;
+  TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
+    groups = (heights - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
+    runs_a_row = (widths - 1) / (Shape::tiled ? Shape::tile_columns : Shape::run_columns) + 1;
+    rows = batch * depths * groups;
+    const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
+    steps = Shape::tiled ? rows * runs_a_row : (runs - 1) / Shape::block_runs + 1;
   }
 
-  TCONV_DEVICE typename DirectShape<Layer, Tile>::Accumulator with_bias(
-      int a, int p, int c, const typename DirectShape<Layer, Tile>::Accumulator (&biases)[Tile::channels]) const {
-    return Layer::has_bias ? values[a][p][c] + biases[c] : values[a][p][c];
-  }
-
-  TCONV_DEVICE void add(const DirectSums& other) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int c = 0; c < Tile::channels; ++c) values[a][p][c] += other.values[a][p][c];
+  // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
+  TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
+    const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
+    const Index run = Shape::tiled ? step : step * Shape::block_runs + warp;
+    const Index row_group = run / runs_a_row;
+    const Index group = Shape::tiled ? row_group : row_group * Shape::run_rows + row / Tile::rows;
+    const Index slab = group / groups, sample = slab / depths;
+    const int height = static_cast<int>(group - slab * groups) * (Shape::tiled ? Shape::tile_rows : Tile::rows);
+    const int width =
+        static_cast<int>(run - row_group * runs_a_row) * (Shape::tiled ? Shape::tile_columns : Shape::run_columns);
+    return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
+            height + (Shape::tiled ? row : 0), width + column};
   }
 };
 
@@ -208,220 +133,275 @@ TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
                                 : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
 }
 
-// The inputs that a thread needs for one row tap and one stage of taps, of a group of input channels.
+// The column phases of a thread, by their first taps. With phases in registers these are constants.
 template <class Layer, class Tile>
-struct DirectInputs {
-  typename DirectShape<Layer, Tile>::Accumulator values[Tile::unroll][DirectShape<Layer, Tile>::window]
-                                                       [Tile::positions];
+struct DirectPhases {
+  using Width = typename DirectShape<Layer, Tile>::Width;
+  int first_taps[Tile::phases], first_shifts[Tile::phases];
 
-  // `row` is the first channel's input at the thread's first position, which has number `column` in its row of
-  // `columns`, 0 for a row outside the input. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* row, int column, int columns, typename Layer::Index plane,
-                         int channels, const int (&first_taps)[Tile::phases], const int (&first_shifts)[Tile::phases],
-                         int tap_chunk) {
-    using Shape = DirectShape<Layer, Tile>;
-    using Width = typename Shape::Width;
-    bool loaded[Shape::window] = {};
+  TCONV_DEVICE explicit DirectPhases(int first_phase) {
 #pragma unroll
-    for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a) {
-        const long long tap = first_taps[a] + static_cast<long long>(tap_chunk + j) * Width::tap_period;
-        const int slot = direct_slot<Layer, Tile>(a, j, first_shifts[a]);
-        const bool has_tap = first_taps[a] < Width::kernel && tap < Width::kernel;
-        if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || loaded[slot]) continue;
-        loaded[slot] = true;
-        const int shift = first_shifts[a] + j * Width::shift_period;
-#pragma unroll
-        for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-          for (int p = 0; p < Tile::positions; ++p) {
-            // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-            typename Layer::Element input{};
-            if (in_range(column - shift + p * Tile::columns, columns) &&
-                (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
-              input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-            values[k][slot][p] = operand<Layer::rounding>(to_accumulator(input));
-          }
-      }
+    for (int a = 0; a < Tile::phases; ++a) {
+      const int phase = first_phase + a * Tile::phase_lanes;
+      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
+      first_shifts[a] = Width::shift_of(first_taps[a]);
+    }
+  }
+
+  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
+    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
+    return first_taps[a] < Width::kernel && tap < Width::kernel;
   }
 };
 
-// Adds the products of one row tap and one stage: `channels` input channels. Inputs as `DirectInputs::load` takes them.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* row, int column,
-                                  int columns, typename Layer::Index plane, int channels,
-                                  const int (&first_taps)[Tile::phases], const int (&first_shifts)[Tile::phases],
-                                  int tap_chunk, DirectSums<Layer, Tile>& all_sums) {
+// The inputs that a thread needs for one stage of taps, of a group of input channels.
+template <class Layer, class Tile>
+struct DirectInputs {
   using Shape = DirectShape<Layer, Tile>;
   using Width = typename Shape::Width;
-  if (!Shape::all_taps) {
-    row -= static_cast<long long>(tap_chunk) * Width::shift_period;
-    column -= tap_chunk * Width::shift_period;
+  using Accumulator = typename Shape::Accumulator;
+  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
+
+  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
+  template <class Visitor>
+  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
+    bool seen[Shape::input_rows][Shape::window] = {};
+#pragma unroll
+    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
+#pragma unroll
+      for (int v = 0; v < Tile::rows; ++v)
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j)
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            const int row = Shape::input_row(v, row_tap);
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const bool has_tap = phases.has_tap(a, tap_chunk + j);
+            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
+            seen[row][slot] = true;
+            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
+          }
   }
-  for (int chain = 0; chain < channels; chain += Shape::chain_channels) {
-    DirectSums<Layer, Tile> chain_sums;
-    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_sums : all_sums;
-    if (Shape::chained) sums.clear();
-    const int end = chain + Shape::chain_channels < channels ? chain + Shape::chain_channels : channels;
-#pragma unroll 1
-    for (int group = chain; group < end; group += Tile::unroll) {
-      DirectInputs<Layer, Tile> inputs;
-      inputs.load(row, column, columns, plane, channels - group, first_taps, first_shifts, tap_chunk);
-      row += Tile::unroll * static_cast<long long>(plane);
+
+  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
+  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
+  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
+                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
+                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
+      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
 #pragma unroll
       for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j) {
-          const Accumulator* const tap_weights = own_weights + (k * Tile::chunk_taps + j) * Shape::tap_items;
-          Accumulator weights[Shape::phases_at_once * Tile::channels];
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const long long tap = first_taps[a] + static_cast<long long>(tap_chunk + j) * Width::tap_period;
-            if (first_taps[a] >= Width::kernel || tap >= Width::kernel) continue;
-            const int slot = direct_slot<Layer, Tile>(a, j, first_shifts[a]);
-            if (a % Shape::phases_at_once == 0)
-              load_shared(tap_weights + a * Tile::phase_lanes * Tile::channels, weights);
-            const int first_weight = a % Shape::phases_at_once * Tile::channels;
-#pragma unroll
-            for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-              for (int c = 0; c < Tile::channels; ++c)
-                sums.values[a][p][c] =
-                    multiply_add(inputs.values[k][slot][p], weights[first_weight + c], sums.values[a][p][c]);
-          }
+        for (int p = 0; p < Tile::positions; ++p) {
+          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+          typename Layer::Element input{};
+          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
+              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
+          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
         }
-      own_weights += Tile::unroll * Tile::chunk_taps * Shape::tap_items;
-    }
-    if (Shape::chained) all_sums.add(sums);
+    });
   }
-}
 
-// What a thread stores: of its first position, the outputs from column `column` on, in the rows that start at `row` of
-// its first channel's plane; -1 for a row outside the output.
-template <class Element>
-struct DirectTarget {
-  Element* y;
-  long long row, plane;
-  int column, width, channels;
+  // From the tile of a block, where the thread's inputs start at `own`.
+  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
+    each(phases, 0, [&](int r, int slot, int shift, bool) {
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          values[k][r][slot][p] =
+              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
+    });
+  }
 };
 
-// Stores each position's column phases as one vector. Their width divides that of the output.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
-                                       const DirectTarget<typename Layer::Element>& target) {
+// A thread's part of the inputs of a block, on their way from memory to shared memory.
+template <class Layer, class Tile>
+struct DirectTileInputs {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-  using Wide = Vector<Element, Shape::vector>;
+  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
+  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
+  Element values[Shape::stage_channels][items];
+
+  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
+  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
 #pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    if (!Shape::whole_channels && c >= target.channels) break;
-    Element* const row = target.y + (target.row + c * target.plane + target.column);
-#pragma unroll
-    for (int p = 0; p < Tile::positions; ++p) {
-      Wide values;
-#pragma unroll
-      for (int phase = 0; phase < Shape::vector; ++phase) {
-        const int tap = Width::first_tap(phase);
-        values.values[phase] =
-            from_accumulator<Element>(tap < Width::kernel ? sums.with_bias(tap, p, c, biases) : biases[c]);
-      }
-      constexpr int step = Tile::columns * Width::stride;
-      if (target.row >= 0 && target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
+    for (int i = 0; i < items; ++i) {
+      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
+      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
+      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
     }
   }
-}
 
-// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
-// has no taps. Called by whole warps.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
-                                         const Accumulator (&biases)[Tile::channels],
-                                         const DirectTarget<typename Layer::Element>& target, bool has_taps,
-                                         Accumulator* buffer) {
+  // Asks for the places in `channels` channels, the first of which starts at `x`.
+  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        Element input{};
+        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
+          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
+        values[k][i] = input;
+      }
+  }
+
+  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+        if (item < Shape::tile_items)
+          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
+      }
+  }
+};
+
+// What a thread has summed up of one stage, and of the chain that it is in.
+template <class Layer, class Tile>
+class DirectChain {
   using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-  constexpr int steps = Shape::exchange_steps, at_once = Shape::exchange_steps_at_once;
-  constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int run_column = __shfl_sync(0xffffffffu, target.column, 0);
-  const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
+  DirectSums<Layer, Tile>& all_;
+  DirectSums<Layer, Tile> chain_;
+  int links_ = 0;
+
+ public:
+  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
+    if (Shape::chained) chain_.clear();
+  }
+
+  // Adds the products of one group of input channels.
+  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
+                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    using Accumulator = typename Shape::Accumulator;
+    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
 #pragma unroll
-  for (int first = 0; first < Tile::channels; first += Shape::exchange_channels) {
-    if (has_taps) {
-      __syncwarp();
+    for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
+      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
+        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
+        Accumulator weights[Shape::items_at_once];
+        if (Shape::channel_at_once) load_shared(row_weights, weights);
 #pragma unroll
-        for (int phase = 0; phase < Width::stride; ++phase) {
-          const int tap = Width::first_tap(phase);
-          const int item = own_item + p * Tile::columns * Width::stride + phase;
-          Accumulator* const place = buffer + item / 32 * Shape::exchange_pitch + item % 32;
+        for (int j = 0; j < Tile::chunk_taps; ++j)
 #pragma unroll
-          for (int c = 0; c < Shape::exchange_channels; ++c)
-            place[c * Shape::exchange_channel_items] =
-                tap < Width::kernel ? sums.with_bias(tap, p, first + c, biases) : biases[first + c];
-        }
-      __syncwarp();
-    }
+          for (int a = 0; a < Tile::phases; ++a) {
+            if (!phases.has_tap(a, tap_chunk + j)) continue;
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
+            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
+            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
 #pragma unroll
-    for (int c = first; c < first + Shape::exchange_channels; ++c) {
-      if (!Shape::whole_channels && c >= target.channels) break;
-      // Where all rows are one, stores differ by constants from here.
-      const long long place = kept((Shape::run_rows == 1 ? target.row : 0) + c * target.plane + (run_column + lane));
+            for (int v = 0; v < Tile::rows; ++v)
 #pragma unroll
-      for (int first_step = 0; first_step < steps; first_step += at_once) {
-        // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
-        Accumulator values[at_once];
+              for (int p = 0; p < Tile::positions; ++p)
 #pragma unroll
-        for (int s = 0; s < at_once; ++s) values[s] = biases[c];
-        if (has_taps) {
-#pragma unroll
-          for (int s = 0; s < at_once; ++s)
-            values[s] =
-                buffer[(c - first) * Shape::exchange_channel_items + (first_step + s) * Shape::exchange_pitch + lane];
-        }
-#pragma unroll
-        for (int s = 0; s < at_once; ++s) {
-          const int item = (first_step + s) * 32 + lane;
-          long long row = target.row, offset = 0;  // from `place`
-          int column = run_column + item;
-          if (Shape::run_rows > 1) {
-            const int row_of_run = item / run;
-            row = __shfl_sync(0xffffffffu, target.row, row_of_run * Tile::columns % 32);
-            offset = row - row_of_run * run;
-            column -= row_of_run * run;
+                for (int c = 0; c < Tile::channels; ++c) {
+                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
+                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
+                                     sum);
+                }
           }
-          if (row >= 0 && in_range(column, target.width))
-            target.y[place + offset + (first_step + s) * 32] = from_accumulator<Element>(values[s]);
-        }
       }
+    if (Shape::chained && ++links_ == Shape::chain_groups) {
+      all_.add(chain_);
+      chain_.clear();
+      links_ = 0;
     }
   }
+
+  TCONV_DEVICE void finish() {
+    if (Shape::chained) all_.add(chain_);
+  }
+};
+
+// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
+// thread's. Inputs as `DirectInputs::load` takes them.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
+                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
+                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
+                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  if (!Shape::all_taps) {
+    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
+    column -= tap_chunk * Shape::Width::shift_period;
+  }
+  const int first = split * Tile::unroll;
+  x += first * static_cast<long long>(plane);
+  own_weights += first * Shape::channel_items;
+  DirectChain<Layer, Tile> chain(sums);
+  DirectInputs<Layer, Tile> inputs;
+  if (Tile::ahead && first < channels)
+    inputs.load(x, row_pitch, column, columns, plane, channels - first, phases, tap_chunk);
+#pragma unroll 1
+  for (int group = first; group < channels; group += Shape::stage_channels) {
+    DirectInputs<Layer, Tile> next;
+    const int left = channels - group - Shape::stage_channels;
+    if (!Tile::ahead) inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (Tile::ahead && left > 0) next.load(x, row_pitch, column, columns, plane, left, phases, tap_chunk);
+    chain.multiply(inputs, own_weights, phases, tap_chunk);
+    if (Tile::ahead) inputs = next;
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
 }
 
-// Stores results whose column phases do not interleave in a thread: stride 1, or phases across the lanes.
+// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
+// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
+// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
 template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
-                                      const DirectTarget<typename Layer::Element>& target, int first_phase) {
+TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
+                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
+                                        Accumulator* stages, int own, int split,
+                                        const DirectPhases<Layer, Tile>& phases, int& stage,
+                                        DirectSums<Layer, Tile>& sums) {
   using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    if (!Shape::whole_channels && c >= target.channels) break;
-    Element* const row = target.y + (target.row + c * target.plane);
-#pragma unroll
-    for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a) {
-        const int phase = first_phase + a * Tile::phase_lanes;
-        const int column = target.column + p * Tile::columns * Width::stride + phase;
-        if (target.row >= 0 && phase < Width::stride && in_range(column, target.width))
-          row[column] = from_accumulator<Element>(sums.with_bias(a, p, c, biases));
-      }
+  own_weights += split * Tile::unroll * Shape::channel_items;
+  own += split * Tile::unroll * Shape::tile_items;
+  DirectChain<Layer, Tile> chain(sums);
+  tile.load(x, plane, channels);
+#pragma unroll 1
+  for (int group = 0; group < channels; group += Shape::stage_channels) {
+    Accumulator* const written = stages + stage * Shape::tile_stage_items;
+    tile.write(written);
+    // All have written this stage, and have read the other one, which is written next.
+    __syncthreads();
+    stage ^= 1;
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
+    if (group + split * Tile::unroll < channels) {
+      DirectInputs<Layer, Tile> inputs;
+      inputs.read(written + own, phases);
+      chain.multiply(inputs, own_weights, phases, 0);
+    }
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
+  using Shape = DirectShape<Layer, Tile>;
+  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
+  __syncthreads();  // what was in the buffer has been read
+  if (split > 0) {
+    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
+  }
+  __syncthreads();
+  if (split > 0) return;
+#pragma unroll 1
+  for (int other = 1; other < Tile::splits; ++other) {
+    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
   }
 }
 
@@ -433,8 +413,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   using Element = typename Layer::Element;
   using Accumulator = typename Shape::Accumulator;
   using Index = typename Layer::Index;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
+  using Depth = typename Shape::Depth;
+  using Height = typename Shape::Height;
   using Width = typename Shape::Width;
   constexpr int CI = Layer::in_channels, CO = Layer::out_channels;  // of one group
 
@@ -443,13 +423,18 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   if (Layer::spatial_dims < 2) input_height = output_height = 1;
 
   TCONV_SHARED(shared);
-  Accumulator* const staged = reinterpret_cast<Accumulator*>(shared);
+  Accumulator* const tiles = reinterpret_cast<Accumulator*>(shared);
+  Accumulator* const staged = tiles + Shape::weight_start;
 
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int split = static_cast<int>(threadIdx.x) / Shape::position_threads;
+  const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
-  const int position_lane = thread / Tile::phase_lanes;
+  // The thread's first position in the tile of its block, or in its warp's run.
+  const int warps_wide = Shape::tiled ? Tile::warps_wide : 1, warp = Shape::tiled ? thread / 32 : 0;
   const int row_lane = Shape::phases_on_lanes ? 0 : lane / Tile::columns;
   const int column_lane = Shape::phases_on_lanes ? 0 : lane % Tile::columns;
+  const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
+  const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
 
   // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
   const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
@@ -465,10 +450,10 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 
   const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
   const Index output_plane = static_cast<Index>(output_depth) * output_height * output_width;
-  const Index depths = Depth::positions(output_depth), heights = Height::positions(output_height);
-  const Index rows = batch * depths * heights;
-  const Index runs_a_row = (Width::positions(output_width + Tile::origin) - 1) / Shape::run_columns + 1;
-  const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
+  const Index depths = Depth::positions(output_depth);
+  const Index heights = Height::positions(output_height + Tile::row_origin);
+  const Index widths = Width::positions(output_width + Tile::origin);
+  const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
 
   Accumulator biases[Tile::channels];
 #pragma unroll
@@ -478,48 +463,48 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
   }
 
-  // Column phases of this thread, by their first taps. With phases in registers these are constants.
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
-#pragma unroll
-  for (int a = 0; a < Tile::phases; ++a) {
-    const int phase = part.first_phase + a * Tile::phase_lanes + phase_lane;
-    first_taps[a] = !Shape::phases_on_lanes ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
-    first_shifts[a] = Width::shift_of(first_taps[a]);
-  }
+  const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
 
+  Accumulator* const buffer =
+      tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
+  const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
+  const bool exchanges = Shape::exchange && !in_vectors && split == 0;
   if (Shape::resident) {
     direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
+    if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
     __syncthreads();
   }
-  Accumulator* const buffer =
-      staged + Shape::exchange_start + thread / 32 * Shape::exchange_channels * Shape::exchange_channel_items;
-  const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
 
-  const Index run_stride = static_cast<Index>(gridDim.x / Shape::parts) * Shape::block_runs;
-  for (Index first_run = static_cast<Index>(blockIdx.x / Shape::parts) * Shape::block_runs; first_run < runs;
-       first_run += run_stride) {
-    const Index run = first_run + position_lane * Tile::phase_lanes / 32;
-    const Index row_group = run / runs_a_row, row_number = row_group * Shape::run_rows + row_lane;
-    const Index slab_number = row_number / heights, sample = slab_number / depths;
-    const DirectRun at = {
-        run < runs && row_number < rows ? static_cast<int>(sample) : -1,
-        static_cast<int>(slab_number - sample * depths),
-        static_cast<int>(row_number - slab_number * heights),
-        static_cast<int>(run - row_group * runs_a_row) * Shape::run_columns + column_lane,
-    };
-
+  int stage = 0;
+  const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
+  for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
+    const DirectRun at = walk.at(step, tile_row, tile_column);
+    DirectTileInputs<Layer, Tile> tile_inputs;
+    if (Shape::tiled)
+      tile_inputs.place(at.height - tile_row - Shape::top_shift, at.width - tile_column - Shape::last_shift,
+                        input_height, input_width);
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
-      const int depth_phase = row_phase / Height::stride, height_phase = row_phase % Height::stride;
-      const int first_depth_tap = Depth::first_tap(depth_phase), first_height_tap = Height::first_tap(height_phase);
+      // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
+      constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
+      constexpr int height_step = Shape::stacked ? Height::kernel : Height::tap_period;
+      const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
+      const int first_depth_tap = Depth::first_tap(depth_phase);
+      const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
       const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
       DirectSums<Layer, Tile> sums;
       sums.clear();
 
       for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
-        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += Height::tap_period) {
+        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
           const int weight_row = depth_tap * Height::kernel + height_tap;
-          const int slab = at.depth - Depth::shift_of(depth_tap), row = at.height - Height::shift_of(height_tap);
-          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth && row >= 0 && row < input_height;
+          const int slab = at.depth - Depth::shift_of(depth_tap);
+          const int top_row = at.height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
+          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
+          if (Shape::tiled && !inside) continue;  // the whole block
+          int input_columns[Shape::input_rows];
+#pragma unroll
+          for (int r = 0; r < Shape::input_rows; ++r)
+            input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
               if (!Shape::resident) {
@@ -531,23 +516,34 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                   CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
               const long long plane =
                   (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
-              const Element* const input =
-                  x + (inside ? ((plane * input_depth + slab) * input_height + row) * input_width : 0) + at.width;
-              const int input_columns = inside ? input_width : 0;
+              const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
               const Accumulator* const row_weights =
                   own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
-              direct_multiply<Layer, Tile>(row_weights, input, at.width, input_columns, input_plane, channels,
-                                           first_taps, first_shifts, tap_chunk, sums);
+              if (Shape::tiled)
+                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, channels, tile_inputs, tiles,
+                                                   tile_row * Shape::tile_pitch + tile_column, split, phases, stage,
+                                                   sums);
+              else  // rows outside the input are not read, whatever their address
+                direct_multiply<Layer, Tile>(
+                    row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
+                    input_columns, input_plane, channels, phases, tap_chunk, split, sums);
             }
         }
 
-      const int slab = at.depth * Depth::stride + depth_phase, row = at.height * Height::stride + height_phase;
+      if (Tile::splits > 1) {
+        direct_join<Layer, Tile>(sums, split, tiles + Shape::split_start);
+        if (split > 0) continue;
+      }
+      const int slab = at.depth * Depth::stride + depth_phase;
+      const int row = at.height * Height::stride - Tile::row_origin + height_phase;
       const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
-      const bool inside = at.sample >= 0 && slab < output_depth && row < output_height;
+      const bool inside = at.sample >= 0 && slab < output_depth;
       const DirectTarget<Element> target = {
           y,
-          inside ? ((plane * output_depth + slab) * output_height + row) * output_width : -1,
+          ((plane * output_depth + slab) * output_height + row) * output_width,
           static_cast<long long>(output_plane),
+          row,
+          inside ? output_height : 0,
           at.width * Width::stride - Tile::origin,
           output_width,
           CO - own_channel,
@@ -557,8 +553,14 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       } else if (in_vectors) {
         direct_store_vectors<Layer, Tile>(sums, biases, target);
       } else {
-        if (!Shape::resident) __syncthreads();  // the weights have been read
-        direct_store_exchanged<Layer, Tile>(sums, biases, target, has_taps, buffer);
+        if (!Shape::resident) {
+          if (Tile::splits == 1) __syncthreads();  // the weights have been read
+          direct_clear_buffer<Layer, Tile>(buffer);
+        }
+        if (!Shape::phases_without_taps || has_taps)
+          direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
+        else
+          direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
       }
     }
   }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tconv.planner.direct import direct_tile
+from tconv.planner.direct_tile import default_tile, direct_tile, is_small, phases_on_lanes
 from tconv.planner.plan import DirectTile, Family, Kernel
 from tconv.problem import PRECISIONS, Layer, Precision, Problem, Triple
 
@@ -29,15 +29,21 @@ AXES: dict[Family, dict[str, str]] = {
         "Layer::rounding": "none, ties to even, ties away",
         "Tile::position_lanes": "narrow and wide blocks",
         "Tile::phase_lanes": "1 and 32",
+        "Tile::splits": "1 and several",
         "Tile::columns": "1 to 32",
         "Tile::positions": "1 and several",
+        "Tile::stacked": "one row phase at a time or all of height",
+        "Tile::rows": "1 and several",
+        "Tile::warps_wide": "inputs through L1, or of a tile 1 or 2 warps wide",
         "Tile::channels": "1 to 16",
         "Tile::phases": "1 to 16",
         "Tile::chunk_rows": "one row tap or all",
         "Tile::chunk_channels": "all or some input channels",
         "Tile::chunk_taps": "all or some taps",
         "Tile::unroll": "1 and more; also where it does not divide the input channels",
+        "Tile::ahead": "both",
         "Tile::origin": "0 and more",
+        "Tile::row_origin": "0 and more",
     }
 }
 
@@ -52,22 +58,32 @@ class Instance:
 
 
 def instances(family: Family = "direct") -> Iterator[Instance]:
-    """All instances of `family`: every case in narrow and wide blocks where they differ, some with 64-bit positions."""
+    """All instances of `family`: every case with some of the tiles that suit it, some with 64-bit positions."""
     for number, (name, case) in enumerate(_CASES.items()):
         precisions = PRECISIONS if name in _IN_EVERY_PRECISION else (PRECISIONS[number % len(PRECISIONS)],)
         for precision in precisions:
             problem = case.problem(precision)
-            tiles = dict.fromkeys((_narrow_tile(problem), direct_tile(problem.layer)))
-            for width, tile in zip(("narrow", "wide"), tiles, strict=False):
+            for width, tile in _tiles(problem.layer, number, every=name in _WITH_EVERY_TILE).items():
                 yield Instance(f"{name}-{precision}-{width}", problem, Kernel(family, problem.layer, tile))
         if name in _WITH_WIDE_INDEX:
-            kernel = Kernel(family, problem.layer, _narrow_tile(problem), wide_index=True)
+            tiles = _tiles(problem.layer, number, every=True)
+            kernel = Kernel(family, problem.layer, tiles.get("tiled", tiles["narrow"]), wide_index=True)
             yield Instance(f"{name}-{precision}-wide_index", problem, kernel)
 
 
-def _narrow_tile(problem: Problem) -> DirectTile:
-    width = problem.layer.axes[2].positions(problem.output_size[2])
-    return direct_tile(problem.layer, width, smaller=3)
+def _tiles(layer: Layer, number: int, every: bool) -> dict[str, DirectTile]:
+    """By name: a tile for narrow maps, and those others whose turn it is and whose sums fit a thread."""
+    if phases_on_lanes(layer):
+        return {"narrow": direct_tile(layer, 1, 2, 2, splits=2, lanes=64), "wide": default_tile(layer)}
+    others = {
+        "wide": default_tile(layer),
+        "stacked": direct_tile(layer, 16, 2, 3, rows=1, splits=2, lanes=64, ahead=1),
+        "tiled": direct_tile(layer, 8, 1, 2, rows=2, lanes=128, warps_wide=2),
+        "split": direct_tile(layer, 32, 1, 2, rows=3, splits=4, lanes=32, warps_wide=1),
+    }
+    fit = {name: tile for name, tile in others.items() if is_small(layer, tile)}
+    turns = list(fit) if every else [list(fit)[number % len(fit)], list(fit)[(number + 1) % len(fit)]]
+    return {"narrow": direct_tile(layer, 8, 1, 1, lanes=64)} | {name: fit[name] for name in turns}
 
 
 @dataclass(frozen=True)
@@ -105,6 +121,7 @@ class _Case:
 
 
 _IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1")
+_WITH_EVERY_TILE = ("2d-k3-s5-d2", "2d-k4-s2-depthwise", "2d-asymmetric-grouped", "3d-k3x5x7-grouped")
 _WITH_WIDE_INDEX = ("2d-k3-s5-d2", "1d-k64-s32", "3d-k3x5x7-grouped")
 
 _CASES: dict[str, _Case] = {
@@ -130,7 +147,7 @@ _CASES: dict[str, _Case] = {
     "2d-k3-s2-op1": _Case((7, 4), (5, 6), (3, 3), (2, 2), (1, 1), (), (1, 1)),
     "2d-k4-s2-depthwise": _Case((6, 6), (6, 9), (4, 4), (2, 2), (1, 1), groups=6),
     "2d-k4-s2-multiplier": _Case((3, 6), (5, 5), (4, 4), (2, 2), (1, 1), groups=3, bias=True),
-    "2d-asymmetric-grouped": _Case((8, 12), (7, 8), (3, 5), (2, 3), (1, 2), (2, 1), (1, 2), groups=4),
+    "2d-asymmetric-grouped": _Case((52, 12), (7, 8), (3, 5), (2, 3), (1, 2), (2, 1), (1, 2), groups=4),
     "2d-k9-s4-one": _Case((9, 1), (4, 5), (9, 9), (4, 4), (4, 4), (), (3, 3), bias=True),
     "2d-rows-only": _Case((3, 4), (6, 7), (3, 1), (2, 1), (1, 0)),
     "2d-columns-only": _Case((3, 4), (6, 7), (1, 3), (1, 2), (0, 1)),

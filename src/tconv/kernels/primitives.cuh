@@ -211,6 +211,14 @@ TCONV_CONSTANT int largest_divisor(int value, int limit) {
   return limit;
 }
 
+// The smallest pitch from `least` on with which lanes that lie `rows` rows apart find their `columns` in different
+// banks; `least` if there is none.
+TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
+  for (int pitch = least; pitch < least + 32; ++pitch)
+    if (rows * pitch % 32 == columns) return pitch;
+  return least;
+}
+
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
 TCONV_CONSTANT int modular_inverse(int value, int modulus) {
   long long low = 0, high = 1, rest = modulus, left = value % modulus;

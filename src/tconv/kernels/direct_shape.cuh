@@ -1,0 +1,197 @@
+// direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
+// formulas of sizes and grids once more.
+#pragma once
+#include "primitives.cuh"
+
+namespace tconv {
+
+template <class Layer, class Tile>
+struct DirectShape {
+  using Element = typename Layer::Element;
+  using Accumulator = typename AccumulatorOf<Element>::type;
+  using Depth = typename Layer::Depth;
+  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
+                      Layer::Height::dilation>;
+  using Width =
+      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
+
+  // ---- who owns what ----
+  static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
+  static constexpr bool stacked = Tile::stacked != 0;
+  static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
+  static constexpr int threads = position_threads * Tile::splits;
+  static constexpr int block_runs = position_threads / 32;
+  static constexpr int run_columns = Tile::columns * Tile::positions;
+  static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
+  static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
+
+  // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
+  // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
+  static constexpr int sum_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
+  static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
+  static constexpr int own_row_taps = stacked ? Height::kernel : 1;
+  static constexpr int top_shift = stacked ? Height::shift_of(Height::kernel - 1) : 0;
+  static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
+
+  static TCONV_CONSTANT int sum_row(int row, int tap) {
+    return stacked ? row * Height::phases_with_taps + tap % Height::tap_period : 0;
+  }
+  static TCONV_CONSTANT int input_row(int row, int tap) {
+    return stacked ? row + top_shift - Height::shift_of(tap) : 0;
+  }
+  // -1 for an output row that no tap reaches.
+  static TCONV_CONSTANT int sum_row_of_output(int output_row) {
+    const int tap = stacked ? Height::first_tap(output_row % Height::stride) : 0;
+    return tap < Height::kernel ? sum_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
+  }
+
+  // ---- the grid ----
+  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
+  static constexpr bool phases_without_taps =
+      Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
+  static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
+  static constexpr int channel_blocks = ceil_div(Layer::out_channels, Tile::channels);
+  static constexpr bool whole_channels = Layer::out_channels % Tile::channels == 0;
+  static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
+  static constexpr int row_taps = Depth::kernel * Height::kernel;
+  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
+  static constexpr bool resident =
+      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
+  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
+  static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
+
+  // ---- long sums ----
+  // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
+  // products, which are then added up.
+  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Depth::taps_per_phase *
+                                        Height::taps_per_phase * Width::taps_per_phase;
+  static constexpr int chain = 64;
+  static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
+                                  products > static_cast<long long>(chain) * Tile::splits;
+  static constexpr int group_products = Tile::chunk_taps * Tile::unroll * (stacked ? Height::taps_per_phase : 1);
+  static constexpr int chain_groups = chain / group_products > 0 ? chain / group_products : 1;
+
+  // ---- inputs ----
+  // The columns of one row and channel that a thread needs for one stage of taps, for each of its positions. With
+  // phases in registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the
+  // whole stage.
+  static constexpr int lowest_shift = Width::lowest_first_shift();
+  static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
+  static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
+  static constexpr int window =
+      phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
+
+  // Or the inputs of a whole block, which owns a tile of positions then and brings all that they need to shared memory:
+  // `warps_wide` runs side by side, the others below them.
+  static constexpr bool tiled = Tile::warps_wide > 0;
+  static constexpr int tile_columns = tiled ? Tile::warps_wide * run_columns : 1;
+  static constexpr int tile_rows = tiled ? block_runs / Tile::warps_wide * run_rows * Tile::rows : 1;
+  static constexpr int last_shift = Width::shift_of(Width::kernel - 1);
+  static constexpr int tile_input_rows = tile_rows + (tiled ? input_rows - Tile::rows : 0);
+  static constexpr int tile_input_columns = tile_columns + last_shift - lowest_shift;
+  // Lanes of different rows read different banks, if a pitch can bring that about.
+  static constexpr int tile_pitch =
+      run_rows > 1 ? conflict_free_pitch(tile_input_columns, Tile::rows, Tile::columns) : tile_input_columns;
+  static constexpr int tile_items = tile_input_rows * tile_pitch;  // of one channel
+  static constexpr int stage_channels = Tile::unroll * Tile::splits;
+  // Two stages: one is read while the next one is written.
+  static constexpr int tile_stage_items = tiled ? ceil_div(stage_channels * tile_items, 4) * 4 : 0;
+
+  // ---- shared memory, in accumulators ----
+  // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
+  // one row tap and input channel if that is little, else those of one tap or of one phase.
+  static constexpr int tap_items = block_phases * Tile::channels;
+  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / static_cast<int>(sizeof(Accumulator));
+  static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
+  static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
+  static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
+  static constexpr int items_at_once = channel_at_once ? channel_items : phases_at_once * Tile::channels;
+  static constexpr int row_items = Tile::chunk_channels * channel_items;
+  static constexpr int weight_items = Tile::chunk_rows * row_items;
+
+  // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors. A warp's
+  // buffer holds [line][row of positions][column], a line being one output channel in one row. An even stride would
+  // put lanes into the same banks: one word in 33 is left out then.
+  static constexpr bool exchange = !phases_on_lanes && Width::stride > 1;
+  static constexpr int vector =
+      exchange && is_power_of_two(Width::stride) && Width::stride * sizeof(Element) <= 16 ? Width::stride : 1;
+  static constexpr int exchange_pitch = 32 + (Width::stride % 2 == 0 ? 1 : 0);
+  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one line
+  // Stores that start at lines of memory touch fewer of them.
+  static constexpr bool aligned_lines = run_rows == 1 && Width::stride % 2 == 1;
+  static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
+  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
+  // So many lines at once that loads from shared memory do not wait for each other.
+  static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
+  static constexpr int exchange_items = exchange ? block_runs * exchange_lines * exchange_line_items : 0;
+
+  // Where warps share the input channels of a run, the first adds up what the others give it.
+  static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
+  static constexpr int split_items = (Tile::splits - 1) * thread_sums * position_threads;
+
+  // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
+  // at different times.
+  static constexpr int weight_start = 2 * tile_stage_items;
+  static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
+  static constexpr int split_start = exchange_start + exchange_items;
+  static constexpr int other_items = exchange_items + split_items;
+  static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
+                                                      : weight_items > other_items ? weight_items
+                                                                                   : other_items);
+  static constexpr int shared_bytes = static_cast<int>(sizeof(Accumulator)) * shared_items;
+
+  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
+                    Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
+                    Tile::row_origin < Height::stride,
+                "an origin is what padding cut off of the first position");
+  static_assert(Tile::chunk_channels % Tile::unroll == 0, "a stage is whole groups of input channels");
+  static_assert(resident || Tile::chunk_rows == own_row_taps, "stages hold a thread's row taps or all weights");
+  static_assert(position_threads % 32 == 0, "a block is whole warps");
+  static_assert(Tile::phase_lanes == 1 || Tile::phase_lanes == 32, "phases lie in registers or across a warp");
+  static_assert(phases_on_lanes ? Tile::columns == 1 : Tile::position_lanes % 32 == 0 && 32 % Tile::columns == 0,
+                "a warp shares its output channels");
+  static_assert(phases_on_lanes || Tile::phases == Width::phases_with_taps, "a thread owns every column phase");
+  static_assert(!tiled || (stacked && all_taps && block_runs % Tile::warps_wide == 0),
+                "a tile has all phases and taps of height and width in registers");
+  static_assert(stacked ? !phases_on_lanes : Tile::rows == 1 && Tile::row_origin == 0,
+                "several rows of positions have their phases stacked");
+};
+
+// Which weights a block uses, apart from its row phase.
+struct DirectPart {
+  int group, first_channel, first_phase;
+};
+
+// What a thread sums up: of each of its rows, column phases, positions and output channels.
+template <class Layer, class Tile>
+struct DirectSums {
+  using Shape = DirectShape<Layer, Tile>;
+  using Accumulator = typename Shape::Accumulator;
+  Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
+
+  // Calls visit(sum, number) for each sum, in one order for all uses.
+  template <class Visitor>
+  TCONV_DEVICE void each(Visitor visit) {
+#pragma unroll
+    for (int r = 0; r < Shape::sum_rows; ++r)
+#pragma unroll
+      for (int a = 0; a < Tile::phases; ++a)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+          for (int c = 0; c < Tile::channels; ++c)
+            visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
+  }
+
+  TCONV_DEVICE void clear() {
+    each([](Accumulator& sum, int) { sum = 0; });
+  }
+
+  TCONV_DEVICE void add(const DirectSums& other) {
+    const Accumulator* const others = &other.values[0][0][0][0];
+    each([others](Accumulator& sum, int number) { sum += others[number]; });
+  }
+};
+
+}  // namespace tconv
