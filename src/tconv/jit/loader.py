@@ -17,7 +17,7 @@ import torch
 from tconv.errors import NotWarmedUp
 from tconv.jit.cache import cache_key, default_cache
 from tconv.jit.compile import Compiled, compile_source
-from tconv.jit.toolchain import check_driver, cuda_core, driver
+from tconv.jit.toolchain import check_driver, cuda_core, driver, uninterrupted
 from tconv.kernels.source import header_digest, header_directory, unit
 from tconv.planner import Gpu, Kernel, Plan
 
@@ -104,6 +104,10 @@ def build(kernel: Kernel, arch: str) -> bytes:
     Raises:
         MissingToolchain, CompileError: as `compile_source`.
     """
+    return uninterrupted(lambda: _build(kernel, arch))
+
+
+def _build(kernel: Kernel, arch: str) -> bytes:
     kept, digest = default_cache(), header_digest()
     key = cache_key(unit(kernel, _NAME), arch, name=_NAME, headers=header_directory(), header_digest=digest)
     cubin = kept.get(key)

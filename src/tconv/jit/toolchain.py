@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import importlib
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tconv.errors import MissingToolchain
+
+T = TypeVar("T")
 
 _DEFAULT_MAJOR = 13
 
@@ -64,7 +66,7 @@ def nvrtc_version() -> tuple[int, int]:
     """
     nvrtc = _import("cuda.bindings.nvrtc")
     try:
-        status, major, minor = _uninterrupted(nvrtc.nvrtcVersion)  # loads the library
+        status, major, minor = uninterrupted(nvrtc.nvrtcVersion)  # loads the library
     except RuntimeError as error:
         raise MissingToolchain(f"NVRTC cannot be loaded ({error}); {install_line()}") from error
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
@@ -105,26 +107,38 @@ def check_driver() -> None:
 
 def _import(name: str) -> Any:
     try:
-        return _uninterrupted(lambda: importlib.import_module(name))
+        return uninterrupted(lambda: importlib.import_module(name))
     except (ImportError, RuntimeError) as error:
         raise MissingToolchain(f"{name} cannot be imported ({error}); {install_line()}") from error
 
 
-def _uninterrupted(call: Callable[[], Any]) -> Any:
+def uninterrupted(call: Callable[[], T]) -> T:
     """What `call` returns or raises, run in a thread of its own: Ctrl-C interrupts the main thread, and no other.
 
-    An extension module imported by half cannot be imported again, and an NVRTC loaded without its builtins stays so.
-    After an interrupt `call` goes on; who repeats it waits for the locks of Python's import or of the bindings.
+    An extension module imported by half cannot be imported again, an NVRTC loaded without its builtins stays so, and
+    Python's own library leaves locks held where it is interrupted (in `tempfile`, in `threading.Thread.start`: hence a
+    bare thread). After an interrupt `call` goes on; who repeats it waits for the locks of Python's import or of the
+    bindings. The process ends after it.
     """
-    future: Future[Any] = Future()
+    outcome: list[tuple[bool, Any]] = []
+    ended = _thread.allocate_lock()
+    ended.acquire()
 
     def work() -> None:
         try:
-            future.set_result(call())
+            outcome.append((True, call()))
         except BaseException as error:
-            future.set_exception(error)
+            outcome.append((False, error))
+        finally:
+            ended.release()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    return future.result()
+    try:
+        _thread.start_new_thread(work, ())
+        ended.acquire()
+    except KeyboardInterrupt:  # an exit under a compiler that runs is a crash
+        atexit.register(lambda: outcome or ended.acquire(timeout=60))
+        raise
+    returned, result = outcome[0]
+    if returned:
+        return cast(T, result)
+    raise result
