@@ -6,7 +6,7 @@ of the threads. See docs/emulator.md.
 """
 
 from tconv.emulator.errors import EmulatorError, Kind
-from tconv.emulator.execution import Launch, Order, run
+from tconv.emulator.execution import Copies, Launch, Order, run
 from tconv.emulator.program import Fibers, Mode, build
 
-__all__ = ["EmulatorError", "Fibers", "Kind", "Launch", "Mode", "Order", "build", "run"]
+__all__ = ["Copies", "EmulatorError", "Fibers", "Kind", "Launch", "Mode", "Order", "build", "run"]

@@ -18,8 +18,11 @@ from tconv.emulator.errors import EmulatorError, failure
 from tconv.emulator.program import UNIT_NAME, Fibers, Mode, build, kernel_headers, kernel_names
 
 Order = Literal["ascending", "descending", "random"]
+#: When asynchronous copies land: where they are asked for, or where they are waited for.
+Copies = Literal["eager", "late"]
 
 ORDERS: tuple[Order, ...] = get_args(Order)
+COPIES: tuple[Copies, ...] = get_args(Copies)
 MAX_BLOCK = 1024
 MAX_GRID = 2**31 - 1
 MAX_SHARED_BYTES = 227 * 1024
@@ -66,6 +69,7 @@ def run(
     mode: Mode = "plain",
     order: Order = "ascending",
     seed: int = 0,
+    copies: Copies = "eager",
     timeout_s: float = 120,
     fibers: Fibers = "native",
 ) -> None:
@@ -83,13 +87,14 @@ def run(
         order: in which order threads that can run do run, and blocks too. A result that depends on it is a bug
             of the kernel.
         seed: for order "random".
+        copies: when asynchronous copies land. "late" shows a missing wait, "eager" a copy into what is still read.
         timeout_s: seconds for running, not counting the build.
 
     Raises:
         EmulatorError: what the kernel did wrong; `kind` says which sort, `report` where.
         ValueError: the launches do not fit the source or each other.
     """
-    _check(source, launches, order)
+    _check(source, launches, order, copies)
     program = build(source, mode, fibers=fibers)
     buffers = _buffers(launches)
     with tempfile.TemporaryDirectory(prefix="tconv-emulator-") as directory:
@@ -101,7 +106,7 @@ def run(
                 place.write_bytes(_bytes_of(tensor))
         # The sanitizers need to see every access from one OS thread.
         os_threads = min(2, os.cpu_count() or 1) if mode == "plain" else 1
-        request = _request(launches, buffers, f"{order} {seed} {os_threads}")
+        request = _request(launches, buffers, f"{order} {seed} {os_threads} {copies}")
         Path(directory, "request").write_text(request, encoding="utf-8")
         _execute(program, directory, source, timeout_s)
         for number, tensor in enumerate(buffers):
@@ -109,9 +114,11 @@ def run(
                 _bytes_of(tensor)[:] = Path(directory, str(number)).read_bytes()
 
 
-def _check(source: str, launches: Sequence[Launch], order: Order) -> None:
+def _check(source: str, launches: Sequence[Launch], order: Order, copies: Copies) -> None:
     if order not in ORDERS:
         raise ValueError(f"got order {order!r}; allowed are {', '.join(ORDERS)}")
+    if copies not in COPIES:
+        raise ValueError(f"got copies {copies!r}; allowed are {', '.join(COPIES)}")
     names = kernel_names(source)
     for launch in launches:
         if launch.kernel not in names:

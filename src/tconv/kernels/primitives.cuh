@@ -196,6 +196,84 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   }
 }
 
+// ---- tensor cores, sm_80 and newer ---------------------------------------------------------------------------------
+//
+// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
+// shared memory, and gets word l % 4 of row l / 4 of each. Equals PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
+#if defined(TCONV_EMULATOR)
+  const void* rows[4];
+  tconv_emulator::matrix_rows(row, rows, tconv_emulator::Place::here());
+  for (int m = 0; m < 4; ++m) words[m] = static_cast<const unsigned*>(rows[m])[tconv_emulator::lane_index() % 4];
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+#endif
+}
+
+// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (float: TF32, the low 13 bits are ignored) and m16n8k16.
+template <class Element>
+struct MatrixProduct;
+#if defined(TCONV_EMULATOR)
+#define TCONV_MATRIX_PRODUCT(element, shape, types)                                                  \
+  template <>                                                                                        \
+  struct MatrixProduct<element> {                                                                    \
+    TCONV_DEVICE static void add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      tconv_emulator::multiply_matrices(tconv_emulator::MatrixProduct::shape##_##types, sums, a, b,  \
+                                        tconv_emulator::Place::here());                              \
+    }                                                                                                \
+  };
+#else
+#define TCONV_MATRIX_PRODUCT(element, shape, types)                                                  \
+  template <>                                                                                        \
+  struct MatrixProduct<element> {                                                                    \
+    TCONV_DEVICE static void add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      asm("mma.sync.aligned." #shape ".row.col.f32." #types "." #types                               \
+          ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                     \
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                               \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                       \
+    }                                                                                                \
+  };
+#endif
+TCONV_MATRIX_PRODUCT(float, m16n8k8, tf32)
+TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
+TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
+#undef TCONV_MATRIX_PRODUCT
+
+// A thread's asynchronous copies of 16 aligned bytes from global to shared memory; at most `Most` at a time. What
+// landed is visible to the thread after `wait`, and to others after a barrier behind it. PTX cp.async.cg and
+// cp.async.wait_all.
+template <int Most>
+struct AsynchronousCopies {
+#if defined(TCONV_EMULATOR)
+  struct alignas(16) Bytes {
+    unsigned words[4];
+  };
+  Bytes* to[Most];
+  const Bytes* from[Most];
+  int count = 0;
+
+  void copy(void* shared, const void* global) {
+    to[count] = static_cast<Bytes*>(shared), from[count] = static_cast<const Bytes*>(global), ++count;
+    if (!tconv_emulator::copies_are_late()) wait();
+  }
+  void wait() {
+    for (int i = 0; i < count; ++i) *to[i] = *from[i];
+    count = 0;
+  }
+#else
+  TCONV_DEVICE void copy(void* shared, const void* global) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+  }
+  TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+};
+
 // ---- compile-time arithmetic ---------------------------------------------------------------------------------------
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }

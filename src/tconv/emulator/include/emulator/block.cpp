@@ -50,7 +50,7 @@ unsigned ReadySet::at_least(unsigned number) const {
 // ---- a block from its start to its end ------------------------------------------------------------
 
 Block::Block(const Launch& launch)
-    : BlockContext{{0, 0, 0}, {launch.block_size}, {launch.grid_size}, nullptr},
+    : BlockContext{{0, 0, 0}, {launch.block_size}, {launch.grid_size}, nullptr, launch.late_copies},
       launch_(launch),
       shared_memory_(launch.shared_bytes),
       threads_(launch.block_size),

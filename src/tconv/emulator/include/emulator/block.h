@@ -24,6 +24,7 @@ struct Launch {
   unsigned first_block, block_count, block_step;  // the blocks to run
   Order order;
   uint64_t seed;
+  bool late_copies;
 };
 
 // An operation for which lanes of a warp meet. Two lanes meet if they name the same operation and mask.

@@ -27,6 +27,7 @@ struct BlockContext {
   dim3 block_size;
   dim3 grid_size;
   unsigned char* shared;  // dynamic shared memory, aligned to 1024 bytes
+  bool late_copies;
 };
 
 struct ThreadContext {
@@ -58,6 +59,19 @@ struct VoteResult {
 VoteResult vote(Vote instruction, unsigned mask, bool value, Place place);
 
 unsigned lane_index();
+
+// The lanes of a full warp show each other the address of a row of 16 bytes, as ldmatrix.x4 wants it: matrix m has the
+// rows that lanes 8m to 8m+7 name. A lane gets the row of each matrix that holds its word.
+void matrix_rows(const void* own, const void* (&rows)[4], Place place);
+
+// The lanes of a full warp multiply: PTX mma.sync with sums of float. Of TF32 operands the low 13 bits are dropped, as
+// the hardware does. Products are added one after another; the hardware's order and rounding are others.
+enum class MatrixProduct { m16n8k8_tf32, m16n8k16_f16, m16n8k16_bf16 };
+void multiply_matrices(MatrixProduct product, float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2],
+                       Place place);
+
+// Whether an asynchronous copy lands when it is waited for, instead of at once.
+inline bool copies_are_late() { return current->block->late_copies; }
 
 // ---- kernels and their arguments ----------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 // DIRECTORY/0, DIRECTORY/1, ..., so that a run can be repeated by hand, in a debugger say. A mapped buffer is not read
 // and written but is its file: of a sparse one only the pages that kernels touch cost memory.
 //
-//   order (ascending, descending, random)  seed  OS threads
+//   order (ascending, descending, random)  seed  OS threads  when asynchronous copies land (eager, late)
 //   number of buffers, and for each: copied or mapped  bytes  distance of its start from a multiple of 256
 //   number of launches, and for each: kernel  grid  block  shared bytes  first block  blocks  step
 //     number of arguments, and for each: p BUFFER, i INTEGER or n (nullptr)
@@ -94,6 +94,7 @@ class Request {
     order_ = order == "ascending" ? Order::ascending : order == "descending" ? Order::descending : Order::random;
     seed_ = integer();
     os_threads = static_cast<unsigned>(integer());
+    late_copies_ = word() == "late";
     const long long buffer_count = integer();
     for (long long number = 0; number < buffer_count; ++number) {
       const bool mapped = word() == "mapped";
@@ -108,6 +109,7 @@ class Request {
     launch.kernel = find_kernel(word());
     launch.order = order_;
     launch.seed = seed_;
+    launch.late_copies = late_copies_;
     for (unsigned* field : {&launch.grid_size, &launch.block_size, &launch.shared_bytes, &launch.first_block,
                             &launch.block_count, &launch.block_step})
       *field = static_cast<unsigned>(integer());
@@ -164,6 +166,7 @@ class Request {
   FILE* file_;
   Order order_;
   uint64_t seed_;
+  bool late_copies_;
 };
 
 // Blocks go by the same order as threads, so that a block that relies on another one is found too.

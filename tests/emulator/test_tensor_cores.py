@@ -1,0 +1,103 @@
+"""Matrices through shared memory and tensor cores, in the emulator: right numbers, and what is forgotten shows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tconv.emulator import Copies, EmulatorError, Launch, Mode, run
+
+#: One warp: 16 rows of A and 8 of B, 32 bytes each, come to shared memory by asynchronous copies; D = A times B
+#: transposed.
+PRODUCT = """
+#include "primitives.cuh"
+extern "C" __global__ void product(const ELEMENT* a, const ELEMENT* b, float* d) {
+  TCONV_SHARED(shared);
+  const int lane = threadIdx.x;
+  tconv::AsynchronousCopies<2> copies;
+  copies.copy(shared + lane * 16, reinterpret_cast<const unsigned char*>(a) + lane * 16);
+  if (lane < 16) copies.copy(shared + 512 + lane * 16, reinterpret_cast<const unsigned char*>(b) + lane * 16);
+  copies.wait();
+  __syncwarp();
+  unsigned rows[4], columns[4];
+  tconv::load_matrices(shared + (lane % 16) * 32 + lane / 16 * 16, rows);
+  tconv::load_matrices(shared + 512 + lane % 8 * 32 + lane / 8 % 2 * 16, columns);
+  const unsigned of_b[2] = {columns[0], columns[1]};
+  float sums[4] = {};
+  tconv::MatrixProduct<ELEMENT>::add(sums, rows, of_b);
+  for (int i = 0; i < 4; ++i) d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sums[i];
+}
+"""
+ELEMENTS = {torch.float32: "float", torch.float16: "tconv::Half", torch.bfloat16: "tconv::BFloat16"}
+
+
+def product(a: torch.Tensor, b: torch.Tensor, text: str = PRODUCT, mode: Mode = "plain", copies: Copies = "late"):
+    d = torch.full((16, 8), float("nan"))
+    source = text.replace("ELEMENT", ELEMENTS[a.dtype])
+    run(source, [Launch("product", 1, 32, 768, (a, b, d))], mode=mode, copies=copies)
+    return d
+
+
+def integers(rows: int, dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rows)
+    return torch.randint(-9, 10, (rows, 32 // dtype.itemsize), generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("copies", ["eager", "late"])
+@pytest.mark.parametrize("mode", ["plain", "address", "thread"])
+@pytest.mark.parametrize("dtype", ELEMENTS)
+def test_products_of_integers_are_exact(dtype: torch.dtype, mode: Mode, copies: Copies) -> None:
+    a, b = integers(16, dtype), integers(8, dtype)
+    assert torch.equal(product(a, b, mode=mode, copies=copies), a.float() @ b.float().T)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_16_bit_number_is_read_as_it_is(dtype: torch.dtype) -> None:
+    bits = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    finite = bits[bits.isfinite()][: 2**16 // 32 * 16]
+    one = torch.eye(8, 16).to(dtype)
+    for values in finite[: finite.numel() // 256 * 256].view(-1, 16, 16)[::17]:
+        assert torch.equal(product(values.contiguous(), one), values[:, :8].float())
+
+
+def test_operands_that_are_not_rounded_lose_their_low_bits() -> None:
+    a = torch.full((16, 8), 1.0 + 2.0**-11)
+    assert torch.equal(product(a, torch.eye(8)), torch.ones(16, 8))
+
+
+def test_not_a_number_and_infinity_go_through() -> None:
+    a = torch.zeros(16, 8)
+    a[3, 2], a[5, 1] = float("nan"), float("inf")
+    d = product(a, torch.ones(8, 8))
+    assert d[3].isnan().all()
+    assert (d[5] == float("inf")).all()
+    assert d.isfinite().sum() == 14 * 8
+
+
+def test_a_copy_that_nobody_waits_for_does_not_land() -> None:
+    a, b = integers(16, torch.float32), integers(8, torch.float32)
+    text = PRODUCT.replace("  copies.wait();\n", "")
+    assert not torch.equal(product(a, b, text), a @ b.T)
+    assert torch.equal(product(a, b, text, copies="eager"), a @ b.T)
+
+
+def test_a_copy_that_others_read_needs_more_than_its_own_wait() -> None:
+    a, b = integers(16, torch.float32), integers(8, torch.float32)
+    with pytest.raises(EmulatorError) as caught:
+        product(a, b, PRODUCT.replace("  __syncwarp();\n", ""), mode="thread")
+    assert caught.value.kind == "race"
+
+
+def test_a_product_wants_the_whole_warp() -> None:
+    a, b = integers(16, torch.float32), integers(8, torch.float32)
+    with pytest.raises(EmulatorError, match=r"mma\.sync") as caught:
+        product(a, b, PRODUCT.replace("  float sums", "  if (lane == 7) return;\n  float sums"))
+    assert caught.value.kind == "warp"
+
+
+def test_rows_of_matrices_are_aligned() -> None:
+    a, b = integers(16, torch.float32), integers(8, torch.float32)
+    text = PRODUCT.replace("copies.copy(shared + lane * 16,", "copies.copy(shared + 4 + lane * 16,")
+    with pytest.raises(EmulatorError) as caught:
+        product(a, b, text, "address")
+    assert caught.value.kind == "undefined"
