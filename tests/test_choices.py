@@ -1,4 +1,4 @@
-"""The planner's choices for every layer of benchmarks/cases.json, kept in a file so that a change of them shows.
+"""The planner's choices for every layer of benchmarks/cases.json, by family, on file so that a change of them shows.
 
 After a change that is meant: python tests/test_choices.py
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -16,18 +16,26 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from layers import problem_of  # noqa: E402
 from results import cases  # noqa: E402
 
-from tconv.planner import Gpu, plan_direct  # noqa: E402
+from tconv.planner import Family, Gpu, Unplannable, choose  # noqa: E402
+from tconv.problem import Problem  # noqa: E402
 
 CHOICES = Path(__file__).parent / "data" / "choices.json"
 H200 = Gpu.h200()
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 def choices() -> dict[str, Any]:
-    plans = {name: plan_direct(problem_of(case), H200) for name, case in cases().items()}
     return {
-        name: {"tile": vars(plan.kernel.tile), "grid": plan.grid, "shared_bytes": plan.shared_bytes}
-        for name, plan in plans.items()
+        f"{name} {family}": choice(problem_of(case), family) for name, case in cases().items() for family in FAMILIES
     }
+
+
+def choice(problem: Problem, family: Family) -> Any:
+    try:
+        chosen = choose(problem, H200, [family])
+    except Unplannable as reason:
+        return str(reason)
+    return {"tile": vars(chosen.kernel.tile), "grid": chosen.grid, "shared_bytes": chosen.shared_bytes}
 
 
 def test_choices_are_those_on_file() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from random_cases import Case, Storage
@@ -20,8 +22,9 @@ from tconv.evaluation.reference import Operands, exact, rounded_tf32
 from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
-from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct
+from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct, plan_mma
 from tconv.planner.direct_shape import launch_direct
+from tconv.planner.mma_shape import launch_mma
 from tconv.problem import TF32
 
 _CPU = torch.device("cpu")
@@ -67,6 +70,10 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
         return None
     if case.multiprocessors is not None:
         gpu = replace(gpu, multiprocessors=case.multiprocessors)
+    if case.tensor_cores:
+        with suppress(Unplannable):
+            plan = plan_mma(case.problem, gpu)
+            return launch_mma(case.problem, replace(plan.kernel, wide_index=True)) if case.wide_index else plan
     try:
         plan = plan_direct(case.problem, gpu)
         if not case.wide_index or plan.kernel.wide_index:
@@ -109,11 +116,13 @@ def in_emulator(
     report = Report(without_kernel=len(cases) - len(runs))
     if not runs:
         return report
-    names: dict[Kernel, str] = {}
-    launches = [one.launch(names.setdefault(one.plan.kernel, f"kernel_{len(names)}")) for one in runs]
+    names: dict[Kernel[Any], str] = {}
+    launches = [
+        launch for one in runs for launch in one.launches(names.setdefault(one.plan.kernel, f"kernel_{len(names)}"))
+    ]
     text = change(source.inlined(list(names.items())))
     try:
-        run(text, launches, mode=mode, timeout_s=_LONGEST_RUN_S)
+        run(text, launches, mode=mode, timeout_s=_LONGEST_RUN_S, copies="late")
     except EmulatorError as error:
         if len(cases) > 1 and error.kind != "build":
             return _one_by_one(cases, mode, change, error)
@@ -142,11 +151,17 @@ class _EmulatorRun:
         self.operands = Operands(*(None if t is None else t.contiguous() for t in operands_of(case)))
         self.y = torch.full(case.problem.output_shape, float("nan"), dtype=self.operands.x.dtype)
 
-    def launch(self, kernel: str) -> Launch:
-        problem = self.case.problem
+    def launches(self, kernel: str) -> Iterator[Launch]:
+        problem, preparation = self.case.problem, self.plan.preparation
+        x, weight, bias = self.operands
+        if preparation is not None:
+            prepared = torch.full((preparation.bytes // x.itemsize,), float("nan"), dtype=x.dtype)
+            arguments = (weight, prepared)
+            yield Launch(source.PREPARING.format(kernel), preparation.grid, preparation.threads, 0, arguments)
+            weight = prepared
         sizes = (problem.batch, *problem.input_size, *problem.output_size)
-        arguments = (*self.operands, self.y, *sizes)
-        return Launch(kernel, self.plan.grid, self.plan.kernel.threads, self.plan.shared_bytes, arguments)
+        tensors = (x, weight, bias, self.y)
+        yield Launch(kernel, self.plan.grid, self.plan.kernel.threads, self.plan.shared_bytes, (*tensors, *sizes))
 
 
 def on_gpu(cases: Sequence[Case]) -> tuple[Report, int]:
@@ -175,7 +190,8 @@ def on_gpu(cases: Sequence[Case]) -> tuple[Report, int]:
 
 def _is_plain(case: Case) -> bool:
     """Whether the library's front makes the very call of this case."""
-    return case.multiprocessors is None and not case.wide_index and case.problem.layer.precision not in TF32
+    own_plan = case.multiprocessors is not None or case.wide_index or case.tensor_cores
+    return not own_plan and case.problem.layer.precision not in TF32
 
 
 def _through_library(case: Case, operands: Operands, report: Report) -> Iterator[Tensor]:

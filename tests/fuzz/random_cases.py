@@ -29,6 +29,7 @@ class Case:
         multiprocessors: of the GPU that is planned for: few make blocks wide and let them walk, however small the
             problem. None plans for the GPU at hand, and there goes through the library's front.
         wide_index: insists on 64-bit positions, which else only huge problems get.
+        tensor_cores: insists on the family `mma`, where that runs the problem.
     """
 
     problem: Problem
@@ -36,6 +37,7 @@ class Case:
     storage: Storage = "contiguous"
     multiprocessors: int | None = None
     wide_index: bool = False
+    tensor_cores: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def _channels(dice: Random) -> int:
 
 
 def _cases_of(dice: Random, layer: Layer, sizes: int, budget: Budget) -> Iterator[Case]:
+    tensor_cores = dice.random() < 0.4
     for _ in range(sizes):
         yield Case(
             _problem(dice, layer, budget),
@@ -108,6 +111,7 @@ def _cases_of(dice: Random, layer: Layer, sizes: int, budget: Budget) -> Iterato
             storage=dice.choice((*STORAGES, "contiguous")),
             multiprocessors=dice.choice((None, None, 1, 8)),
             wide_index=dice.random() < 0.04,
+            tensor_cores=tensor_cores,
         )
 
 

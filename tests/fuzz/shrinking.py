@@ -82,6 +82,7 @@ def _changes(case: Case) -> Iterator[dict[str, Any]]:
     yield from ({name: value} for name, value in (("bias", False), ("precision", "fp32")))
     yield from ({name: Case.__dataclass_fields__[name].default} for name in ("storage", "multiprocessors"))
     yield {"wide_index": False}
+    yield {"tensor_cores": False}
     yield {"seed": 0}
 
 

@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 import torch
 
-from tconv.emulator import Launch, Mode, Order, run
+from tconv.emulator import Copies, Launch, Mode, Order, run
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.kernels import source
-from tconv.kernels.instances import Instance, instances
+from tconv.kernels.instances import AXES, Instance, instances
 from tconv.planner import Gpu
 from tconv.planner.direct_shape import launch_direct
+from tconv.planner.mma_shape import launch_mma
+from tconv.planner.plan import Plan
 from tconv.problem import PRECISIONS, TF32, Problem
 
-INSTANCES = {instance.name: instance for instance in instances()}
+INSTANCES = {instance.name: instance for family in AXES for instance in instances(family)}
 
 #: Half an ulp, relative, of what is stored; and the unit of the sums.
 _STORED = dict.fromkeys(PRECISIONS, 2.0**-24) | {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp64": 2.0**-53}
@@ -62,8 +64,8 @@ def integer_tensors(problem: Problem, seed: int = 3) -> Tensors:
     )
 
 
-def reference(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    """The float64 result, and how far each element of a right one may lie from it."""
+def reference(problem: Problem, tensors: Tensors, units: float = 8) -> tuple[torch.Tensor, torch.Tensor]:
+    """The float64 result, and how far each element of a right one may lie from it: so many units of rounding."""
     layer = problem.layer
     rounds = layer.precision in TF32
     x, weight = ((rounded_tf32(t, layer.precision) if rounds else t).double() for t in tensors[:2])
@@ -71,24 +73,58 @@ def reference(problem: Problem, tensors: Tensors) -> tuple[torch.Tensor, torch.T
     exact = conv_transpose(x, weight, bias, problem)
     magnitude = conv_transpose(x.abs(), weight.abs(), None if bias is None else bias.abs(), problem)
     smallest = torch.finfo(getattr(torch, layer.dtype)).smallest_normal
-    return exact, 8 * _SUMMED[layer.precision] * magnitude + _STORED[layer.precision] * (exact.abs() + smallest)
+    return exact, units * _SUMMED[layer.precision] * magnitude + _STORED[layer.precision] * (exact.abs() + smallest)
+
+
+def plan_of(instance: Instance, gpu: Gpu) -> Plan:
+    """The launch of `instance` on `gpu`."""
+    if instance.kernel.family == "mma":
+        return launch_mma(instance.problem, instance.kernel)
+    return launch_direct(instance.problem, instance.kernel, gpu)
+
+
+def stored(tensor: torch.Tensor, instance: Instance) -> torch.Tensor:
+    """An input, or a result to be filled, as the kernel of `instance` reads or writes it."""
+    return tensor.movedim(1, -1).contiguous() if _channels_last(instance) else tensor
+
+
+def seen(result: torch.Tensor, instance: Instance) -> torch.Tensor:
+    """A result that was written as `stored` says, in the order of its axes."""
+    return result.movedim(-1, 1).contiguous() if _channels_last(instance) else result
+
+
+def _channels_last(instance: Instance) -> bool:
+    return bool(getattr(instance.kernel.tile, "channels_last", False))
 
 
 def emulate(
-    instance: Instance, tensors: Tensors, mode: Mode = "plain", order: Order = "ascending", text: str | None = None
+    instance: Instance,
+    tensors: Tensors,
+    mode: Mode = "plain",
+    order: Order = "ascending",
+    text: str | None = None,
+    copies: Copies = "late",
 ) -> torch.Tensor:
     """The output of `instance`, or of another unit `text` in its place; elements never written stay NaN."""
     problem = instance.problem
-    plan = launch_direct(problem, instance.kernel, Gpu.h200())
-    y = torch.full(problem.output_shape, float("nan"), dtype=tensors.x.dtype)
+    plan = plan_of(instance, Gpu.h200())
+    x, weight, bias = tensors
+    x, y = (stored(t, instance) for t in (x, torch.full(problem.output_shape, float("nan"), dtype=x.dtype)))
+    launches = []
+    if plan.preparation is not None:
+        prepared = torch.full((plan.preparation.bytes // x.itemsize,), float("nan"), dtype=x.dtype)
+        grid, threads = plan.preparation.grid, plan.preparation.threads
+        launches.append(Launch("tconv_kernel_weights", grid, threads, 0, (weight, prepared)))
+        weight = prepared
     sizes = (problem.batch, *problem.input_size, *problem.output_size)
-    launch = Launch("tconv_kernel", plan.grid, instance.kernel.threads, plan.shared_bytes, (*tensors, y, *sizes))
-    run(text or source.unit(instance.kernel), [launch], mode=mode, order=order)
-    return y
+    arguments = (x, weight, bias, y, *sizes)
+    launches.append(Launch("tconv_kernel", plan.grid, instance.kernel.threads, plan.shared_bytes, arguments))
+    run(text or source.unit(instance.kernel), launches, mode=mode, order=order, copies=copies)
+    return seen(y, instance)
 
 
-def worst(problem: Problem, tensors: Tensors, y: torch.Tensor) -> float:
+def worst(problem: Problem, tensors: Tensors, y: torch.Tensor, units: float = 8) -> float:
     """The largest error in units of what is allowed; NaN counts as infinite."""
-    exact, allowed = reference(problem, tensors)
+    exact, allowed = reference(problem, tensors, units)
     error = (y.double() - exact).abs()
     return float(torch.where(error == 0, 0.0, error / allowed).nan_to_num(nan=float("inf")).max())

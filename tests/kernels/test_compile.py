@@ -17,6 +17,8 @@ COMPAT_ARCHS = ("sm_86", "sm_89", "sm_100a", "sm_120a")
 
 
 def check(name: str, arch: str) -> None:
+    if INSTANCES[name].kernel.family == "mma" and arch == "sm_75":
+        return  # its instructions are from sm_80 on
     kernel, compiled = compile_kernel(INSTANCES[name].kernel, arch, name)
     assert compiled.spill_bytes == 0, compiled.log
     start = time.process_time()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_runs import INSTANCES, emulate, integer_tensors, random_tensors, worst
+from kernel_runs import INSTANCES, Tensors, emulate, integer_tensors, random_tensors, worst
 
+from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
+from tconv.problem import TF32
 
 
 @pytest.mark.parametrize("name", INSTANCES)
@@ -54,3 +56,23 @@ def test_a_non_finite_input_reaches_the_outputs_that_depend_on_it_and_no_other(n
     touched = conv_transpose(one_hot, torch.ones_like(weight).double(), None, problem) != 0
     y = emulate(instance, type(random_tensors(problem))(x, weight, bias))
     assert torch.equal(~y.isfinite(), touched)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mma-2d-k3-s2-op1-tf32_rna-flat", "mma-1d-k4-s2-fp32-high", "mma-2d-k3-s1-fp16-wide"),
+        *("mma-2d-one-pixel-fp16-flat", "mma-2d-k4-s2-multiplier-tf32-flat"),
+    ],
+)
+def test_tensor_cores_keep_all_rules_of_equality(name):
+    instance = INSTANCES[name]
+    problem = instance.problem
+
+    def candidate(x, weight, bias):
+        operands = (None if t is None else t.contiguous() for t in (x, weight, bias))
+        return emulate(instance, Tensors(*operands))
+
+    wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
+    verdict = check_layer(candidate, problem, wanted, device="cpu", draw_count=2, reach="phases")
+    assert verdict.equal, verdict.reasons

@@ -9,9 +9,12 @@ import pytest
 
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, instances
-from tconv.planner import DirectTile
+from tconv.planner import DirectTile, MmaTile
 from tconv.planner.direct_shape import resident
+from tconv.planner.mma import MMA_PRECISIONS
 from tconv.problem import PRECISIONS
+
+EVERY = [instance for family in AXES for instance in instances(family)]
 
 
 def parameters(family: str) -> set[str]:
@@ -30,9 +33,12 @@ def test_every_family_has_axes():
     assert headers == set(AXES)
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(DirectTile)])
-def test_instances_vary_the_tile(field):
-    assert len({asdict(instance.kernel.tile)[field] for instance in instances()}) > 1
+@pytest.mark.parametrize(
+    ("family", "field"),
+    [("direct", field.name) for field in fields(DirectTile)] + [("mma", field.name) for field in fields(MmaTile)],
+)
+def test_instances_vary_the_tile(family, field):
+    assert len({asdict(instance.kernel.tile)[field] for instance in instances(family)}) > 1
 
 
 def test_instances_have_both_kinds_of_staging_on_both_sides():
@@ -44,23 +50,24 @@ def test_instances_have_both_kinds_of_staging_on_both_sides():
     assert seen == {(r, lanes, s) for r in (True, False) for lanes in (1, 32) for s in (True, False) if s or lanes == 1}
 
 
-def test_instances_vary_the_layer():
-    layers = [instance.problem.layer for instance in instances()]
-    assert {layer.precision for layer in layers} == set(PRECISIONS)
+@pytest.mark.parametrize(("family", "precisions"), [("direct", PRECISIONS), ("mma", MMA_PRECISIONS)])
+def test_instances_vary_the_layer(family, precisions):
+    layers = [instance.problem.layer for instance in instances(family)]
+    assert {layer.precision for layer in layers} == set(precisions)
     assert {layer.spatial_dims for layer in layers} == {1, 2, 3}
     assert {layer.bias for layer in layers} == {True, False}
-    assert {instance.kernel.wide_index for instance in instances()} == {True, False}
+    assert {instance.kernel.wide_index for instance in instances(family)} == {True, False}
 
 
 def test_units_are_small_and_name_what_they_are_for():
-    for instance in instances():
+    for instance in EVERY:
         text = source.unit(instance.kernel)
-        assert instance.problem.layer.describe() in text
+        assert instance.kernel.layer.describe() in text
         assert len(text.splitlines()) < 35
 
 
 def test_inlined_text_includes_nothing():
-    kernels = [(instance.kernel, f"kernel_{n}") for n, instance in enumerate(instances()) if n % 20 == 0]
+    kernels = [(instance.kernel, f"kernel_{n}") for n, instance in enumerate(EVERY) if n % 20 == 0]
     text = source.inlined(kernels)
     assert "#include" not in text
     assert all(f"\n{name}(" in text for _, name in kernels)

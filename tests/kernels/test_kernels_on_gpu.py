@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_runs import INSTANCES, Tensors, emulate, integer_tensors, random_tensors, worst
+from kernel_runs import INSTANCES, Tensors, emulate, integer_tensors, plan_of, random_tensors, seen, stored, worst
 
 from tconv.jit.loader import gpu_of, launcher
 from tconv.kernels.instances import Instance
-from tconv.planner.direct_shape import launch_direct
 
 pytestmark = pytest.mark.gpu
 
 
 def launch(instance: Instance, tensors: Tensors) -> torch.Tensor:
-    plan = launch_direct(instance.problem, instance.kernel, gpu_of(0))
+    plan = plan_of(instance, gpu_of(0))
     x, weight, bias = (None if tensor is None else tensor.cuda() for tensor in tensors)
     y = torch.full(instance.problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")
+    x, y = stored(x, instance), stored(y, instance)
     launcher(plan, 0)(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-    return y.cpu()
+    return seen(y, instance).cpu()
 
 
 @pytest.mark.parametrize("name", INSTANCES)
@@ -36,4 +36,6 @@ def test_gpu_and_emulator_agree_bit_for_bit_on_integers(name):
 def test_gpu_equals_float64(name):
     instance = INSTANCES[name]
     tensors = random_tensors(instance.problem)
-    assert worst(instance.problem, tensors, launch(instance, tensors)) <= 1
+    # A tensor core drops bits where it adds.
+    units = 8 + instance.problem.layer.products_per_output / 32 * (instance.kernel.family == "mma")
+    assert worst(instance.problem, tensors, launch(instance, tensors), units) <= 1

@@ -1,4 +1,4 @@
-"""One-line mistakes in the `direct` kernel, each of which the instances must catch."""
+"""One-line mistakes in the kernels, each of which the instances must catch."""
 
 from __future__ import annotations
 
@@ -210,6 +210,171 @@ MUTATIONS = {
     ),
 }
 
+MUTATIONS_OF_MMA = {
+    "phase and shift mixed up": (
+        "static_cast<long long>(lowest + number * step) * Axis::stride",
+        "static_cast<long long>(lowest + number * step)",
+        "mma-1d-k4-s2-fp32-flat",
+        "plain",
+    ),
+    "a shift too far": (
+        "column * WidthShifts::step",
+        "column",
+        "mma-1d-k5-s1-d3-fp32-high",
+        "plain",
+    ),
+    "a tile of rows left out at a shift": (
+        "HeightShifts::tap(phase_tile / Width::stride % Height::stride,",
+        "HeightShifts::tap(phase_tile % Height::stride,",
+        "mma-2d-k3-s2-many-out-fp32-flat",
+        "plain",
+    ),
+    "weights of the wrong group": (
+        "(static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;",
+        "(static_cast<long long>(in_channel)) * Layer::out_channels + out_channel;",
+        "mma-2d-k4-s2-multiplier-tf32-flat",
+        "plain",
+    ),
+    "fragments with rows and channels swapped": (
+        "const int row = lane / 4 + w % 2 * 8;",
+        "const int row = lane / 4 + w / 2 * 8;",
+        "mma-1d-k4-s2-fp16-flat",
+        "plain",
+    ),
+    "channels beyond the last read": (
+        "if (offsets[i] >= 0 && (Shape::whole_chunks || channel + k < Layer::in_channels))",
+        "if (offsets[i] >= 0)",
+        "mma-2d-k3-s1-tf32-flat",
+        "address",
+    ),
+    "images beyond the last read": (
+        "box.sample + image < batch && ",
+        "",
+        "mma-2d-many-in-bf16-wide",
+        "address",
+    ),
+    "halo moved by one": (
+        "box.column - Shape::WidthShifts::highest +",
+        "box.column - Shape::WidthShifts::highest + 1 +",
+        "mma-2d-k3-s1-fp32-flat",
+        "plain",
+    ),
+    "operands not rounded": (
+        "if (Layer::rounding != Rounding::none) return operand<Layer::rounding>(value);",
+        "if (Layer::rounding != Rounding::none) return value;",
+        "mma-1d-k4-s2-tf32_rna-flat",
+        "plain",
+    ),
+    "the rest of exact factors forgotten": (
+        "? 0.0f : operand<Rounding::ties_away>(value - high);",
+        "? 0.0f : 0.0f;",
+        "mma-1d-k4-s2-fp32-flat",
+        "plain",
+    ),
+    "a product of exact factors forgotten": (
+        "column_plane = Shape::planes - 1 - row_plane; column_plane >= 0;",
+        "column_plane = Shape::planes - 1 - row_plane; column_plane >= 1 - row_plane;",
+        "mma-1d-k4-s2-fp32-flat",
+        "plain",
+    ),
+    "halves of channels swapped": (
+        "lane / 8 % 2 * 16;",
+        "(1 - lane / 8 % 2) * 16;",
+        "mma-1d-k4-s2-fp16-flat",
+        "plain",
+    ),
+    "weights used before they are there": (
+        "    copies.wait();\n    __syncthreads();",
+        "    __syncthreads();",
+        "mma-1d-k4-s2-tf32-wide",
+        "plain",
+    ),
+    "no barrier between steps": (
+        "    copies.wait();\n    __syncthreads();",
+        "    copies.wait();",
+        "mma-1d-k4-s2-tf32-wide",
+        "thread",
+    ),
+    "weights brought into the stage in use": (
+        "weight_stages + step % 2 * Shape::weight_stage_bytes;\n",
+        "weight_stages;\n",
+        "mma-1d-k4-s2-tf32-wide",
+        "address",
+    ),
+    "inputs written into the stage in use": (
+        "inputs.store(input_stages + (chunk + 1) % 2 * Shape::input_stage_bytes);",
+        "inputs.store(input_stages + chunk % 2 * Shape::input_stage_bytes);",
+        "mma-2d-staged-fp32-flat",
+        "plain",
+    ),
+    "origin left out of the column": (
+        "Width::stride - Tile::origin;",
+        "Width::stride;",
+        "mma-1d-k4-s2-fp32-high",
+        "plain",
+    ),
+    "outputs stored as if aligned": (
+        "const bool aligned = in_runs && columns % run == 0;",
+        "const bool aligned = in_runs;",
+        "mma-2d-k3-s1-tf32-flat",
+        "address",
+    ),
+    "columns beyond the last stored": (
+        "} else if (in_range(column + column_phase, columns)) {",
+        "} else if (true) {",
+        "mma-1d-k4-s2-fp32-high",
+        "address",
+    ),
+    "outputs of the box's border stored twice": (
+        "number >= Shape::box_positions || ",
+        "",
+        "mma-2d-k3-s1-fp16-high",
+        "thread",
+    ),
+    "a set of warps multiplies another's channels": (
+        "warp / Shape::warps * Tile::chunk_steps;",
+        "0;",
+        "mma-1d-k4-s2-fp32-split",
+        "plain",
+    ),
+    "the last set of warps left out": (
+        "other < Tile::splits - 1; ++other)",
+        "other < Tile::splits - 2; ++other)",
+        "mma-1d-k40-s20-staged-tf32-split",
+        "plain",
+    ),
+    "sums joined before they are there": (
+        "  __syncthreads();\n  if (split > 0) return false;",
+        "  if (split > 0) return false;",
+        "mma-1d-k4-s2-fp32-split",
+        "thread",
+    ),
+    "sums put over a stage that is still read": (
+        "  __syncthreads();\n  if (split > 0)\n",
+        "  if (split > 0)\n",
+        "mma-1d-k64-s32-fp32-split",
+        "thread",
+    ),
+    "channels of a vector from channels_last read apart": (
+        "const long long channel_pitch = Tile::channels_last ? 1 : plane;",
+        "const long long channel_pitch = plane;",
+        "mma-2d-k3-s1-fp32-last",
+        "address",
+    ),
+    "columns of channels_last stored side by side": (
+        "constexpr int pitch = Tile::channels_last ? channels : 1;",
+        "constexpr int pitch = 1;",
+        "mma-2d-k3-s1-fp32-last",
+        "plain",
+    ),
+    "bias of the wrong group": (
+        "Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias",
+        "bias",
+        "mma-2d-k4-s2-multiplier-tf32-flat",
+        "plain",
+    ),
+}
+
 
 def instance_of(name: str):
     """The named instance, or the one of another precision in its place: which one a case has is no matter here."""
@@ -218,9 +383,13 @@ def instance_of(name: str):
     return INSTANCES.get(name) or next(others)
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS)
-def test_mutation_is_caught(mutation):
-    old, new, name, mode = MUTATIONS[mutation]
+@pytest.mark.parametrize(
+    ("mutations", "mutation"),
+    [(mutations, mutation) for mutations in (MUTATIONS, MUTATIONS_OF_MMA) for mutation in mutations],
+    ids=lambda value: value if isinstance(value, str) else ["mma", "direct"][value is MUTATIONS],
+)
+def test_mutation_is_caught(mutations, mutation):
+    old, new, name, mode = mutations[mutation]
     instance = instance_of(name)
     text = source.inlined([(instance.kernel, "tconv_kernel")])
     assert text.count(old) == 1, "the kernel has changed: the mutation must be adapted"

@@ -6,11 +6,15 @@ A new template parameter must be listed in `AXES` (a test reads the headers), an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tconv.planner.direct_tile import default_tile, direct_tile, is_small, phases_on_lanes
-from tconv.planner.plan import DirectTile, Family, Kernel
+from tconv.planner.mma import MMA_PRECISIONS, equivalent, why_not_mma
+from tconv.planner.mma_tile import holds_inputs, mma_tile, row_channels
+from tconv.planner.plan import DirectTile, Family, Kernel, MmaTile
 from tconv.problem import PRECISIONS, Layer, Precision, Problem, Triple
 
 #: What the templates of a family read from their parameters, and which values behave differently.
@@ -44,7 +48,35 @@ AXES: dict[Family, dict[str, str]] = {
         "Tile::ahead": "both",
         "Tile::origin": "0 and more",
         "Tile::row_origin": "0 and more",
-    }
+    },
+    "mma": {
+        "Layer::Element": "float, Half, BFloat16",
+        "Layer::Index": "int, long long",
+        "Layer::Depth": "trivial, strided, dilated",
+        "Layer::Height": "trivial, strided, dilated",
+        "Layer::Width": "k = m*s, other k; dilation with and without a stride; few and many phases and taps",
+        "Layer::groups": "1, several, depthwise",
+        "Layer::in_channels": "1, few, a whole number of chunks and not",
+        "Layer::out_channels": "1, a full tile, a partial tile, several blocks",
+        "Layer::has_bias": "both",
+        "Layer::rounding": "none, ties to even, ties away",
+        "Tile::warps_high": "1 and 2",
+        "Tile::warps_wide": "1 and 2",
+        "Tile::splits": "1 and several",
+        "Tile::row_tiles": "all phases of some channels, or a part of them",
+        "Tile::position_tiles": "2 and 4",
+        "Tile::channels": "1 to 16",
+        "Tile::box_images": "1 and several",
+        "Tile::box_depths": "1 and several",
+        "Tile::box_rows": "1 and several",
+        "Tile::box_columns": "even and odd",
+        "Tile::chunk_steps": "1 and 2",
+        "Tile::chunk_shifts": "1, all, a part that divides them or not",
+        "Tile::depth_origin": "0 and more",
+        "Tile::row_origin": "0 and more",
+        "Tile::origin": "0 and more",
+        "Tile::channels_last": "both; channels in whole vectors and not",
+    },
 }
 
 
@@ -54,21 +86,65 @@ class Instance:
 
     name: str
     problem: Problem
-    kernel: Kernel
+    kernel: Kernel[Any]
 
 
 def instances(family: Family = "direct") -> Iterator[Instance]:
     """All instances of `family`: every case with some of the tiles that suit it, some with 64-bit positions."""
+    return _direct_instances() if family == "direct" else _mma_instances()
+
+
+def _direct_instances() -> Iterator[Instance]:
     for number, (name, case) in enumerate(_CASES.items()):
         precisions = PRECISIONS if name in _IN_EVERY_PRECISION else (PRECISIONS[number % len(PRECISIONS)],)
         for precision in precisions:
             problem = case.problem(precision)
             for width, tile in _tiles(problem.layer, number, every=name in _WITH_EVERY_TILE).items():
-                yield Instance(f"{name}-{precision}-{width}", problem, Kernel(family, problem.layer, tile))
+                yield Instance(f"{name}-{precision}-{width}", problem, Kernel("direct", problem.layer, tile))
         if name in _WITH_WIDE_INDEX:
             tiles = _tiles(problem.layer, number, every=True)
-            kernel = Kernel(family, problem.layer, tiles.get("tiled", tiles["narrow"]), wide_index=True)
-            yield Instance(f"{name}-{precision}-wide_index", problem, kernel)
+            wide = Kernel("direct", problem.layer, tiles.get("tiled", tiles["narrow"]), wide_index=True)
+            yield Instance(f"{name}-{precision}-wide_index", problem, wide)
+
+
+def _mma_instances() -> Iterator[Instance]:
+    for number, (name, case) in enumerate(_CASES.items()):
+        every = name in _IN_EVERY_PRECISION
+        for precision in MMA_PRECISIONS if every else (MMA_PRECISIONS[number % len(MMA_PRECISIONS)],):
+            problem = case.problem(precision)
+            layer = equivalent(problem)
+            if why_not_mma(layer) is not None:
+                continue
+            tiles = _mma_tiles(layer)
+            if not tiles:
+                continue
+            whole = [width for width in tiles if width not in ("last", "split")]
+            turns = [whole[number % len(whole)], ("last", "split", "")[number % 3]]
+            if every:
+                turns = [*whole, *(("last", "split") if precision in ("fp32", "fp16") else ())]
+            for width in filter(tiles.__contains__, turns):
+                yield Instance(f"mma-{name}-{precision}-{width}", problem, Kernel("mma", layer, tiles[width]))
+            if name in _WITH_WIDE_INDEX_OF_MMA and precision == MMA_PRECISIONS[-1]:
+                wide = Kernel("mma", layer, tiles["high"], wide_index=True)
+                yield Instance(f"mma-{name}-{precision}-wide_index", problem, wide)
+
+
+def _mma_tiles(layer: Layer) -> dict[str, MmaTile]:
+    """By name: a warp with all phases, if they fit, on a flat box; and blocks of several warps with a part of them."""
+    phases = -(-math.prod(layer.stride) * row_channels(layer) // 16)
+    deep, tall = (int(not axis.is_trivial) for axis in layer.axes[:2])
+    width = layer.axes[2]
+    tiles = {
+        "flat": mma_tile(layer, (1, 1), phases if phases <= 8 else 2, 4, (1, 1, 1, 32), 1, 0),
+        "high": mma_tile(layer, (2, 1), 2, 4, (1, 1 + deep, 1 + tall, 5), 2, width.padding % width.stride),
+        "wide": replace(
+            mma_tile(layer, (1, 2), phases if phases <= 8 else 1, 2, (2, 1 + deep, 1, 6 - 2 * deep), 1, 0),
+            chunk_shifts=2,
+        ),
+        "last": mma_tile(layer, (1, 2), 2, 2, (1, 1, 1, 16), 2, 0, channels_last=1),
+        "split": mma_tile(layer, (1, 1), 2, 2, (1, 1, 1, 16), 1, 0, splits=3),
+    }
+    return {name: tile for name, tile in tiles.items() if holds_inputs(layer, tile)}
 
 
 def _tiles(layer: Layer, number: int, every: bool) -> dict[str, DirectTile]:
@@ -77,7 +153,7 @@ def _tiles(layer: Layer, number: int, every: bool) -> dict[str, DirectTile]:
         return {"narrow": direct_tile(layer, 1, 2, 2, splits=2, lanes=64), "wide": default_tile(layer)}
     others = {
         "wide": default_tile(layer),
-        "stacked": direct_tile(layer, 16, 2, 2, rows=1, splits=2, lanes=64, ahead=1),
+        "stacked": direct_tile(layer, 16, 2, 1, rows=1, splits=2, lanes=64, ahead=1),
         "tiled": direct_tile(layer, 8, 1, 2, rows=2, lanes=128, warps_wide=2),
         "split": direct_tile(layer, 32, 1, 2, rows=2, splits=4, lanes=32, warps_wide=1),
     }
@@ -120,8 +196,9 @@ class _Case:
         return Problem(layer, self.batch, triple(self.size, 1), triple(self.output_padding, 0))
 
 
-_IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1")
+_IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1", "2d-k3-s2-op1")
 _WITH_EVERY_TILE = ("2d-k3-s5-d2", "2d-k4-s2-depthwise", "2d-asymmetric-grouped", "3d-k3x5x7-grouped")
+_WITH_WIDE_INDEX_OF_MMA = ("1d-k4-s2", "2d-k3-s1")
 _WITH_WIDE_INDEX = ("2d-k3-s5-d2", "1d-k64-s32", "3d-k3x5x7-grouped")
 
 _CASES: dict[str, _Case] = {
@@ -164,4 +241,5 @@ _CASES: dict[str, _Case] = {
     "3d-k1x3x3": _Case((4, 3), (3, 4, 4), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
     "2d-k3-s2-odd": _Case((7, 4), (5, 6), (3, 3), (2, 2), (1, 1)),
     "3d-dilated-depth": _Case((2, 3), (4, 3, 3), (3, 2, 2), (2, 3, 1), (1, 1, 0), (3, 2, 2), (2, 1, 1), bias=True),
+    "2d-k3-s2-many-out": _Case((9, 20), (4, 5), (3, 3), (2, 2), (1, 1), bias=True),
 }

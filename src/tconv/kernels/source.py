@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from tconv.planner.mma_shape import PREPARING_THREADS
 from tconv.planner.plan import Kernel
 from tconv.problem import Axis, Layer, Precision
 
@@ -20,6 +22,8 @@ _ELEMENT: dict[Precision, str] = {
     "fp64": "double",
 }
 _ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
+#: What the function is called that prepares the weights of the kernel NAME.
+PREPARING = "{}_weights"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
 
 
@@ -37,16 +41,16 @@ def header_digest() -> str:
     return digest.hexdigest()
 
 
-def unit(kernel: Kernel, name: str = "tconv_kernel") -> str:
+def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
     """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`."""
-    return f'#include "{kernel.family}.cuh"\n\n' + instance(kernel, name)
+    return f'#include "{kernel.family}.cuh"\n\n' + functions(kernel, name)
 
 
-def inlined(kernels: Sequence[tuple[Kernel, str]]) -> str:
+def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """One text without local includes that defines every ``(kernel, name)``."""
     families = dict.fromkeys(kernel.family for kernel, _ in kernels)
     headers = headers_text([f"{family}.cuh" for family in families])
-    return headers + "\n" + "\n".join(instance(kernel, name) for kernel, name in kernels)
+    return headers + "\n" + "\n".join(functions(kernel, name) for kernel, name in kernels)
 
 
 def headers_text(names: Sequence[str]) -> str:
@@ -63,7 +67,7 @@ def headers_text(names: Sequence[str]) -> str:
     return "".join(paste(name) for name in names)
 
 
-def instance(kernel: Kernel, name: str) -> str:
+def instance(kernel: Kernel[Any], name: str) -> str:
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
     tile = ", ".join(f"{field} = {value}" for field, value in asdict(kernel.tile).items())
     element = _ELEMENT[kernel.layer.precision]
@@ -81,6 +85,23 @@ extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.bloc
       output_depth, output_height, output_width);
 }}
 """
+
+
+def weights_instance(kernel: Kernel[Any], name: str) -> str:
+    """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
+    element, threads = _ELEMENT[kernel.layer.precision], PREPARING_THREADS
+    function = PREPARING.format(name)
+    return f"""\
+extern "C" __global__ void __launch_bounds__({threads})
+{function}(const {element}* weight, {element}* prepared) {{
+  tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
+}}
+"""
+
+
+def functions(kernel: Kernel[Any], name: str) -> str:
+    """All functions of `kernel`."""
+    return instance(kernel, name) + (weights_instance(kernel, name) if kernel.prepares else "")
 
 
 def _layer_members(layer: Layer, wide_index: bool) -> str:

@@ -56,15 +56,16 @@ def plan_direct(problem: Problem, gpu: Gpu) -> Plan:
     for axis, size in zip(layer.axes, problem.output_size, strict=True):
         if max(size, axis.dilation * (axis.kernel - 1)) + axis.stride + axis.padding >= _INT_LIMIT:
             raise Unplannable(f"an axis of {size} outputs is longer than the direct family's 2^31")
-    tile, cost, tried = _chosen(_representative(problem), gpu)
+    tile, cost, tried = _chosen(representative(problem), gpu)
     wide = needs_wide_index(problem, tile)
-    plan = launch_direct(problem, Kernel("direct", layer, tile, wide), gpu, _reasons(problem, tile, cost, tried, wide))
+    reasons = _reasons(problem, tile, cost, tried, wide)
+    plan = launch_direct(problem, Kernel("direct", layer, tile, wide), gpu, reasons)
     if plan.shared_bytes > gpu.shared_bytes_per_block:
         raise Unplannable(
             f"the direct family would need {plan.shared_bytes} bytes of shared memory a block; "
             f"{gpu.name} has {gpu.shared_bytes_per_block}"
         )
-    return plan
+    return replace(plan, predicted_seconds=cost.seconds)
 
 
 def candidates(problem: Problem, gpu: Gpu) -> Iterator[DirectTile]:
@@ -130,7 +131,7 @@ def _chosen(problem: Problem, gpu: Gpu) -> tuple[DirectTile, Cost, int]:
     return best, costs[best], len(tiles)
 
 
-def _representative(problem: Problem) -> Problem:
+def representative(problem: Problem) -> Problem:
     """A problem of about the same sizes that stands for many, so that not every size has a kernel of its own."""
     most, alike = _ALIKE[0], _ALIKE[1][problem.layer.spatial_dims]
 

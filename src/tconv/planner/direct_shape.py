@@ -18,7 +18,7 @@ _EXCHANGE_STEPS = 16
 _BLOCKS_PER_MULTIPROCESSOR = 32
 
 
-def launch_direct(problem: Problem, kernel: Kernel, gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
+def launch_direct(problem: Problem, kernel: Kernel[DirectTile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
     """The plan that runs `kernel`, which must be one of `problem`'s layer, on `gpu`.
 
     Raises:

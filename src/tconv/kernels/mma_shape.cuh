@@ -1,0 +1,141 @@
+// mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
+// formulas of sizes and grids once more.
+#pragma once
+#include "primitives.cuh"
+
+namespace tconv {
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis>
+struct MmaShifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
+  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
+               ? -1
+               : static_cast<int>(distance / Axis::dilation);
+  }
+};
+
+template <class Layer, class Tile>
+struct MmaShape {
+  using Element = typename Layer::Element;
+  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
+  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::depth_origin,
+                     Layer::Depth::dilation>;
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
+                      Layer::Height::dilation>;
+  using Width =
+      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
+  using DepthShifts = MmaShifts<Depth>;
+  using HeightShifts = MmaShifts<Height>;
+  using WidthShifts = MmaShifts<Width>;
+
+  // ---- products ----
+  // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
+  // number, its rounding to TF32 and what that leaves, and three products.
+  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
+  static constexpr int vector_items = 16 / item_bytes;
+  static constexpr int step_channels = 32 / item_bytes;
+  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
+  static constexpr int planes = exact ? 2 : 1;
+
+  // ---- rows: output channels and phases ----
+  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
+  static constexpr int tile_phases = 16 / Tile::channels;
+  static constexpr int phase_tiles = ceil_div(phases, tile_phases);
+  static constexpr int channel_tiles = ceil_div(Layer::out_channels, Tile::channels);
+  static constexpr int block_row_tiles = Tile::warps_high * Tile::row_tiles;
+  static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
+  // Where a warp has all phases, the compiler knows which of its row tiles have which.
+  static constexpr bool phases_known = Tile::row_tiles % phase_tiles == 0;
+
+  // ---- shifts ----
+  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
+  static constexpr int shift_groups = ceil_div(shifts, Tile::chunk_shifts);
+  static constexpr bool every_phase_has_every_shift =
+      static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
+
+  // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
+  static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
+    return every_phase_has_every_shift || tile_phases > 1 ||
+           (DepthShifts::tap(phase_tile / (Height::stride * Width::stride),
+                             shift / (HeightShifts::count * WidthShifts::count)) >= 0 &&
+            HeightShifts::tap(phase_tile / Width::stride % Height::stride,
+                              shift / WidthShifts::count % HeightShifts::count) >= 0 &&
+            WidthShifts::tap(phase_tile % Width::stride, shift % WidthShifts::count) >= 0);
+  }
+
+  // ---- channels: a chunk has some steps for each set of warps ----
+  static constexpr int stage_steps = Tile::chunk_steps * Tile::splits;
+  static constexpr int chunk_channels = stage_steps * step_channels;
+  static constexpr int chunks = ceil_div(Layer::in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::in_channels % chunk_channels == 0;
+
+  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
+  static constexpr int warps = Tile::warps_high * Tile::warps_wide;  // of one set
+  static constexpr int threads = 32 * warps * Tile::splits;
+  static constexpr int block_positions = Tile::warps_wide * Tile::position_tiles * 8;
+  static constexpr int box_positions = Tile::box_images * Tile::box_depths * Tile::box_rows * Tile::box_columns;
+  static constexpr int halo_depths = Tile::box_depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::box_rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::box_columns + WidthShifts::halo;
+  static constexpr int halo_positions = Tile::box_images * halo_depths * halo_rows * halo_columns;
+
+  // How far the input at a shift lies behind that at the highest one.
+  static TCONV_CONSTANT int halo_offset(int shift) {
+    const int depth = shift / (HeightShifts::count * WidthShifts::count);
+    const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
+    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
+            row * HeightShifts::step) *
+               halo_columns +
+           WidthShifts::halo - column * WidthShifts::step;
+  }
+
+  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while the other is written
+  // ----
+  static constexpr int input_stages = chunks > 1 ? 2 : 1;
+  static constexpr int weight_stages = chunks * shift_groups > 1 ? 2 : 1;
+  // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
+  static constexpr int plane_bytes = stage_steps * 32;
+  static constexpr int position_bytes = planes * plane_bytes + 16;
+  static constexpr int input_stage_bytes = halo_positions * position_bytes;
+  static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
+  static constexpr int shift_bytes = stage_steps * planes * block_row_tiles * fragment_bytes;
+  static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
+  static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
+  // In their place, what the other sets of warps give to the first.
+  static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
+  static constexpr int shared_bytes = joined_bytes > stages_bytes ? joined_bytes : stages_bytes;
+
+  // What a thread brings of each chunk of inputs: vectors of channels at a position.
+  static constexpr int chunk_vectors = chunk_channels / vector_items;
+  static constexpr int thread_vectors = ceil_div(halo_positions * chunk_vectors, threads);
+
+  // The prepared weights: [group][block of rows][chunk][shift][step][plane][row tile][lane] of 16 bytes.
+  static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
+  static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
+
+  // A body of more products than this takes long to compile. Sums of several shifts that are kept apart would be taken
+  // at the same time, and want more registers than there are.
+  static constexpr bool unrolled =
+      !exact && Tile::chunk_shifts * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
+
+  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
+                    Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
+                    Tile::row_origin < Height::stride && Tile::depth_origin >= 0 &&
+                    Tile::depth_origin <= Layer::Depth::padding && Tile::depth_origin < Depth::stride,
+                "an origin is what padding cut off of the first position");
+  static_assert(!exact || Tile::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(Tile::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
+  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
+};
+
+}  // namespace tconv

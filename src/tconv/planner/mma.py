@@ -1,0 +1,204 @@
+"""Plans of the `mma` family: the tile that the model prefers, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+from tconv.planner.direct import representative
+from tconv.planner.gpu import Gpu
+from tconv.planner.mma_model import MmaCost, predict_mma
+from tconv.planner.mma_shape import (
+    box_positions,
+    chunks,
+    fragments_with_taps,
+    launch_mma,
+    needs_wide_index,
+    phase_tiles,
+    planes,
+    row_blocks,
+    shared_bytes,
+    shifts,
+)
+from tconv.planner.mma_tile import MOST_SHARED_BYTES, mma_tile, registers, row_channels, row_tiles_of, suits_threads
+from tconv.planner.plan import Kernel, MmaTile, Plan, Unplannable
+from tconv.problem import Layer, Precision, Problem, Triple
+
+_INT_LIMIT = 2**31
+_OLDEST_ARCH = 80
+MMA_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "tf32_rna", "fp16", "bf16")
+#: Row phases and shifts from here on would be too much text, or tables too long, for the compiler.
+_MOST_PHASES = 4096
+#: Sums of a thread.
+_MOST_SUMS = 128
+_WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2))
+_POSITION_TILES = (8, 4, 2)
+_STEPS = (1, 2, 4)
+_SPLITS = (2, 4)
+_MOST_THREADS = 256
+#: Warps of a multiprocessor up to which sharing input channels may pay.
+_FEW_WARPS = 8
+#: Candidates have boxes that waste little more than the best.
+_BOXES = 2
+
+
+def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
+    """The plan of `problem` on `gpu`, for input and output in one memory format.
+
+    Raises:
+        Unplannable: the family does not run it; the message says why.
+    """
+    layer = problem.layer
+    if int("".join(filter(str.isdigit, gpu.arch))) < _OLDEST_ARCH:
+        raise Unplannable(f"the mma family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}")
+    for axis, size in zip(layer.axes, problem.output_size, strict=True):
+        if max(size, axis.dilation * (axis.kernel - 1)) + axis.stride + axis.padding >= _INT_LIMIT:
+            raise Unplannable(f"an axis of {size} outputs is longer than the mma family's 2^31")
+    alike = equivalent(problem)
+    if reason := why_not_mma(alike):
+        raise Unplannable(reason)
+    chosen = _chosen(representative(problem), alike, gpu, channels_last)
+    if chosen is None:
+        raise Unplannable("no tile of the mma family fits into shared memory")
+    tile, cost, tried = chosen
+    wide = needs_wide_index(problem, alike, tile)
+    plan = launch_mma(problem, Kernel("mma", alike, tile, wide), _reasons(alike, tile, cost, tried))
+    return replace(plan, predicted_seconds=cost.seconds)
+
+
+def why_not_mma(layer: Layer) -> str | None:
+    """Why the family has no kernel for `layer`; None if it has."""
+    if layer.precision not in MMA_PRECISIONS:
+        return f"the mma family has no kernels for {layer.precision}"
+    if math.prod(layer.stride) > _MOST_PHASES:
+        return f"{math.prod(layer.stride)} phases are more than the mma family's {_MOST_PHASES}"
+    if any(axis.phases_with_taps < axis.stride for axis in layer.axes):
+        return "some phases have no taps, which tensor cores would multiply with zeros"
+    return None
+
+
+def equivalent(problem: Problem) -> Layer:
+    """A layer that computes `problem` with fewer zeros: along an axis of one input, any stride gives the same outputs.
+
+    With a stride of the kernel's length every tap is a phase of its own and reads the one input at shift 0.
+    """
+    layer = problem.layer
+
+    def stride(axis: int) -> int:
+        kernel, old, padding, dilation = vars(layer.axes[axis]).values()
+        once = problem.input_size[axis] == 1 and dilation == 1 and padding < kernel
+        return kernel if once else old
+
+    strides: Triple = (stride(0), stride(1), stride(2))
+    return layer if strides == layer.stride or math.prod(strides) > _MOST_PHASES else replace(layer, stride=strides)
+
+
+def computes(kernel: Kernel[MmaTile], problem: Problem) -> bool:
+    """Whether a kernel that was planned for a problem of one layer computes another problem of it."""
+    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size, strict=True)
+    return all(planned == stride or size == 1 for planned, stride, size in strides)
+
+
+@lru_cache(maxsize=4096)
+def _chosen(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool) -> tuple[MmaTile, MmaCost, int] | None:
+    tiles = dict.fromkeys(candidates(problem, layer, gpu, channels_last))
+    costs = {tile: predict_mma(problem, layer, tile, gpu) for tile in tiles}
+    if not costs:
+        return None
+    best = min(costs, key=lambda tile: costs[tile].seconds)
+    return best, costs[best], len(costs)
+
+
+def candidates(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool = False) -> Iterator[MmaTile]:
+    """Tiles with which a kernel of `layer` computes `problem`."""
+    last = int(channels_last)
+    most_shared = min(MOST_SHARED_BYTES, gpu.shared_bytes_per_block)
+    width = layer.axes[2]
+    origins = sorted({0, width.padding % width.stride})
+    for high, wide in _WARPS:
+        for position_tiles in _POSITION_TILES:
+            positions = 8 * wide * position_tiles
+            for row_tiles in _row_tiles(layer, position_tiles):
+                if high > 1 and row_tiles * high > row_tiles_of(layer) + row_tiles - 1:
+                    continue
+                for box in _boxes(problem, layer, positions):
+                    for origin in origins:
+                        for steps in _STEPS:
+                            tile = mma_tile(layer, (high, wide), row_tiles, position_tiles, box, steps, origin, last)
+                            if suits_threads(layer, tile) and shared_bytes(layer, tile) <= most_shared:
+                                yield tile
+                                if not _is_busy(problem, layer, tile, gpu):
+                                    yield from _split(layer, tile, most_shared)
+
+
+def _is_busy(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> bool:
+    """Whether there are so many warps that further ones would not shorten the work."""
+    warps = launch_mma(problem, Kernel("mma", layer, tile)).grid * tile.threads // 32
+    return warps >= _FEW_WARPS * gpu.multiprocessors
+
+
+def _split(layer: Layer, tile: MmaTile, most_shared: int) -> Iterator[MmaTile]:
+    """The tile with several sets of warps."""
+    warps = (tile.warps_high, tile.warps_wide)
+    box = (tile.box_images, tile.box_depths, tile.box_rows, tile.box_columns)
+    for splits in _SPLITS:
+        if tile.threads * splits > _MOST_THREADS:
+            return
+        split = mma_tile(
+            *(layer, warps, tile.row_tiles, tile.position_tiles, box),
+            *(tile.chunk_steps, tile.origin, tile.channels_last, splits),
+        )
+        if suits_threads(layer, split) and shared_bytes(layer, split) <= most_shared:
+            yield split
+
+
+def _row_tiles(layer: Layer, position_tiles: int) -> list[int]:
+    """Tiles of rows for a warp: with all phases of its channels where they fit, else some powers of two."""
+    phases = -(-math.prod(layer.stride) * row_channels(layer) // 16)
+    most = _MOST_SUMS // planes(layer) // (4 * position_tiles)
+    whole = [phases * n for n in (1, 2, 4, 8) if phases * n <= most]
+    counts = whole or [n for n in (1, 2, 4, 8) if n <= most]
+    return [n for n in counts if n < 2 * row_tiles_of(layer)]
+
+
+def _boxes(problem: Problem, layer: Layer, positions: int) -> list[tuple[int, int, int, int]]:
+    """Boxes of at most so many positions that waste little: of their own, of the map's border, of what lies around."""
+    depth, height, width = (
+        axis.positions(output + axis.padding % axis.stride)
+        for axis, output in zip(layer.axes, problem.output_size, strict=True)
+    )
+    halo = [axis.shift_of(axis.kernel - 1) - axis.shift_of(0) for axis in layer.axes]
+    found: dict[tuple[int, int, int, int], float] = {}
+    for most_columns in {width, width + width % 2, *(2**n for n in range(1, 9) if 2**n < width)}:
+        columns = min(most_columns, positions)
+        rows = 1
+        while rows <= min(height, positions // columns):
+            depths = min(depth, positions // (columns * rows))
+            for slabs in {depths, min(depth, max(1, round(depths**0.5)))}:
+                images = min(problem.batch, positions // (columns * rows * slabs)) if slabs == depth else 1
+                box = (max(1, images), slabs, rows, columns)
+                count = math.prod(-(-n // b) for n, b in zip((problem.batch, depth, height, width), box, strict=True))
+                around = math.prod((b + h) / b for b, h in zip(box[1:], halo, strict=True))
+                wasted = count * positions / (problem.batch * depth * height * width)
+                found[box] = wasted * (1 + 0.15 * around) * (1.1 if columns % 2 else 1)
+            rows = rows * 2 if rows * 2 <= height or rows >= height else height
+    return sorted(found, key=lambda box: found[box])[:_BOXES]
+
+
+def _reasons(layer: Layer, tile: MmaTile, cost: MmaCost, tried: int) -> tuple[str, ...]:
+    pairs = shifts(layer, tile) * tile.warps_high * tile.row_tiles
+    limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in vars(cost).items())
+    return (
+        f"{phase_tiles(layer, tile)} tiles of 16 rows hold {math.prod(layer.stride)} phases of {tile.channels} output "
+        f"channels; {row_blocks(layer, tile)} blocks share the positions of a box",
+        f"a box of {tile.box_images} x {tile.box_depths} x {tile.box_rows} x {tile.box_columns} positions (images, "
+        f"slabs, rows, columns): {box_positions(tile)} of {8 * tile.warps_wide * tile.position_tiles} multiplied",
+        f"{tile.splits} x {tile.warps_high} x {tile.warps_wide} warps (sets, rows, positions) of "
+        f"{16 * tile.row_tiles} rows x {8 * tile.position_tiles} positions, "
+        f"about {registers(layer, tile)} registers a thread",
+        f"{shifts(layer, tile)} shifts, {fragments_with_taps(layer, tile) / pairs:.0%} of the products have a tap; "
+        f"{chunks(layer, tile)} chunks of channels",
+        f"first of {tried} tiles by the model, for sizes like these: {cost.seconds * 1e3:.3f} ms ({limits})",
+    )

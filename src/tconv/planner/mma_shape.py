@@ -1,0 +1,172 @@
+"""What follows from a layer and a tile of the `mma` family: `kernels/mma_shape.cuh` has the same formulas."""
+
+from __future__ import annotations
+
+import math
+
+from tconv.planner.plan import Kernel, MmaTile, Plan, Preparation, Unplannable
+from tconv.problem import Axis, Layer, Problem
+
+PREPARING_THREADS = 256
+_INT_LIMIT = 2**31
+_FRAGMENT_BYTES = 512
+_STEP_BYTES = 32
+
+
+def launch_mma(problem: Problem, kernel: Kernel[MmaTile], reasons: tuple[str, ...] = ()) -> Plan:
+    """The plan that runs `kernel`, whose layer must compute `problem`.
+
+    Raises:
+        Unplannable: the grid would be too large.
+    """
+    layer, tile = kernel.layer, kernel.tile
+    grid = math.prod(boxes(problem, layer, tile)) * layer.groups * row_blocks(layer, tile)
+    if grid >= _INT_LIMIT:
+        raise Unplannable(f"the mma family would need {grid} blocks; a grid has fewer than 2^31")
+    vectors = weight_bytes(layer, tile) // 16
+    preparing = -(-vectors // PREPARING_THREADS)
+    if preparing >= _INT_LIMIT:
+        raise Unplannable(f"the mma family would prepare weights with {preparing} blocks; a grid has fewer than 2^31")
+    preparation = Preparation(preparing, PREPARING_THREADS, 16 * vectors)
+    return Plan(problem, kernel, grid, shared_bytes(layer, tile), reasons, preparation)
+
+
+def needs_wide_index(problem: Problem, layer: Layer, tile: MmaTile) -> bool:
+    """Whether offsets within a box's images, or within a plane of the output, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * (tile.box_images * layer.in_channels + chunk_channels(layer, tile))
+    return max(inputs, math.prod(problem.output_size)) >= _INT_LIMIT
+
+
+def moved_axes(layer: Layer, tile: MmaTile) -> tuple[Axis, Axis, Axis]:
+    """The axes of positions that own the outputs from ``q * stride - origin`` on."""
+    origins = (tile.depth_origin, tile.row_origin, tile.origin)
+    depth, height, width = (
+        Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
+        for axis, origin in zip(layer.axes, origins, strict=True)
+    )
+    return depth, height, width
+
+
+def halo(axis: Axis) -> int:
+    """How many inputs more than positions a box needs: the lowest shift to the highest."""
+    return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
+
+
+def shift_step(axis: Axis) -> int:
+    """How far the shifts at which the taps of an axis read inputs lie apart."""
+    return axis.dilation if axis.stride == 1 else 1
+
+
+def shift_count(axis: Axis) -> int:
+    return halo(axis) // shift_step(axis) + 1
+
+
+def has_tap(axis: Axis, phase: int, shift: int) -> bool:
+    """Whether `phase` has a tap that reads the input `shift` before its position."""
+    distance = phase + axis.padding + shift * axis.stride
+    return distance >= 0 and distance % axis.dilation == 0 and distance // axis.dilation < axis.kernel
+
+
+def boxes(problem: Problem, layer: Layer, tile: MmaTile) -> tuple[int, int, int, int]:
+    """Boxes of positions along images, depth, height and width."""
+    origins = (tile.depth_origin, tile.row_origin, tile.origin)
+    sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
+    depth, height, width = (
+        -(-axis.positions(output + origin) // size)
+        for axis, output, origin, size in zip(layer.axes, problem.output_size, origins, sizes, strict=True)
+    )
+    return -(-problem.batch // tile.box_images), depth, height, width
+
+
+def box_positions(tile: MmaTile) -> int:
+    return tile.box_images * tile.box_depths * tile.box_rows * tile.box_columns
+
+
+def block_positions(tile: MmaTile) -> int:
+    """Positions that a block multiplies; a box has at most as many."""
+    return tile.warps_wide * tile.position_tiles * 8
+
+
+def halo_positions(layer: Layer, tile: MmaTile) -> int:
+    """Inputs of one channel that a box needs."""
+    sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
+    axes = zip(sizes, moved_axes(layer, tile), strict=True)
+    return tile.box_images * math.prod(size + halo(axis) for size, axis in axes)
+
+
+def shifts(layer: Layer, tile: MmaTile) -> int:
+    return math.prod(shift_count(axis) for axis in moved_axes(layer, tile))
+
+
+def phase_tiles(layer: Layer, tile: MmaTile) -> int:
+    """Tiles of 16 rows that hold all phases of their channels."""
+    return -(-math.prod(layer.stride) * tile.channels // 16)
+
+
+def row_blocks(layer: Layer, tile: MmaTile) -> int:
+    """Blocks that share one box of positions."""
+    tiles = phase_tiles(layer, tile) * -(-layer.out_channels_per_group // tile.channels)
+    return -(-tiles // (tile.warps_high * tile.row_tiles))
+
+
+def planes(layer: Layer) -> int:
+    """Numbers that stand for one factor: exact fp32 takes two."""
+    return 2 if layer.precision == "fp32" else 1
+
+
+def item_bytes(layer: Layer) -> int:
+    """Bytes of one number."""
+    return 2 if layer.precision in ("fp16", "bf16") else 4
+
+
+def chunk_channels(layer: Layer, tile: MmaTile) -> int:
+    return tile.splits * tile.chunk_steps * _STEP_BYTES // item_bytes(layer)
+
+
+def chunks(layer: Layer, tile: MmaTile) -> int:
+    return -(-layer.in_channels_per_group // chunk_channels(layer, tile))
+
+
+def shift_bytes(layer: Layer, tile: MmaTile) -> int:
+    """Prepared weights of a block for one shift and one chunk."""
+    tiles = tile.warps_high * tile.row_tiles
+    return tile.splits * tile.chunk_steps * planes(layer) * tiles * _FRAGMENT_BYTES
+
+
+def weight_bytes(layer: Layer, tile: MmaTile) -> int:
+    """All prepared weights."""
+    block = chunks(layer, tile) * shifts(layer, tile) * shift_bytes(layer, tile)
+    return layer.groups * row_blocks(layer, tile) * block
+
+
+def shared_bytes(layer: Layer, tile: MmaTile) -> int:
+    """Dynamic shared memory of a block: stages of inputs and of weights, two where there are several steps.
+
+    At the end the sets of warps put their sums in the place of both.
+    """
+    position = planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
+    input_stages = min(2, chunks(layer, tile))
+    weight_stages = min(2, chunks(layer, tile) * -(-shifts(layer, tile) // tile.chunk_shifts))
+    inputs, weights = halo_positions(layer, tile) * position, tile.chunk_shifts * shift_bytes(layer, tile)
+    set_threads = 32 * tile.warps_high * tile.warps_wide
+    joined = (tile.splits - 1) * set_threads * tile.row_tiles * tile.position_tiles * 16
+    return max(joined, input_stages * inputs + weight_stages * weights)
+
+
+def thread_vectors(layer: Layer, tile: MmaTile) -> int:
+    """Vectors of 16 bytes of inputs that a thread holds on their way to shared memory."""
+    vectors = halo_positions(layer, tile) * chunk_channels(layer, tile) * item_bytes(layer) // 16
+    return -(-vectors // tile.threads)
+
+
+def fragments_with_taps(layer: Layer, tile: MmaTile) -> int:
+    """Pairs of a shift and a tile of 16 rows of a block that are multiplied."""
+    axes = moved_axes(layer, tile)
+    all_shifts, tiles = shifts(layer, tile), tile.warps_high * tile.row_tiles
+    if tile.channels < 16:
+        return all_shifts * tiles
+    found = 1
+    for axis in axes:
+        reached = (axis.shift_of(0) + number * shift_step(axis) for number in range(shift_count(axis)))
+        found *= sum(has_tap(axis, phase, shift) for shift in reached for phase in range(axis.stride))
+    return math.ceil(found * tiles / phase_tiles(layer, tile))

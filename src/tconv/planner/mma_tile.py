@@ -1,0 +1,108 @@
+"""A tile of the `mma` family from the few choices that make it up."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tconv.planner.mma_shape import chunk_channels, planes, shared_bytes, shift_count, shifts, thread_vectors
+from tconv.planner.plan import MmaTile
+from tconv.problem import Axis, Layer
+
+REGISTERS = 65536
+#: Of a multiprocessor; and what every GPU from sm_80 on gives a block: a plan may travel in a file.
+SHARED_BYTES = 227 * 1024
+MOST_SHARED_BYTES = 99 * 1024
+#: Products that an unrolled body may have: a longer one takes long to compile.
+_MOST_PRODUCTS = 1024
+#: Items of inputs that a thread holds on their way to shared memory.
+_MOST_ITEMS = 40
+_MOST_BLOCKS = 8
+#: Groups of shifts that are tried before stages of one shift.
+_MOST_GROUPS = 32
+_MOST_STEPS_OF_EXACT_SUMS = 4
+
+
+def mma_tile(
+    layer: Layer,
+    warps: tuple[int, int],
+    row_tiles: int,
+    position_tiles: int,
+    box: tuple[int, int, int, int],
+    chunk_steps: int,
+    origin: int,
+    channels_last: int = 0,
+    splits: int = 1,
+) -> MmaTile:
+    """The tile of `warps` (rows, positions) and a `box` of (images, slabs, rows, columns).
+
+    A stage holds weights of as many shifts as fit and as the compiler bears, in groups of about one size.
+    """
+    depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
+    tile = MmaTile(
+        *(*warps, splits, row_tiles, position_tiles, row_channels(layer), *box, chunk_steps, 1),
+        *(depth_origin, row_origin, origin, channels_last, 1),
+    )
+    count = shifts(layer, tile)
+    most = (
+        count
+        if planes(layer) == 2
+        else max(1, min(count, _MOST_PRODUCTS // (chunk_steps * row_tiles * position_tiles)))
+    )
+    sizes = dict.fromkeys(-(-count // groups) for groups in range(-(-count // most), min(count, _MOST_GROUPS) + 1))
+    stages = (replace(tile, chunk_shifts=size) for size in (*sizes, 1))
+    tile = next((tile for tile in stages if shared_bytes(layer, tile) <= MOST_SHARED_BYTES), tile)
+    return replace(tile, blocks=blocks_that_fit(layer, tile))
+
+
+def suits_threads(layer: Layer, tile: MmaTile) -> bool:
+    """Whether a thread holds what it must on the way to shared memory, and no channels are mostly padding."""
+    if planes(layer) == 2 and tile.chunk_steps > _MOST_STEPS_OF_EXACT_SUMS:
+        return False
+    steps = tile.chunk_steps * tile.splits
+    if steps > 1 and chunk_channels(layer, tile) >= 2 * layer.in_channels_per_group:
+        return False
+    return holds_inputs(layer, tile)
+
+
+def holds_inputs(layer: Layer, tile: MmaTile) -> bool:
+    """Whether a thread has registers for its part of a chunk of inputs."""
+    return thread_vectors(layer, tile) * (16 // layer.item_bytes) <= _MOST_ITEMS
+
+
+def row_channels(layer: Layer) -> int:
+    """Output channels in a tile of 16 rows: 16, or fewer with several phases where less is multiplied for nothing."""
+
+    axes = (Axis(a.kernel, a.stride, a.padding - a.padding % a.stride, a.dilation) for a in layer.axes)
+    pairs = math.prod(axis.stride * shift_count(axis) for axis in axes)
+    with_taps = math.prod(layer.kernel) / pairs
+
+    def multiplied(channels: int) -> float:
+        # A tile of one phase leaves out the shifts at which the phase has no tap.
+        return _tiles(layer, channels) * (with_taps if channels == 16 else 1)
+
+    return min((16, 8, 4, 2, 1), key=lambda channels: (multiplied(channels), -channels))
+
+
+def row_tiles_of(layer: Layer) -> int:
+    """Tiles of 16 rows of one group."""
+    return _tiles(layer, row_channels(layer))
+
+
+def _tiles(layer: Layer, channels: int) -> int:
+    return -(-math.prod(layer.stride) * channels // 16) * -(-layer.out_channels_per_group // channels)
+
+
+def registers(layer: Layer, tile: MmaTile) -> int:
+    """Registers of a thread, estimated; a compiler may take fewer."""
+    sums = 4 * tile.row_tiles * tile.position_tiles
+    items = thread_vectors(layer, tile) * (16 // layer.item_bytes)
+    columns = 2 * tile.position_tiles * planes(layer)
+    return min(255, sums * planes(layer) + columns + items + thread_vectors(layer, tile) + 56)
+
+
+def blocks_that_fit(layer: Layer, tile: MmaTile) -> int:
+    """Blocks that a multiprocessor holds, by shared memory and by the registers that threads are expected to want."""
+    threads = tile.threads
+    by_registers = REGISTERS // (registers(layer, tile) * threads)
+    return max(1, min(by_registers, SHARED_BYTES // (shared_bytes(layer, tile) + 1024), _MOST_BLOCKS))

@@ -1,0 +1,196 @@
+"""Plans of the `mma` family, and which family is chosen."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tconv.errors import CompileError
+from tconv.jit.compile import compile_source
+from tconv.kernels import source
+from tconv.kernels.instances import instances
+from tconv.planner import MEASURED, Gpu, Unplannable, choose, plan_direct, plan_mma
+from tconv.planner.mma import MMA_PRECISIONS, candidates, equivalent, why_not_mma
+from tconv.planner.mma_model import predict_mma
+from tconv.planner.mma_shape import (
+    box_positions,
+    boxes,
+    fragments_with_taps,
+    halo_positions,
+    launch_mma,
+    needs_wide_index,
+    row_blocks,
+    shifts,
+    weight_bytes,
+)
+from tconv.planner.mma_tile import mma_tile, row_channels, suits_threads
+from tconv.problem import InvalidProblem, Layer, Problem
+
+H200 = Gpu.h200()
+#: Of a block, on every GPU from sm_80 on.
+SMALLEST_SHARED_BYTES = 99 * 1024
+U_NET = Problem(Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), bias=True, precision="tf32_rna"), 8, (1, 256, 256))
+UP = Problem(Layer(2, 128, 64, (1, 3, 3), (1, 2, 2), (0, 1, 1), precision="fp16"), 8, (1, 128, 128), (0, 1, 1))
+
+
+@st.composite
+def problems(draw):
+    dims = draw(st.integers(1, 3))
+
+    def triple(low, high, fill):
+        return (fill,) * (3 - dims) + tuple(draw(st.integers(low, high)) for _ in range(dims))
+
+    groups = draw(st.sampled_from([1, 1, 2, 5]))
+    channels = [groups * draw(st.sampled_from([1, 3, 8, 17, 64, 130])) for _ in range(2)]
+    axes = triple(1, 7, 1), triple(1, 4, 1), triple(0, 4, 0), triple(1, 3, 1)
+    try:
+        layer = Layer(dims, *channels, *axes, groups, draw(st.booleans()), draw(st.sampled_from(MMA_PRECISIONS)))
+        return Problem(layer, draw(st.sampled_from([1, 2, 9, 64])), triple(1, 70, 1))
+    except InvalidProblem:
+        assume(False)
+
+
+def positions(problem, layer):
+    axes = zip(layer.axes, problem.output_size, strict=True)
+    return problem.batch * math.prod(axis.positions(size) for axis, size in axes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_plans_can_be_launched(problem):
+    try:
+        planned = plan_mma(problem, H200)
+    except Unplannable:
+        assume(False)
+    tile, layer = planned.kernel.tile, planned.kernel.layer
+    assert planned.kernel.threads % 32 == 0
+    assert 32 <= planned.kernel.threads <= 256
+    assert 0 < planned.shared_bytes <= SMALLEST_SHARED_BYTES
+    assert 0 < planned.grid < 2**31
+    assert planned.grid == math.prod(boxes(problem, layer, tile)) * layer.groups * row_blocks(layer, tile)
+    assert math.prod(boxes(problem, layer, tile)) * box_positions(tile) >= positions(problem, layer)
+    assert planned.preparation.grid * planned.preparation.threads * 16 >= planned.preparation.bytes
+    assert planned.preparation.bytes == weight_bytes(layer, tile)
+    assert planned.predicted_seconds > 0
+    assert planned.reasons
+    assert planned == plan_mma(problem, H200), "planning is deterministic"
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_every_candidate_suits_the_kernel(problem):
+    layer = equivalent(problem)
+    assume(why_not_mma(layer) is None)
+    for tile in itertools.islice(candidates(problem, layer, H200), 0, None, 7):
+        assert box_positions(tile) <= tile.warps_wide * tile.position_tiles * 8
+        assert tile.row_tiles * tile.position_tiles * 4 * (2 if layer.precision == "fp32" else 1) <= 128
+        assert 1 <= tile.chunk_shifts <= shifts(layer, tile)
+        assert halo_positions(layer, tile) >= box_positions(tile)
+        assert 0 < fragments_with_taps(layer, tile) <= shifts(layer, tile) * tile.warps_high * tile.row_tiles
+        assert suits_threads(layer, tile)
+        cost = predict_mma(problem, layer, tile, H200)
+        assert all(math.isfinite(seconds) and seconds > 0 for seconds in vars(cost).values())
+
+
+@pytest.mark.parametrize("instance", list(instances("mma"))[::6], ids=lambda instance: instance.name)
+def test_kernel_and_planner_have_the_same_formulas(instance):
+    planned = launch_mma(instance.problem, instance.kernel)
+    layer, tile = planned.kernel.layer, planned.kernel.tile
+    shape = "tconv::MmaShape<tconv_kernel_layer, tconv_kernel_tile>"
+
+    def compiles(shared_bytes):
+        checks = f"{shape}::shared_bytes == {shared_bytes} && {shape}::row_blocks == {row_blocks(layer, tile)}"
+        checks += f" && {shape}::weight_vectors * 16 == {planned.preparation.bytes}"
+        checks += f" && {shape}::shifts == {shifts(layer, tile)}"
+        text = source.unit(planned.kernel) + f'static_assert({checks}, "formulas differ");\n'
+        try:
+            compile_source(text, "sm_80", headers=source.header_directory())
+        except CompileError as error:
+            assert "formulas differ" in error.log
+            return False
+        return True
+
+    assert compiles(planned.shared_bytes)
+    assert not compiles(planned.shared_bytes + 4)
+
+
+def test_where_the_kernel_is_a_multiple_of_the_stride_no_product_is_wasted():
+    planned = plan_mma(U_NET, H200)
+    layer, tile = planned.kernel.layer, planned.kernel.tile
+    assert fragments_with_taps(layer, tile) == shifts(layer, tile) * tile.warps_high * tile.row_tiles
+
+
+def test_shifts_without_taps_are_left_out():
+    """Of k3 s2 the four phases have 4, 2, 2 and 1 taps."""
+    tile = plan_mma(UP, H200).kernel.tile
+    assert shifts(UP.layer, tile) == 4
+    assert fragments_with_taps(UP.layer, tile) * 16 == 9 * 4 * tile.warps_high * tile.row_tiles
+
+
+def test_one_input_an_axis_makes_every_tap_a_phase():
+    """DCGAN's first layer: 16 taps, of which an output has one."""
+    problem = Problem(Layer(2, 100, 512, (1, 4, 4), precision="tf32_rna"), 64, (1, 1, 1))
+    layer = plan_mma(problem, H200).kernel.layer
+    assert layer.stride == (1, 4, 4)
+    assert shifts(layer, plan_mma(problem, H200).kernel.tile) == 1
+    assert equivalent(replace(problem, input_size=(1, 1, 2))).stride == (1, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("out_channels", "stride", "channels"), [(64, 2, 16), (8, 2, 8), (1, 4, 1), (3, 2, 4), (5, 1, 8)]
+)
+def test_rows_are_filled_with_phases_where_channels_are_few(out_channels, stride, channels):
+    layer = Layer(2, 32, out_channels, (1, 4, 4), (1, stride, stride), precision="fp16")
+    found = row_channels(layer)
+
+    def tiles(channels):
+        return -(-(stride**2) * channels // 16) * -(-out_channels // channels)
+
+    assert tiles(found) == min(map(tiles, (1, 2, 4, 8, 16)))
+    assert tiles(found) == tiles(channels)
+
+
+def test_long_problems_take_64_bit_offsets():
+    tile = mma_tile(U_NET.layer, (1, 1), 4, 4, (1, 1, 1, 32), 1, 0)
+    assert not needs_wide_index(U_NET, U_NET.layer, tile)
+    assert needs_wide_index(replace(U_NET, input_size=(1, 4096, 4096)), U_NET.layer, tile)
+
+
+@pytest.mark.parametrize(
+    ("problem", "gpu", "words"),
+    [
+        (replace(U_NET, layer=replace(U_NET.layer, precision="fp64")), H200, "no kernels for fp64"),
+        (U_NET, replace(H200, arch="sm_75"), "needs sm_80"),
+        (replace(U_NET, layer=replace(U_NET.layer, stride=(1, 3, 3))), H200, "no taps"),
+        (Problem(Layer(1, 1, 1, (1, 1, 8192), (1, 1, 8192)), 1, (1, 1, 4)), H200, "8192 phases"),
+    ],
+)
+def test_what_the_family_does_not_run(problem, gpu, words):
+    with pytest.raises(Unplannable, match=words):
+        plan_mma(problem, gpu)
+
+
+def test_the_faster_family_is_chosen_of_those_allowed():
+    both = choose(U_NET, H200, ("direct", "mma"))
+    assert both.kernel.family == "mma"
+    assert both.predicted_seconds < plan_direct(U_NET, H200).predicted_seconds
+    exact = replace(U_NET, layer=replace(U_NET.layer, precision="fp64"))
+    assert choose(exact, H200, ("direct", "mma")).kernel.family == "direct"
+    with pytest.raises(Unplannable, match="fp64"):
+        choose(exact, H200, ("mma",))
+
+
+def test_unasked_only_families_are_chosen_whose_predictions_were_measured():
+    assert MEASURED == ("direct",)
+    assert choose(U_NET, H200).kernel.family == "direct"
+
+
+def test_reasons_say_what_limits():
+    reasons = "\n".join(plan_mma(U_NET, H200).reasons)
+    for words in ("tiles of 16 rows", "positions (images, slabs, rows, columns)", "have a tap", "by the model"):
+        assert words in reasons
