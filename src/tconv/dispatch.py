@@ -17,11 +17,14 @@ from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
-from tconv.planner import Family, Gpu, Plan, Unplannable, plan_direct
+from tconv.planner import MEASURED, Family, Gpu, Plan, Unplannable, choose
+from tconv.planner.choice import reads_channels_last
+from tconv.precision import allows_tf32, of_kind
 from tconv.problem import DTYPE_OF, InvalidProblem, Layer, Precision, Problem, Triple
 from tconv.settings import settings
 
-#: fp32 tensors keep full fp32 products on CUDA cores whatever PyTorch's TF32 flags allow.
+#: On CUDA cores, fp32 tensors keep full fp32 products whatever PyTorch's TF32 flags allow; on tensor cores they are
+#: rounded where the flags allow it and PyTorch does it.
 PRECISION_OF: dict[torch.dtype, Precision] = {
     getattr(torch, DTYPE_OF[precision]): precision for precision in ("fp32", "fp16", "bf16", "fp64")
 }
@@ -85,7 +88,7 @@ def decide(
         problem = _problem(dims, input, weight, bias, (stride, padding, output_padding, groups, dilation))
         gpu = gpu or _gpu_under(input)
         decision = replace(decision, problem=problem, gpu=gpu, memory_format=result_format(input, weight))
-        plan = _plan(problem, gpu)
+        plan = _plan(problem, gpu, family, channels_last=_is_channels_last(input, decision.memory_format, dims))
     except (_Refused, InvalidProblem, Unplannable) as refusal:
         if family is not None:
             raise Unsupported(f"the {family} family cannot run this call: {refusal}") from refusal
@@ -94,7 +97,7 @@ def decide(
         decision,
         plan=plan,
         reason=f"the {plan.kernel.family} family runs {problem.layer.describe()}",
-        conversions=_conversions(tensors, decision.memory_format),
+        conversions=_conversions(tensors, decision.memory_format, reads_channels_last(plan)),
     )
 
 
@@ -187,13 +190,21 @@ def _triple(values: Sequence[int], filler: int) -> Triple:
     return depth, height, width
 
 
-def _plan(problem: Problem, gpu: Gpu) -> Plan:
+def _is_channels_last(input: Tensor, memory_format: torch.memory_format, dims: int) -> bool:
+    """Whether both input and result are channels_last, so that a kernel could read the one and write the other."""
+    batched = input if input.dim() == dims + 2 else input.unsqueeze(0)
+    return memory_format != torch.contiguous_format and batched.is_contiguous(memory_format=memory_format)
+
+
+def _plan(problem: Problem, gpu: Gpu, family: Family | None, channels_last: bool) -> Plan:
     number = int(re.sub(r"\D", "", gpu.arch))
     if number < _OLDEST_ARCH:
         raise _Refused(f"{gpu.name} is {gpu.arch}; the kernels need sm_{_OLDEST_ARCH} or newer")
     if problem.batch == 0:
         raise _Refused("the batch is empty")
-    return plan_direct(problem, gpu)
+    rounds = problem.layer.precision == "fp32" and allows_tf32()
+    families = MEASURED if family is None else (family,)
+    return choose(problem, gpu, families, of_kind(problem) if rounds else None, channels_last)
 
 
 def _gpu_under(tensor: Tensor) -> Gpu:
@@ -204,9 +215,13 @@ def _gpu_under(tensor: Tensor) -> Gpu:
     return gpu_of(tensor.get_device())
 
 
-def _conversions(tensors: dict[str, Tensor], memory_format: torch.memory_format) -> tuple[str, ...]:
-    copied = tuple(f"{name} is copied to contiguous" for name, tensor in tensors.items() if not tensor.is_contiguous())
-    if memory_format == torch.contiguous_format:
+def _conversions(tensors: dict[str, Tensor], memory_format: torch.memory_format, directly: bool) -> tuple[str, ...]:
+    copied = tuple(
+        f"{name} is copied to contiguous"
+        for name, tensor in tensors.items()
+        if not tensor.is_contiguous() and not (directly and name == "input")
+    )
+    if memory_format == torch.contiguous_format or directly:
         return copied
     return (*copied, f"the result is copied to {_name(memory_format)}, the format of PyTorch's result")
 

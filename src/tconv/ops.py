@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
+from tconv.planner.choice import reads_channels_last
+from tconv.precision import allows_tf32
 
 _log = logging.getLogger("tconv")
 _NATIVE = {
@@ -37,6 +39,7 @@ class Route:
         memory_format: of the result.
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
         copies: some tensor is not contiguous.
+        directly: the kernel reads and writes channels_last; else contiguous tensors.
     """
 
     launcher: Callable[[int, int, int, int], None]
@@ -44,6 +47,7 @@ class Route:
     memory_format: torch.memory_format
     arguments: tuple[Any, ...]
     copies: bool
+    directly: bool = False
 
 
 #: By metadata of the call; None where PyTorch's operator runs.
@@ -96,7 +100,8 @@ def _route(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, argume
     """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs."""
     try:
         of_bias = None if bias is None else _metadata(bias)
-        key = (dims, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
+        rounds = input.dtype is torch.float32 and allows_tf32()
+        key = (dims, rounds, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
     except (AttributeError, RuntimeError, TypeError):  # a tensor without strides, an argument of an odd type
         _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
         return None
@@ -145,6 +150,7 @@ def _new_route(
             layer.dilation[used],
         ),
         copies=not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias)),
+        directly=reads_channels_last(plan),
     )
 
 
@@ -160,11 +166,16 @@ def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) -> Te
 
 def _launch(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     if route.copies:
-        input, weight = input.contiguous(), weight.contiguous()
+        input, weight = input if route.directly else input.contiguous(), weight.contiguous()
         bias = bias if bias is None else bias.contiguous()
-    output = input.new_empty(route.output_shape)
+    if route.directly:
+        output = torch.empty(
+            route.output_shape, dtype=input.dtype, device=input.device, memory_format=route.memory_format
+        )
+    else:
+        output = input.new_empty(route.output_shape)
     route.launcher(input.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), output.data_ptr())
-    if route.memory_format is torch.contiguous_format:
+    if route.directly or route.memory_format is torch.contiguous_format:
         return output
     return output.contiguous(memory_format=route.memory_format)
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tconv.evaluation.precision import allows_tf32, arithmetic, measured, of_kind, resolve
+from tconv.evaluation.precision import arithmetic, measured, resolve
 from tconv.evaluation.reference import Operands, conv_transpose, rounded_tf32
+from tconv.precision import allows_tf32, of_kind
 from tconv.problem import TF32, Layer, Precision, Problem, Triple
 
 ROWS = json.loads((Path(__file__).parents[1] / "data" / "precision.json").read_text(encoding="utf-8"))

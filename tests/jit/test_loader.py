@@ -16,7 +16,7 @@ import torch
 from tconv.errors import NotWarmedUp
 from tconv.jit import loader
 from tconv.kernels import source
-from tconv.planner import Gpu, Kernel, Plan, plan_direct
+from tconv.planner import Gpu, Kernel, Plan, plan_direct, plan_mma
 from tconv.problem import Layer, Problem
 
 
@@ -152,6 +152,49 @@ def test_what_is_launched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(value) for value in values[4:]] == [numpy.int32] * 7
     assert (second[0], second[1] is config, second[3:7]) == ("stream 0xb0", True, (101, 201, 0, 401))
     assert driver.streams_made == [0xA0, 0xB0]
+
+
+def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver(monkeypatch)
+    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    taken: list[int] = []
+
+    def empty(size: int, dtype: torch.dtype, device: int) -> Any:
+        taken.append(size)
+        return SimpleNamespace(data_ptr=lambda: 5000 + len(taken))
+
+    monkeypatch.setattr(torch, "empty", empty)
+    launch = loader.Launcher("kernel", plan, 0, "preparing")
+    launch(100, 200, 0, 400)
+    launch(100, 200, 0, 400)
+    assert plan.preparation is not None
+    assert taken == [plan.preparation.bytes] * 2
+    for number in (1, 2):
+        first, second = driver.launches[2 * number - 2 : 2 * number]
+        assert first[2:] == ("preparing", 200, 5000 + number)
+        assert (first[1].grid, first[1].block) == (plan.preparation.grid, plan.preparation.threads)
+        assert second[2:7] == ("kernel", 100, 5000 + number, 0, 400)
+        assert first[0] == second[0] == "stream 0xa0"
+
+
+def test_both_functions_of_a_kernel_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    _Driver(monkeypatch)
+    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(loader, "_loaded", {})
+    monkeypatch.setattr(loader, "check_driver", lambda: None)
+    monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
+    loads: list[tuple[str, int]] = []
+
+    def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> str:
+        assert name.encode() in cubin
+        loads.append((name, shared_bytes))
+        return name
+
+    monkeypatch.setattr(loader, "load", load)
+    for _ in range(2):
+        assert loader.launcher(plan, 0)._preparing == "tconv_kernel_weights"
+    assert sorted(loads) == [("tconv_kernel", plan.shared_bytes), ("tconv_kernel_weights", 0)]
 
 
 def test_every_thread_gets_a_context_once(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

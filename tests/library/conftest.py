@@ -12,6 +12,7 @@ import torch
 from tconv import dispatch, ops
 from tconv.jit import loader
 from tconv.planner import Gpu, Plan
+from tconv.planner.choice import reads_channels_last
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     launched: list[Plan] = []
     decide = dispatch.decide
 
-    def launcher(kernel: object, plan: Plan, device: int) -> Callable[[int, int, int, int], None]:
+    def launcher(kernel: object, plan: Plan, device: int, preparing: object) -> Callable[[int, int, int, int], None]:
         layer, problem = plan.problem.layer, plan.problem
         used = slice(3 - layer.spatial_dims, 3)
 
@@ -28,7 +29,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
             launched.append(plan)
             dtype = getattr(torch, layer.dtype)
             result = ops._NATIVE[layer.spatial_dims](
-                _at(x, problem.input_shape, dtype),
+                _stored_at(x, problem.input_shape, dtype, plan),
                 _at(weight, layer.weight_shape, dtype),
                 _at(bias, (layer.out_channels,), dtype) if layer.bias else None,
                 layer.stride[used],
@@ -37,7 +38,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
                 layer.groups,
                 layer.dilation[used],
             )
-            _at(y, problem.output_shape, dtype).copy_(result)
+            _stored_at(y, problem.output_shape, dtype, plan).copy_(result)
 
         return launch
 
@@ -57,6 +58,13 @@ def _at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tenso
     """The contiguous tensor at `address`."""
     memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(address)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def _stored_at(address: int, shape: tuple[int, ...], dtype: torch.dtype, plan: Plan) -> torch.Tensor:
+    """The input or output of a plan's kernel at `address`."""
+    if not reads_channels_last(plan):
+        return _at(address, shape, dtype)
+    return _at(address, (shape[0], *shape[2:], shape[1]), dtype).movedim(-1, 1)
 
 
 def _every_other(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from tconv.evaluation.model_file import LoadedModel, ModelFileError, blamed, load
-from tconv.evaluation.precision import allows_tf32
 from tconv.evaluation.recording import Recorder
 from tconv.evaluation.without_cuda import CudaMeansCpu
 from tconv.evaluation.worker import Workshop
+from tconv.precision import allows_tf32
 from tconv.problem import Problem
 
 #: Loading, constructing and one forward pass.

@@ -20,8 +20,9 @@ from tconv.problem import Problem, Triple
 
 #: One side of a comparison on given operands.
 Run = Callable[[Operands], Tensor]
-#: How far a non-finite input may spread: to the outputs that depend on it, or to all phases of those positions
-#: (0 × ∞ in implementations that stack the phases in one dense product) and wherever PyTorch's own spreads.
+#: How far a non-finite input may spread: to the outputs that depend on it, or to all phases of their positions (0 × ∞
+#: in implementations that stack the phases in one dense product; where positions start is theirs to choose) and
+#: wherever PyTorch's own spreads.
 Reach = Literal["exact", "phases"]
 
 #: Far beyond fp16's exponents, well inside those of float32.
@@ -83,8 +84,8 @@ def nonfinite(run: Run, baseline: Run, operands: Operands, problem: Problem, rea
     name = "non-finite input"
     place = (0, problem.layer.in_channels // 2, *(length // 2 for length in operands.x.shape[2:]))
     device = operands.x.device
-    must = _touched(problem, place, problem.layer.kernel, problem.layer.dilation, device)
-    may = must if reach == "exact" else _touched(problem, place, _all_phases(problem), (1, 1, 1), device)
+    must = _touched(problem, place, problem.layer.kernel, problem.layer.dilation, (0, 0, 0), device)
+    may = must if reach == "exact" else _touched(problem, place, *_all_phases(problem), device)
     for value in (math.inf, math.nan):
         x = operands.x.clone()
         x[place] = value
@@ -101,17 +102,21 @@ def nonfinite(run: Run, baseline: Run, operands: Operands, problem: Problem, rea
 
 
 def _touched(
-    problem: Problem, place: tuple[int, ...], kernel: Triple, dilation: Triple, device: torch.device
+    problem: Problem, place: tuple[int, ...], kernel: Triple, dilation: Triple, before: Triple, device: torch.device
 ) -> Tensor:
-    """True for the outputs (1, C_out, *output) of one sample that an input at `place` reaches with such a kernel."""
-    unpadded = (0, 0, 0)
+    """True for the outputs (1, C_out, *output) of one sample that an input at `place` reaches with such a kernel.
+
+    The kernel starts so many outputs `before` the layer's own.
+    """
+    unpadded, unused = (0, 0, 0), 3 - problem.layer.spatial_dims
     layer = replace(problem.layer, kernel=kernel, dilation=dilation, padding=unpadded, bias=False, precision="fp32")
     one = torch.zeros(1, *problem.input_shape[1:], device=device)
     one[place] = 1
     whole = replace(problem, layer=layer, batch=1, output_padding=unpadded)
     reached = conv_transpose(one, torch.ones(layer.weight_shape, device=device), None, whole) > 0
     # The part that the padding leaves; where the layer's output is longer than this, nothing reaches it.
-    for axis, start in enumerate(problem.layer.padding[3 - layer.spatial_dims :], start=2):
+    for axis, (padding, earlier) in enumerate(list(zip(problem.layer.padding, before, strict=True))[unused:], start=2):
+        start = min(padding + earlier, reached.shape[axis])
         reached = reached.narrow(axis, start, reached.shape[axis] - start)
     result = torch.zeros(1, *problem.output_shape[1:], dtype=torch.bool, device=device)
     shared = tuple(slice(min(a, b)) for a, b in zip(reached.shape, result.shape, strict=True))
@@ -119,8 +124,12 @@ def _touched(
     return result
 
 
-def _all_phases(problem: Problem) -> Triple:
-    """The dense kernel that covers every phase of each position that a tap reaches."""
-    spans = (axis.dilation * (axis.kernel - 1) // axis.stride for axis in problem.layer.axes)
-    depth, height, width = ((span + 1) * axis.stride for span, axis in zip(spans, problem.layer.axes, strict=True))
-    return depth, height, width
+def _all_phases(problem: Problem) -> tuple[Triple, Triple, Triple]:
+    """The dense kernel that covers every output less than a stride away from one that a tap reaches.
+
+    As kernel, dilation, and outputs that it starts before the layer's own.
+    """
+    axes = problem.layer.axes
+    depth, height, width = (axis.dilation * (axis.kernel - 1) + 1 + 2 * (axis.stride - 1) for axis in axes)
+    before = tuple(axis.stride - 1 for axis in axes)
+    return (depth, height, width), (1, 1, 1), (before[0], before[1], before[2])

@@ -18,7 +18,7 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.exchange import tensors
 from tconv.evaluation.model_file import ModelFileError
-from tconv.evaluation.precision import Wanted, arithmetic, of_kind, resolve
+from tconv.evaluation.precision import Wanted, arithmetic, resolve
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.rules import every_element, same_form
 from tconv.evaluation.side import Arguments, CandidateFailed, OneLayer, Side, Traced
@@ -26,6 +26,7 @@ from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.evaluation.weights import check_state
 from tconv.evaluation.whole_model import OutputComparison, Results, same_outputs
+from tconv.precision import of_kind
 from tconv.problem import TF32, Precision
 
 #: Seeds the construction on both sides and the first inputs.

@@ -18,15 +18,11 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.tolerance import Tolerance
-from tconv.problem import TF32, Layer, Precision, Problem
+from tconv.precision import of_kind, rounding_of_kind
+from tconv.problem import TF32, Precision, Problem
 
 #: What a user may ask for.
 Wanted = Literal["match", "tf32", "fp32"]
-
-#: Up to this many output channels of a 1-D or 2-D layer, cuDNN had no TF32 engine.
-_FEW_CHANNELS = 3
-#: A map of at most this many points on every axis is tiny.
-_TINY_AXIS = 4
 
 
 def resolve(
@@ -44,15 +40,6 @@ def resolve(
     on_gpu = device.type == "cuda"
     found = measured(problem, device=device, seed=seed, baseline=baseline) if on_gpu else of_kind(problem)
     return found if wanted == "match" or found in TF32 else rounding_of_kind(problem.layer)
-
-
-def allows_tf32() -> bool:
-    """Whether PyTorch may run float32 convolutions in TF32, by the flags of this process.
-
-    The newer flag counts where it is there: reading the older one raises once the newer one is set.
-    """
-    newer = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    return torch.backends.cudnn.allow_tf32 if newer is None else newer == "tf32"
 
 
 @contextmanager
@@ -73,23 +60,6 @@ def arithmetic(precision: Precision) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
-
-
-def of_kind(problem: Problem) -> Precision:
-    """What PyTorch does on float32 layers of this kind, as measured on one NVIDIA H200 with cuDNN 9.19.
-
-    fp32 for groups, for few output channels in one or two dimensions, and for tiny maps in a batch; else TF32.
-    """
-    layer = problem.layer
-    few_channels = layer.spatial_dims < 3 and layer.out_channels <= _FEW_CHANNELS
-    tiny_maps = problem.batch > 1 and max(problem.input_size) <= _TINY_AXIS
-    return "fp32" if layer.groups > 1 or few_channels or tiny_maps else rounding_of_kind(layer)
-
-
-def rounding_of_kind(layer: Layer) -> Precision:
-    """How PyTorch's TF32 engines round the operands of such a layer: most to even, strided and dilated ones away."""
-    strided_and_dilated = any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)
-    return "tf32_rna" if strided_and_dilated else "tf32"
 
 
 def measured(problem: Problem, *, device: torch.device, seed: int = 0, baseline: Run | None = None) -> Precision:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from tconv.evaluation.exchange import Exchange
 from tconv.evaluation.model_file import blamed, load
-from tconv.evaluation.precision import allows_tf32
 from tconv.evaluation.timed_call import TimedCall
 from tconv.evaluation.timing import Call, Clock, Measured, interleave, nothing, quantile
 from tconv.evaluation.watch import Watch
+from tconv.precision import allows_tf32
 
 _SEED = 0
 _WARM_CALLS = 3

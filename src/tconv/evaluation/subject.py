@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from tconv.evaluation.exchange import Exchange, Tree, Unportable, tensors
 from tconv.evaluation.model_file import ModelFileError, blamed, load, seed_everything
 from tconv.evaluation.poison import poisoned
-from tconv.evaluation.precision import allows_tf32, arithmetic
+from tconv.evaluation.precision import arithmetic
 from tconv.evaluation.recording import OwnOperators, Recorder, RoundedConvolutions
 from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.source_scan import written_by_tconv
 from tconv.evaluation.watch import Watch
 from tconv.evaluation.without_cuda import CudaMeansCpu
+from tconv.precision import allows_tf32
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 

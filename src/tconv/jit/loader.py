@@ -18,7 +18,7 @@ from tconv.errors import NotWarmedUp
 from tconv.jit.cache import cache_key, default_cache
 from tconv.jit.compile import Compiled, compile_source
 from tconv.jit.toolchain import check_driver, cuda_core, driver, uninterrupted
-from tconv.kernels.source import header_digest, header_directory, unit
+from tconv.kernels.source import PREPARING, header_digest, header_directory, unit
 from tconv.planner import Gpu, Kernel, Plan
 
 _log = logging.getLogger("tconv")
@@ -27,7 +27,8 @@ _NAME = "tconv_kernel"
 _SHARED_BYTES_BY_DEFAULT = 48 * 1024
 
 _lock = threading.Lock()
-_loaded: dict[tuple[Kernel, int, int], Any] = {}
+#: Each kernel, and the one that prepares its weights.
+_loaded: dict[tuple[Kernel[Any], int, int], tuple[Any, Any]] = {}
 _streams: dict[int, Any] = {}
 _thread = threading.local()
 
@@ -39,11 +40,15 @@ class Launcher:
         kernel: a loaded `cuda.core.Kernel` with the arguments of `tconv.kernels.source.unit`.
         plan: its grid, block, shared memory and sizes.
         device: index of the CUDA device.
+        preparing: the kernel that prepares the weights, where the plan has a preparation.
     """
 
-    __slots__ = ("_config", "_device", "_kernel", "_launch", "_sizes", "_stream_of")
+    __slots__ = (
+        *("_config", "_device", "_kernel", "_launch", "_prepared_bytes", "_preparing", "_preparing_config"),
+        *("_sizes", "_stream_of"),
+    )
 
-    def __init__(self, kernel: Any, plan: Plan, device: int) -> None:
+    def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None) -> None:
         import numpy
 
         core = cuda_core()
@@ -51,6 +56,10 @@ class Launcher:
         self._kernel = kernel
         self._device = device
         self._config = core.LaunchConfig(grid=plan.grid, block=plan.kernel.threads, shmem_size=plan.shared_bytes)
+        self._preparing = preparing
+        if plan.preparation is not None:
+            self._preparing_config = core.LaunchConfig(grid=plan.preparation.grid, block=plan.preparation.threads)
+            self._prepared_bytes = plan.preparation.bytes
         # numpy's int32 says its width, and cuda.core packs it eight times faster than a ctypes.c_int.
         self._sizes = tuple(map(numpy.int32, (problem.batch, *problem.input_size, *problem.output_size)))
         self._launch = core.launch
@@ -71,6 +80,11 @@ class Launcher:
         stream = _streams.get(handle)
         if stream is None:
             stream = _streams[handle] = self._stream_of(handle)
+        if self._preparing is not None:
+            # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
+            prepared = torch.empty(self._prepared_bytes, dtype=torch.uint8, device=device)
+            self._launch(stream, self._preparing_config, self._preparing, weight, prepared.data_ptr())
+            weight = prepared.data_ptr()
         self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes)
 
 
@@ -83,22 +97,25 @@ def launcher(plan: Plan, device: int) -> Launcher:
         CompileError: NVRTC refused the kernel.
     """
     key = (plan.kernel, device, plan.shared_bytes)
-    kernel = _loaded.get(key)
-    if kernel is None:
+    loaded = _loaded.get(key)
+    if loaded is None:
         if torch.cuda.is_current_stream_capturing():
             raise NotWarmedUp(
                 f"the kernel for {plan.kernel.layer.describe()} is not loaded and a CUDA graph is being captured; "
                 "run the layer once on inputs of this shape and dtype before the capture"
             )
         with _lock:
-            kernel = _loaded.get(key)
-            if kernel is None:
+            loaded = _loaded.get(key)
+            if loaded is None:
                 check_driver()
-                kernel = _loaded[key] = load(build(plan.kernel, gpu_of(device).arch), _NAME, plan.shared_bytes, device)
-    return Launcher(kernel, plan, device)
+                cubin = build(plan.kernel, gpu_of(device).arch)
+                preparing = None if plan.preparation is None else load(cubin, PREPARING.format(_NAME), 0, device)
+                loaded = _loaded[key] = load(cubin, _NAME, plan.shared_bytes, device), preparing
+    kernel, preparing = loaded
+    return Launcher(kernel, plan, device, preparing)
 
 
-def build(kernel: Kernel, arch: str) -> bytes:
+def build(kernel: Kernel[Any], arch: str) -> bytes:
     """The cubin of `kernel` for `arch`, from the cache or from NVRTC. Needs no GPU.
 
     Raises:
@@ -107,7 +124,7 @@ def build(kernel: Kernel, arch: str) -> bytes:
     return uninterrupted(lambda: _build(kernel, arch))
 
 
-def _build(kernel: Kernel, arch: str) -> bytes:
+def _build(kernel: Kernel[Any], arch: str) -> bytes:
     kept, digest = default_cache(), header_digest()
     key = cache_key(unit(kernel, _NAME), arch, name=_NAME, headers=header_directory(), header_digest=digest)
     cubin = kept.get(key)
@@ -120,7 +137,7 @@ def _build(kernel: Kernel, arch: str) -> bytes:
     return cubin
 
 
-def compile_kernel(kernel: Kernel, arch: str, name: str = _NAME) -> tuple[Kernel, Compiled]:
+def compile_kernel(kernel: Kernel[Any], arch: str, name: str = _NAME) -> tuple[Kernel[Any], Compiled]:
     """`kernel` compiled for `arch`, and the kernel that it became. Needs no GPU.
 
     How many registers a thread needs differs between archs and compilers; the planner estimates it. Where its number
