@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tconv.codegen.pipeline import build, plan_layers
 from tconv.codegen.trace import trace
 from tconv.evaluation.model_file import load
-from tconv.evaluation.precision import Wanted, of_kind
-from tconv.planner import Gpu
+from tconv.evaluation.precision import Wanted
+from tconv.planner import MEASURED, Family, Gpu
+from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 
 Namespace = dict[str, Any]
@@ -23,11 +25,11 @@ def by_kind(problem: Problem, wanted: Wanted) -> Precision:
     return of_kind(problem) if wanted == "match" else wanted
 
 
-def generated_text(path: Path, wanted: Wanted = "match") -> str:
+def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[Family] = MEASURED) -> str:
     """The text that tconv writes for a model file."""
     gpu = Gpu.h200()
     found = trace(load(path))
-    return build(path, plan_layers(found, path, gpu, wanted, by_kind), gpu, found, wanted).text
+    return build(path, plan_layers(found, path, gpu, wanted, by_kind, families), gpu, found, wanted).text
 
 
 def executed(text: str) -> Namespace:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 
-from tconv.evaluation.precision import of_kind
 from tconv.kernels.source import instance
 from tconv.planner import Gpu, Kernel, Unplannable, plan_direct
 from tconv.planner.direct_shape import launch_direct, needs_wide_index, shared_bytes
 from tconv.planner.direct_tile import default_tile, direct_tile
+from tconv.precision import of_kind
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
 
 GPU = Gpu.h200()

@@ -15,6 +15,8 @@ import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 from torch.utils import cpp_extension
 
+from tconv.planner import Family
+
 
 @pytest.fixture(scope="module")
 def file() -> Namespace:
@@ -90,7 +92,7 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
     y = OnGpu(8, 64, 128, 128, address=4)
     file["_launch"](plan, *tensors, y)
     file["_launch"](plan, *tensors[:2], None, y)
-    assert calls[0] == (2, 99, 1234, 1, 2, 3, 4, 8, 1, 64, 64, 1, 128, 128)
+    assert calls[0] == (2, 99, 1234, 1, 2, 3, 4, 0, 0, 8, 1, 64, 64, 1, 128, 128)
     assert calls[1][5] == 0
     with pytest.raises(RuntimeError, match=r"CUDA error 700 at the launch of 2-D 128→64 k2 s2 bias \w+ on \(8, 128, "):
         file["_launch"](plan, *tensors, y)
@@ -99,13 +101,14 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
     assert len(builds) == 2
 
 
-def test_both_objects_compile(file: Namespace, cuda_home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["direct", "mma"])
+def test_both_objects_compile(family: Family, cuda_home: Path, tmp_path: Path) -> None:
     """Everything but the link, which takes torch's CUDA libraries: main.cpp and cuda.cu, by ninja, as for a GPU."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.exists():
         pytest.skip(f"needs {header}: install Python's development headers")
     source = tmp_path / "model_new.py"
-    source.write_text(generated_text(EXAMPLES / "unet.py"), encoding="utf-8")
+    source.write_text(generated_text(EXAMPLES / "unet.py", families=[family]), encoding="utf-8")
     script = """
         import sys
         from pathlib import Path

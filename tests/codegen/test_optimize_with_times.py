@@ -23,6 +23,7 @@ from tconv.evaluation.worker import Workshop
 from tconv.planner import Gpu
 
 EQUAL = Verdict((Check("pooled error", True, 1e-7, 2e-7),))
+UNEQUAL = Verdict((Check("pooled error", False, 1.0, 2e-7, "wrong"),))
 MODEL = """
     import torch
     from torch import nn
@@ -57,10 +58,13 @@ def job(
 ) -> Callable[..., Outcome]:
     """Runs the job as on a GPU on which the layers have these times, ours and PyTorch's."""
 
-    def run_it(times: dict[str, tuple[float, float]], whole: float = 2.0, **options: Any) -> Outcome:
+    def run_it(
+        times: dict[str, tuple[float, float]], whole: float = 2.0, wrong: Sequence[str] = (), **options: Any
+    ) -> Outcome:
         def check_layers(file: Any, layers: Sequence[PlannedLayer], archs: Any, **_: Any) -> Iterator[LayerCheck]:
             for layer in layers:
-                checked = LayerCheck(layer, (Build("sm_90", 64, 0),), EQUAL, 1e-7, layer.plan.problem)
+                verdict = UNEQUAL if layer.plan.kernel.family in wrong else EQUAL
+                checked = LayerCheck(layer, (Build("sm_90", 64, 0),), verdict, 1e-7, layer.plan.problem)
                 yield LayerCheck(layer) if layer.left else replace(checked, time=LayerTime(*times[layer.name], 0.5))
 
         def judge(model: Path, candidate: Path, **options: Any) -> Report:
@@ -157,3 +161,47 @@ def test_not_equal_says_why(job: Callable[..., Outcome], capsys: pytest.CaptureF
     lines = capsys.readouterr().out.splitlines()
     assert "Not equal: a: every element: at [0] got 1, expected 0 ± 0.1" in lines
     assert lines[-1].startswith("NOT EQUAL") and lines[-1].endswith("was not written")
+
+
+DENSE = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.ConvTranspose2d(64, 64, 2, stride=2)
+
+        def forward(self, x):
+            return self.a(x)
+
+    def get_inputs():
+        return [torch.rand(4, 64, 64, 64)]
+"""
+
+
+def families(outcome: Outcome) -> list[str]:
+    return [check.layer.plan.kernel.family for check in outcome.layers]
+
+
+def test_where_a_gpu_compares_every_family_is_tried(
+    job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "MODEL", DENSE)
+    outcome = job({"a": FAST})
+    assert outcome.written and families(outcome) == ["mma"]
+    assert "_MmaTile(" in outcome.request.output.read_text()
+
+
+def test_a_family_that_is_wrong_here_gives_way_to_the_proven_ones(
+    job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "MODEL", DENSE)
+    outcome = job({"a": FAST}, wrong=["mma"])
+    assert outcome.written and outcome.equal and families(outcome) == ["direct"]
+    assert "_MmaTile(" not in outcome.request.output.read_text()
+
+
+def test_what_the_proven_families_get_wrong_is_not_written(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: FAST}, wrong=["direct", "mma"])
+    assert not outcome.written and not outcome.equal

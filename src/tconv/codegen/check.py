@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from tconv.codegen.cut import Cut, WrittenFile
+from tconv.codegen.emulated import preparing_launch
 from tconv.codegen.generate import PlannedLayer
 from tconv.codegen.shrink import describe_change, shrink
 from tconv.emulator import Launch, run
 from tconv.errors import CompileError, Trouble
+from tconv.evaluation.awkward import Reach
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.equality import Candidate, check_layer
@@ -25,7 +27,8 @@ from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import compile_source
-from tconv.planner import Gpu, floor_seconds
+from tconv.kernels.source import PREPARING
+from tconv.planner import Family, Gpu, floor_seconds
 from tconv.problem import TF32, Problem
 
 #: Draws of inputs and weights in the emulator; a GPU gets as many as the rules say.
@@ -109,7 +112,8 @@ def check_layers(
         own, cut = file.cuts([full, problem])
         checked = LayerCheck(layer, tuple(_compile(own, arch) for arch in archs), judged_at=problem)
         if gpu is None:
-            verdict = _judge(partial(_emulated, cut, problem), problem, "cpu", _EMULATED_DRAWS)
+            family = layer.plan.kernel.family
+            verdict = _judge(partial(_emulated, cut, problem), problem, family, "cpu", _EMULATED_DRAWS)
             yield replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cpu"))
         else:
             yield _on_gpu(checked, cut, gpu, bench)
@@ -125,17 +129,22 @@ def _compile(cut: Cut, arch: str) -> Build:
     return Build(arch, compiled.registers, compiled.spill_bytes)
 
 
-def _judge(candidate: Candidate, problem: Problem, device: str, draws: int) -> Verdict:
+def _judge(candidate: Candidate, problem: Problem, family: Family, device: str, draws: int) -> Verdict:
     wanted: Wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
-    return check_layer(candidate, problem, wanted, device=device, draw_count=draws)
+    reach: Reach = "phases" if family == "mma" else "exact"
+    return check_layer(candidate, problem, wanted, device=device, draw_count=draws, reach=reach)
 
 
 def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The launch in the emulator, as a candidate."""
     y = torch.empty(problem.output_shape, dtype=x.dtype)
-    tensors = (x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous(), y)
-    arguments = (*tensors, problem.batch, *problem.input_size, *problem.output_size)
-    run(cut.source, [Launch(cut.kernel, cut.grid, cut.threads, cut.shared_bytes, arguments)])
+    x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
+    launches = []
+    if cut.preparation is not None:
+        preparing, weight = preparing_launch(cut.kernel, cut.preparation, weight)
+        launches.append(preparing)
+    arguments = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
+    run(cut.source, [*launches, Launch(cut.kernel, cut.grid, cut.threads, cut.shared_bytes, arguments)])
     return y
 
 
@@ -155,8 +164,9 @@ def _on_gpu(checked: LayerCheck, cut: Cut, gpu: Gpu, bench: bool) -> LayerCheck:
     problem = checked.layer.plan.problem
     device = torch.cuda.current_device()
     cubin = compile_source(cut.source, gpu.arch, name=cut.kernel).cubin
-    plan = replace(checked.layer.plan, grid=cut.grid, shared_bytes=cut.shared_bytes)
-    launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device)
+    plan = replace(checked.layer.plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation)
+    preparing = None if cut.preparation is None else load(cubin, PREPARING.format(cut.kernel), 0, device)
+    launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
@@ -164,7 +174,7 @@ def _on_gpu(checked: LayerCheck, cut: Cut, gpu: Gpu, bench: bool) -> LayerCheck:
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
         return y
 
-    verdict = _judge(candidate, problem, "cuda", 5)
+    verdict = _judge(candidate, problem, plan.kernel.family, "cuda", 5)
     time = _time(candidate, problem, gpu) if bench and verdict.equal else None
     return replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cuda"), time=time)
 

@@ -16,6 +16,7 @@ from tconv.codegen.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, reco
 from tconv.evaluation.model_file import ModelFileError, load
 from tconv.evaluation.without_cuda import CudaMeansCpu
 from tconv.evaluation.worker import Workshop
+from tconv.planner import Preparation
 from tconv.problem import Problem
 
 
@@ -28,6 +29,7 @@ class Cut:
     grid: int
     threads: int
     shared_bytes: int
+    preparation: Preparation | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class WrittenFile:
             ModelFileError: the file plans none for one of them.
         """
         found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=[asdict(problem) for problem in problems])
-        return [Cut(**fields) for fields in found]
+        return [Cut(**{**fields, "preparation": _preparation(fields["preparation"])}) for fields in found]
 
     def replaced(self) -> Replaced | None:
         """What a forward pass launches; None where the model does not run on fake tensors."""
@@ -71,6 +73,10 @@ class WrittenFile:
 
     def __exit__(self, *unused: object) -> None:
         self._worker.close()
+
+
+def _preparation(fields: dict[str, int] | None) -> Preparation | None:
+    return None if fields is None else Preparation(**fields)
 
 
 class Cutter:
@@ -95,7 +101,8 @@ class Cutter:
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
         source = self._file["_cuda_source"]([plan.kernel])
-        return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes)
+        preparation = None if plan.preparation is None else Preparation(*plan.preparation)
+        return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation)
 
     def replaced(self) -> dict[str, Any] | None:
         from torch._subclasses.fake_tensor import FakeTensorMode

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from tconv.emulator import Launch, Mode, Order, run
+from tconv.kernels.source import PREPARING
 
 
 def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: Order = "ascending") -> None:
@@ -31,7 +32,7 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
 
     def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
         source = namespace["_cuda_source"]([plan.kernel])
-        run(source, [emulator_launch(plan, x, weight, bias, y)], mode=mode, order=order)
+        run(source, emulator_launches(plan, x, weight, bias, y), mode=mode, order=order)
 
     for name, replacement in (("_build", build), ("_launch", launch)):
         if name not in namespace:
@@ -39,8 +40,19 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
         namespace[name] = replacement
 
 
-def emulator_launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> Launch:
-    """The launch of one of the file's own plans, by the name that its CUDA text gives the kernel."""
-    problem = plan.problem
+def emulator_launches(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> list[Launch]:
+    """The launches of one of the file's own plans, by the name that its CUDA text gives the kernel."""
+    problem, name = plan.problem, "tconv_kernel_0"
     sizes = (problem.batch, *problem.input_size, *problem.output_size)
-    return Launch("tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, (x, weight, bias, y, *sizes))
+    launches = []
+    if plan.preparation is not None:
+        preparing, weight = preparing_launch(name, plan.preparation, weight)
+        launches.append(preparing)
+    tensors = (x, weight, bias, y)
+    return [*launches, Launch(name, plan.grid, plan.kernel.threads, plan.shared_bytes, (*tensors, *sizes))]
+
+
+def preparing_launch(name: str, preparation: Any, weight: Tensor) -> tuple[Launch, Tensor]:
+    """The launch that prepares the weights of kernel `name`, and the tensor that they will be in."""
+    prepared = weight.new_empty(preparation.bytes // weight.itemsize)
+    return Launch(PREPARING.format(name), preparation.grid, preparation.threads, 0, (weight, prepared)), prepared

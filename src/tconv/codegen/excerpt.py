@@ -18,12 +18,15 @@ _UNWELCOME = re.compile(r"\b(try|except|pass)\b")
 Definition = ast.FunctionDef | ast.Assign | ast.AnnAssign
 
 
-def excerpt(modules: Sequence[ModuleType], wanted: Sequence[str], renamed: Mapping[str, str]) -> str:
+def excerpt(
+    modules: Sequence[ModuleType], wanted: Sequence[str], renamed: Mapping[str, str], prefix: str = "_"
+) -> str:
     """The definitions `wanted` of `modules` and those that they use, constants first, in the order of the modules.
 
     Args:
         modules: read as text; only functions and constants can be wanted. A constant of several modules is one.
         renamed: what the names that the modules import from elsewhere are called in the generated file.
+        prefix: what their own public names gain there.
 
     Raises:
         KeyError: a wanted name is not defined in the modules.
@@ -43,7 +46,7 @@ def excerpt(modules: Sequence[ModuleType], wanted: Sequence[str], renamed: Mappi
         if name not in chosen:
             waiting += [used for used in _names_in_body(definitions[name][1]) if used in definitions]
             chosen.add(name)
-    names = {name: name if name.startswith("_") else f"_{name}" for name in chosen} | dict(renamed)
+    names = {name: name if name.startswith("_") else prefix + name for name in chosen} | dict(renamed)
     constants = functions = ""
     for name, (source, node) in definitions.items():
         if name in chosen and isinstance(node, ast.FunctionDef):

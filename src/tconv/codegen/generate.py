@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tconv import problem
 from tconv.codegen.excerpt import excerpt, methods
@@ -17,7 +18,8 @@ from tconv.codegen.rewrite import Rewritten
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.source_scan import GENERATED_MARK
 from tconv.kernels import source as kernel_source
-from tconv.planner import DirectTile, Gpu, Kernel, Plan, direct_shape, direct_tile
+from tconv.planner import DirectTile, Gpu, Kernel, MmaTile, Plan, direct_shape, direct_tile, mma_shape
+from tconv.planner import plan as plan_module
 from tconv.problem import Layer, Triple
 from tconv.version import __version__
 
@@ -25,17 +27,46 @@ _MARK = "# ---- copied from here on\n"
 _BLANK = "\r\n"
 #: Of the planner: what the file needs of it.
 _RULES = ("default_tile", "shared_bytes", "needs_wide_index", "launch_direct")
+_RULES_OF_MMA = ("shared_bytes", "needs_wide_index", "launch_mma")
 _RENAMED = {
     "Axis": "_Axis",
     "DirectTile": "_Tile",
     "Plan": "_Plan",
+    "Preparation": "_Preparation",
+    "PREPARING_THREADS": "_mma_PREPARING_THREADS",
     "Unplannable": "ValueError",
+    "asdict": "_asdict",
+    "launch_mma": "_launch_mma",
     "replace": "_replaced",
 }
 #: Of an axis: what runtime.py itself asks.
 _OF_AXES = ("positions", "output_size")
 #: Of a layer: what runtime.py has itself.
 _NOT_OF_LAYERS = {"axes"}
+#: What runtime.py asks of a family, by name.
+_FAMILY_TEXTS = {
+    "direct": """\
+    "direct": _Family(
+        lambda problem, kernel: _launch_direct(
+            problem, kernel._replace(wide_index=_needs_wide_index(problem, kernel.tile)), _GPU
+        ),
+        lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
+        lambda name, kernel: _instance(kernel, name),
+    ),
+""",
+    "mma": """\
+    "mma": _Family(
+        lambda problem, kernel: _launch_mma(
+            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile))
+        ),
+        lambda name, kernel: (
+            f"start({name}, {_PREPARING.format(name)}, {kernel.threads}, {_mma_PREPARING_THREADS}, "
+            f"{_mma_shared_bytes(kernel.layer, kernel.tile)}, a)"
+        ),
+        lambda name, kernel: _instance(kernel, name) + _weights_instance(kernel, name),
+    ),
+""",
+}
 _LINE = "# " + "-" * 118 + "\n"
 
 
@@ -75,16 +106,23 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     """
     _check_names(source)
     planned = [layer for layer in layers if not layer.left]
-    fields = " ".join(field.name for field in dataclasses.fields(DirectTile))
+    families = _families(planned)
+    tiles = _tile_class("_Tile", DirectTile)
     rules = excerpt([direct_shape, direct_tile], _RULES, _RENAMED)
-    configuration = excerpt([kernel_source], ["instance"], {"asdict": "_asdict"})
+    configuration = excerpt([kernel_source], ["instance"], _RENAMED)
+    if "mma" in families:
+        tiles += "\n\n" + _tile_class("_MmaTile", MmaTile)
+        rules += "\n\n" + excerpt([mma_shape], _RULES_OF_MMA, _RENAMED, prefix="_mma_")
+        configuration = excerpt([kernel_source], ["instance", "weights_instance"], _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
     runtime = _filled(
         {
-            '_KERNELS = r""\n': f'_KERNELS = r"""\n{kernels_text(_families(planned), configuration)}"""\n',
-            '_Tile = namedtuple("_Tile", ())\n': f'_Tile = namedtuple(\n    "_Tile",\n    "{fields}",\n)\n',
+            '_KERNELS = r""\n': f'_KERNELS = r"""\n{kernels_text(families, configuration)}"""\n',
+            '_Tile = namedtuple("_Tile", ())\n': tiles,
+            "_FAMILIES = {}\n": "_FAMILIES = {\n" + "".join(map(_FAMILY_TEXTS.__getitem__, families)) + "}\n",
+            "_STRIDES = {}\n": _strides(planned),
             "_RECORDED = {}\n": _recorded(planned),
-            "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.kernel.layer) for p in planned if p.called]),
+            "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
             "_GPU = _Gpu(multiprocessors=1)\n": f"_GPU = _Gpu(multiprocessors={gpu.multiprocessors})\n",
@@ -145,11 +183,12 @@ def _import_of(name: str) -> str:
 
 
 def _families(layers: Sequence[PlannedLayer]) -> list[str]:
-    return sorted({layer.plan.kernel.family for layer in layers} or {"direct"})
+    """Those of the planned layers, and the one that runs any other."""
+    return sorted({layer.plan.kernel.family for layer in layers} | {"direct"})
 
 
 def _header(layers: Sequence[PlannedLayer]) -> str:
-    rows = [(layer.name, layer.plan.kernel.layer.describe(), plan_words(layer.plan, layer.left)) for layer in layers]
+    rows = [(layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)) for layer in layers]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [
         f"{GENERATED_MARK} {__version__}",
@@ -172,7 +211,12 @@ def plan_words(plan: Plan, left: bool = False) -> str:
 
 def _recorded(layers: Sequence[PlannedLayer]) -> str:
     """The tile of each compiled layer."""
-    tiles = {layer.plan.kernel.layer: layer.plan.kernel for layer in layers}
+    # A layer may have several sizes; a kernel that runs only some of them is recorded, the others take the default.
+    some_first = sorted(layers, key=lambda layer: layer.plan.kernel.family == "direct")
+    tiles: dict[Layer, Kernel[Any]] = {}
+    for layer in some_first:
+        tiles.setdefault(layer.plan.problem.layer, layer.plan.kernel)
+    tiles = {layer.plan.problem.layer: tiles[layer.plan.problem.layer] for layer in layers}
     entries = [f"    {_layer(layer)}: {_tile(kernel)},\n" for layer, kernel in tiles.items()]
     return "_RECORDED = {\n" + "".join(entries) + "}\n" if entries else "_RECORDED = {}\n"
 
@@ -186,8 +230,22 @@ def _layer(layer: Layer) -> str:
     return f'_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, "{layer.precision}")'
 
 
-def _tile(kernel: Kernel) -> str:
-    return "_Tile(" + ", ".join(str(value) for value in vars(kernel.tile).values()) + ")"
+def _strides(layers: Sequence[PlannedLayer]) -> str:
+    """The strides that kernels were compiled with, where they are not those of their layers."""
+    strides = {p.plan.problem.layer: p.plan.kernel.layer.stride for p in layers}
+    entries = [f"    {_layer(layer)}: {stride},\n" for layer, stride in strides.items() if stride != layer.stride]
+    return "_STRIDES = {\n" + "".join(entries) + "}\n" if entries else "_STRIDES = {}\n"
+
+
+def _tile_class(name: str, kind: type[DirectTile | MmaTile]) -> str:
+    fields = " ".join(field.name for field in dataclasses.fields(kind))
+    threads = methods(plan_module, kind.__name__, ["threads"])
+    return f'class {name}(\n    namedtuple(\n        "{name}",\n        "{fields}",\n    )\n):\n{threads}'
+
+
+def _tile(kernel: Kernel[Any]) -> str:
+    name = "_Tile" if kernel.family == "direct" else "_MmaTile"
+    return f"{name}(" + ", ".join(str(value) for value in vars(kernel.tile).values()) + ")"
 
 
 def _tuple_of(name: str, items: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tconv.codegen.generate import PlannedLayer, generate
 from tconv.codegen.rewrite import rewrite
@@ -15,8 +16,9 @@ from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted
 from tconv.jit.loader import compile_kernel
-from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct
-from tconv.planner.direct_shape import launch_direct
+from tconv.planner import MEASURED, Family, Gpu, Kernel, Plan, Unplannable, choose
+from tconv.planner.choice import launch
+from tconv.planner.direct_tile import default_tile
 from tconv.problem import Layer, Precision, Problem
 
 #: The arithmetic of a problem, as `tconv.evaluation.precision.resolve` tells it.
@@ -36,7 +38,9 @@ class Generated:
     layers: tuple[PlannedLayer, ...]
 
 
-def plan_layers(trace: Trace, model: Path, gpu: Gpu, wanted: Wanted, resolve: Resolve) -> tuple[PlannedLayer, ...]:
+def plan_layers(
+    trace: Trace, model: Path, gpu: Gpu, wanted: Wanted, resolve: Resolve, families: Sequence[Family] = MEASURED
+) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in.
 
     Raises:
@@ -45,7 +49,7 @@ def plan_layers(trace: Trace, model: Path, gpu: Gpu, wanted: Wanted, resolve: Re
     """
     if wanted == "match" and not trace.tf32:
         wanted = "fp32"
-    layers = tuple(_plan_each(trace.layers, _precisions(trace.layers, wanted, resolve), gpu))
+    layers = tuple(_plan_each(trace.layers, _precisions(trace.layers, wanted, resolve), gpu, families))
     if not layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
     if all(layer.left for layer in layers):
@@ -95,20 +99,22 @@ def _precisions(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve)
 
 
 def _plan_each(
-    layers: Sequence[TracedLayer], precisions: Mapping[Layer, Precision], gpu: Gpu
+    layers: Sequence[TracedLayer], precisions: Mapping[Layer, Precision], gpu: Gpu, families: Sequence[Family]
 ) -> Iterator[PlannedLayer]:
     """Every layer with its plan; those that are compiled alike share the kernel of the one with the most work."""
     problems = [
         replace(traced.problem, layer=replace(traced.problem.layer, precision=precisions[traced.problem.layer]))
         for traced in layers
     ]
-    kernels: dict[Layer, Kernel] = {}
+    kernels: dict[Layer, Kernel[Any]] = {}
     for traced, problem in sorted(zip(layers, problems, strict=True), key=lambda pair: pair[1].multiply_adds):
-        kernels[problem.layer] = _plan(traced.name, problem, gpu).kernel
+        kernels[problem.layer] = _plan(traced.name, problem, gpu, families).kernel
     for traced, problem in zip(layers, problems, strict=True):
-        own = _plan(traced.name, problem, gpu)
-        shared = replace(kernels[problem.layer], wide_index=own.kernel.wide_index)
-        plan = own if own.kernel == shared else launch_direct(problem, shared, gpu, own.reasons)
+        own = _plan(traced.name, problem, gpu, families)
+        # Where that kernel does not run these sizes, the file takes the one that runs any size.
+        direct = Kernel("direct", problem.layer, default_tile(problem.layer))
+        shared = launch(problem, kernels[problem.layer], gpu) or launch(problem, direct, gpu) or own
+        plan = own if own.kernel == shared.kernel else replace(shared, reasons=own.reasons)
         reason = _OUT_OF_REACH if traced.elsewhere else ""
         yield PlannedLayer(traced.name, plan, traced.count, traced.called, traced.line, traced.elsewhere, reason)
 
@@ -125,8 +131,8 @@ def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
     return replace(plan, kernel=kernel)
 
 
-def _plan(name: str, problem: Problem, gpu: Gpu) -> Plan:
+def _plan(name: str, problem: Problem, gpu: Gpu, families: Sequence[Family]) -> Plan:
     try:
-        return plan_direct(problem, gpu)
+        return choose(problem, gpu, families)
     except Unplannable as refusal:
         raise Trouble(f"{name}: {refusal}; make the inputs of get_inputs() smaller") from None

@@ -24,7 +24,8 @@ from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted, resolve
 from tconv.evaluation.report import Report
 from tconv.evaluation.worker import WorkerFailed, Workshop
-from tconv.planner import Gpu, floor_seconds
+from tconv.planner import MEASURED, Gpu, floor_seconds
+from tconv.planner.choice import EVERY
 from tconv.problem import Precision, Problem
 
 #: What NVRTC compiles for on a machine without a GPU.
@@ -66,13 +67,21 @@ class _Job:
         self.say(f"tracing {model.name}")
         found = trace(model, timeout_s=request.timeout_s, workshop=self.workshop)
         gpu = self._gpu()
-        self.say("planning")
-        layers = plan_layers(found, model, gpu, request.precision, self._resolve)
-        outcome = self._attempt(found, gpu, layers, takes_slower=not request.only_faster)
+        outcome = self._first_attempt(found, gpu)
         if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
             return outcome
         layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
         return self._attempt(found, gpu, layers, takes_slower=True)
+
+    def _first_attempt(self, found: Trace, gpu: Gpu) -> Outcome:
+        """With every family where a GPU compares them here and now; where those are not equal, with the proven ones."""
+        for families in dict.fromkeys((EVERY if self.on_gpu else MEASURED, MEASURED)):
+            self.say("planning")
+            layers = plan_layers(found, self.request.model, gpu, self.request.precision, self._resolve, families)
+            outcome = self._attempt(found, gpu, layers, takes_slower=not self.request.only_faster)
+            if outcome.equal or all(layer.plan.kernel.family in MEASURED for layer in layers):
+                break
+        return outcome
 
     def _attempt(self, found: Trace, gpu: Gpu, layers: Sequence[PlannedLayer], takes_slower: bool) -> Outcome:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""

@@ -28,11 +28,11 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, grid, x, weight, bias, y;
+  int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
   int batch, input[3], output[3];
 };
 
-// Returns a cudaError_t.
+// Each returns a cudaError_t.
 template <class Element>
 static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
                                 int),
@@ -48,9 +48,23 @@ static int start(void (*kernel)(const Element*, const Element*, const Element*, 
   return cudaGetLastError();
 }
 
+// After a kernel that brings the weights into another order.
+template <class Element>
+static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
+                                int),
+                 void (*preparing)(const Element*, Element*), int block, int preparing_block, int shared_bytes,
+                 Arguments a) {
+  preparing<<<static_cast<unsigned>(a.preparing_grid), preparing_block, 0, reinterpret_cast<cudaStream_t>(a.stream)>>>(
+      reinterpret_cast<const Element*>(a.weight), reinterpret_cast<Element*>(a.prepared));
+  const auto error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  a.weight = a.prepared;
+  return start(kernel, block, shared_bytes, a);
+}
+
 SIGNATURE {
-  const Arguments a{stream, grid, x, weight, bias, y, batch, {input_depth, input_height, input_width},
-                    {output_depth, output_height, output_width}};
+  const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
+                    {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }
@@ -60,8 +74,8 @@ CASES    default: return cudaErrorInvalidValue;
 
 _SIGNATURE = (
     "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int batch, int input_depth, int input_height, int input_width, int output_depth, int output_height,\n"
-    "           int output_width)"
+    "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
+    "           int input_width, int output_depth, int output_height, int output_width)"
 )
 
 
@@ -93,16 +107,19 @@ class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
 
     @property
     def threads(self):
-        return self.tile.position_lanes * self.tile.phase_lanes * self.tile.splits
+        return self.tile.threads
 
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons")
+# One launch, and the one before it, which prepares the weights.
+_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons preparation", defaults=(None,))
+_Preparation = namedtuple("_Preparation", "grid threads bytes")
 
 # What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {}
+# Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
+_STRIDES = {}
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
@@ -148,12 +165,29 @@ def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-def _kernel(layer, wide_index=False):
-    return _Kernel("direct", layer, _RECORDED.get(layer) or _default_tile(layer), wide_index)
+# Of a family of kernels: plan(problem, kernel) a launch, start(name, kernel) by the host's side, text(name, kernel).
+_Family = namedtuple("_Family", "plan start text")
+_FAMILIES = {}
+
+
+def _kernel(layer, tensor_cores=True):
+    """What was planned for a layer, if that runs on this GPU; else a kernel that runs everywhere."""
+    tile = _RECORDED.get(layer)
+    if tile is None or isinstance(tile, _Tile) or not tensor_cores:
+        return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
+    return _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
 
 
 @functools.lru_cache(maxsize=None)
-def _plan(dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation):
+def _has_tensor_cores(device):
+    """Whether kernels for tensor cores run there; elsewhere than on a GPU nothing is known against it."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+@functools.lru_cache(maxsize=None)
+def _plan(
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, tensor_cores=True
+):
     """The launch for a batch of these shapes; None if there is no such transposed convolution."""
     options = (stride, padding, output_padding, dilation)
     if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in options):
@@ -172,17 +206,20 @@ def _plan(dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, outpu
     if min(output) < 1:
         return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output))
+    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), tensor_cores)
 
 
-def _sized(problem):
+def _sized(problem, tensor_cores):
     """The launch of a layer at one size."""
     layer, sizes = problem.layer, problem.output_size
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    wide = _needs_wide_index(problem, _kernel(layer).tile)
-    return _launch_direct(problem, _kernel(layer, wide), _GPU)
+    kernel = _kernel(layer, tensor_cores)
+    strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
+    if any(compiled != stride and size > 1 for compiled, stride, size in strides):
+        kernel = _kernel(layer, tensor_cores=False)
+    return _FAMILIES[kernel.family].plan(problem, kernel)
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -195,10 +232,10 @@ def _cuda_source(kernels):
     """One CUDA text that defines `kernels` and the host function that launches them by number."""
     named = [(f"tconv_kernel_{number}", kernel) for number, kernel in enumerate(kernels)]
     cases = "".join(
-        f"    case {number}: return start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a);\n"
+        f"    case {number}: return {_FAMILIES[kernel.family].start(name, kernel)};\n"
         for number, (name, kernel) in enumerate(named)
     )
-    instances = "\n".join(_instance(kernel, name) for name, kernel in named)
+    instances = "\n".join(_FAMILIES[kernel.family].text(name, kernel) for name, kernel in named)
     return _KERNELS + "\n" + instances + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
@@ -249,17 +286,20 @@ def _build(kernels, device):
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    kernel, device = plan.kernel, x.device
+    kernel, device, preparation = plan.kernel, x.device, plan.preparation
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
     launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr()]
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
     sizes = plan.problem.input_size + plan.problem.output_size
     with torch.cuda.device(device):
+        if preparation is not None:
+            prepared = torch.empty(preparation.bytes, dtype=torch.uint8, device=device)
+            pointers[4:] = [prepared.data_ptr(), preparation.grid]
         stream = torch.cuda.current_stream().cuda_stream
         error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
     if error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {kernel.layer.describe()} on {tuple(x.shape)}")
+        raise RuntimeError(f"CUDA error {error} at the launch of {plan.problem.layer.describe()} on {tuple(x.shape)}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -323,7 +363,7 @@ def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, 
         raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
     x = input if input.dim() == dims + 2 else input.unsqueeze(0)
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options)
+    plan = _plan(dims, x.dtype, *shapes, *options, _has_tensor_cores(x.device))
     if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
         # Not a transposed convolution. PyTorch knows best what is wrong with it.
         getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
@@ -421,7 +461,7 @@ def _swap(model):
             module._left = True
 
 
-def _module_kernels(model):
+def _module_kernels(model, tensor_cores=True):
     for module in model.modules():
         parameter = next(module.parameters(), None)
         if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
@@ -430,7 +470,7 @@ def _module_kernels(model):
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)))
+            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), tensor_cores)
 
 
 def _cuda_model(model):
@@ -442,8 +482,10 @@ def _cuda_model(model):
         construct(self, *args, **kwargs)
         _swap(self)
         if torch.cuda.is_available():
-            kernels = list(_module_kernels(self)) + [_kernel(layer) for layer in _CALLED]
-            _build(kernels, torch.device("cuda", torch.cuda.current_device()))
+            device = torch.device("cuda", torch.cuda.current_device())
+            tensor_cores = _has_tensor_cores(device)
+            called = [_kernel(layer, tensor_cores) for layer in _CALLED]
+            _build(list(_module_kernels(self, tensor_cores)) + called, device)
 
     model.__init__ = __init__
     return model

@@ -1,0 +1,133 @@
+"""Files whose layers run on tensor cores: the same answers, for every size and width, and on GPUs without them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from codegen_helpers import Namespace, executed, generated_text
+
+from tconv.codegen.emulated import install
+from tconv.jit.compile import compile_source
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width=24):
+        super().__init__()
+        self.first = nn.ConvTranspose2d(20, width, 4)
+        self.second = nn.ConvTranspose2d(width, 16, 4, 2, 1, bias=False)
+        self.last = nn.ConvTranspose2d(16, 3, 3, stride=2, padding=1, output_padding=1)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
+
+def get_inputs():
+    return [torch.randn(2, 20, 1, 1)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+def text(model_file: Callable[[str], Path]) -> str:
+    return generated_text(model_file(MODEL), families=["mma"])
+
+
+@pytest.fixture
+def file(text: str) -> Namespace:
+    namespace = executed(text)
+    install(namespace)
+    return namespace
+
+
+def pair(file: Namespace, *arguments: int) -> tuple[torch.nn.Module, torch.nn.Module]:
+    original: Namespace = {}
+    exec(MODEL, original)
+    theirs, ours = original["Model"](*arguments), file["ModelNew"](*arguments)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def close(file: Namespace, shape: tuple[int, ...], *arguments: int) -> None:
+    theirs, ours = pair(file, *arguments)
+    x = torch.randn(shape)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+
+
+def families(file: Namespace, shape: tuple[int, ...], tensor_cores: bool = True) -> list[str]:
+    """Of the first layer on an input of this shape, and of the layers as they are built."""
+    plan = file["_plan"](2, torch.float32, shape, (20, 24, 4, 4), (24,), *[(n, n) for n in (1, 0, 0)], 1, (1, 1),
+                         tensor_cores)
+    model = file["ModelNew"]()
+    return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](model, tensor_cores))]
+
+
+def test_the_sizes_of_get_inputs(file: Namespace) -> None:
+    assert families(file, (2, 20, 1, 1)) == ["mma"] * 4
+    close(file, (2, 20, 1, 1))
+
+
+def test_other_batches(file: Namespace) -> None:
+    close(file, (1, 20, 1, 1))
+    close(file, (5, 20, 1, 1))
+
+
+def test_a_kernel_for_one_input_an_axis_does_not_run_larger_maps(file: Namespace) -> None:
+    """The first layer was compiled with every tap as a phase."""
+    assert families(file, (2, 20, 1, 1))[0] == "mma"
+    assert families(file, (2, 20, 2, 1))[0] == families(file, (2, 20, 1, 3))[0] == "direct"
+    close(file, (2, 20, 2, 3))
+
+
+def test_other_constructor_arguments_take_the_kernel_that_runs_everything(file: Namespace) -> None:
+    close(file, (2, 20, 1, 1), 7)
+
+
+def test_a_gpu_without_these_tensor_cores_takes_the_kernel_that_runs_everywhere(file: Namespace) -> None:
+    assert families(file, (2, 20, 1, 1), tensor_cores=False) == ["direct"] * 4
+
+
+def test_which_gpus_have_them(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability, has in (((7, 5), False), ((8, 0), True), ((9, 0), True), ((12, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        file["_has_tensor_cores"].cache_clear()
+        assert file["_has_tensor_cores"](torch.device("cuda", 0)) is has
+
+
+def test_gradients(file: Namespace) -> None:
+    theirs, ours = pair(file)
+    x = torch.randn(2, 20, 1, 1)
+    gradients = []
+    for model in (theirs, ours):
+        leaf = x.clone().requires_grad_()
+        model(leaf).square().sum().backward()
+        gradients.append([leaf.grad, *(parameter.grad for parameter in model.parameters())])
+    for expected, got in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_text_compiles(file: Namespace, arch: str) -> None:
+    kernels = list(file["_module_kernels"](file["ModelNew"]()))
+    source = file["_cuda_source"](kernels)
+    assert source.count('extern "C" __global__ void') == 6  # each kernel, and what prepares its weights
+    compile_source(source, arch)
+
+
+def test_the_text_of_both_families_compiles_where_only_one_runs(file: Namespace) -> None:
+    kernels = list(file["_module_kernels"](file["ModelNew"](), False))
+    compile_source(file["_cuda_source"](kernels), "sm_75")
+
+
+def test_the_file_keeps_the_rules_of_written_files(text: str, model_file: Callable[[str], Path]) -> None:
+    assert text == generated_text(model_file(MODEL), families=["mma"])
+    assert not re.search(r"\b(try|except|pass)\b", text)
+    compile(text, "<file>", "exec")
+    assert "mma: " in text.partition("import")[0]
