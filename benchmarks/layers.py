@@ -22,6 +22,7 @@ from results import KINDS, VARIANTS, Results, cases, environment, kind, load, sa
 from torch import Tensor
 
 import tconv
+from tconv.evaluation.awkward import Reach
 from tconv.evaluation.draws import draw
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import Operands
@@ -100,7 +101,8 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
         return ours(*laid_out(Operands(x, weight, bias), variant), **keywords).contiguous()
 
     draws = 1 if quick else _DRAWS
-    verdict = check_layer(candidate, problem, "match", device="cuda", draw_count=draws, awkward=not quick)
+    reach: Reach = "phases" if explained.plan.kernel.family == "mma" else "exact"
+    verdict = check_layer(candidate, problem, "match", device="cuda", draw_count=draws, awkward=not quick, reach=reach)
     return {
         "equal": verdict.equal,
         "reasons": list(verdict.reasons),

@@ -59,14 +59,12 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def kernels() -> str:
-    """Which kernels these are: the start of a digest of all their headers, without comments and indentation."""
-    from tconv.kernels.source import header_directory
+    """Which kernels these are: the start of a digest of those that are chosen, without comments and indentation."""
+    from tconv.codegen.headers import kernels_text
+    from tconv.planner import MEASURED
 
-    digest = hashlib.sha256()
-    for header in sorted(header_directory().glob("*.cuh")):
-        lines = (line.partition("//")[0].strip() for line in header.read_text(encoding="utf-8").splitlines())
-        digest.update("\n".join([header.name, *filter(None, lines)]).encode())
-    return digest.hexdigest()[:12]
+    lines = (line.partition("//")[0].strip() for line in kernels_text(MEASURED, "").splitlines())
+    return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()[:12]
 
 
 def environment() -> dict[str, str]:
