@@ -153,7 +153,7 @@ def _tiles(layer: Layer, number: int, every: bool) -> dict[str, DirectTile]:
         return {"narrow": direct_tile(layer, 1, 2, 2, splits=2, lanes=64), "wide": default_tile(layer)}
     others = {
         "wide": default_tile(layer),
-        "stacked": direct_tile(layer, 16, 2, 1, rows=1, splits=2, lanes=64, ahead=1),
+        "stacked": direct_tile(layer, 16, 2, 2, rows=1, splits=2, lanes=64, ahead=1),
         "tiled": direct_tile(layer, 8, 1, 2, rows=2, lanes=128, warps_wide=2),
         "split": direct_tile(layer, 32, 1, 2, rows=2, splits=4, lanes=32, warps_wide=1),
     }

@@ -138,4 +138,17 @@ struct MmaShape {
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
+// Where a block's box starts: its first image, and the position of its first corner.
+struct MmaBox {
+  int sample, depth, row, column;
+};
+
+// A position of a box, by its number.
+template <class Tile>
+TCONV_DEVICE MmaBox mma_in_box(int number) {
+  const int column = number % Tile::box_columns, rows = number / Tile::box_columns;
+  const int row = rows % Tile::box_rows, slabs = rows / Tile::box_rows;
+  return {slabs / Tile::box_depths, slabs % Tile::box_depths, row, column};
+}
+
 }  // namespace tconv
