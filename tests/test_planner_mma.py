@@ -168,6 +168,7 @@ def test_long_problems_take_64_bit_offsets():
         (U_NET, replace(H200, arch="sm_75"), "needs sm_80"),
         (replace(U_NET, layer=replace(U_NET.layer, stride=(1, 3, 3))), H200, "no taps"),
         (Problem(Layer(1, 1, 1, (1, 1, 8192), (1, 1, 8192)), 1, (1, 1, 4)), H200, "8192 phases"),
+        (Problem(Layer(1, 1, 1, (1, 1, 4), (1, 1, 4)), 1, (1, 1, 2**29 - 400)), H200, "longer than"),
     ],
 )
 def test_what_the_family_does_not_run(problem, gpu, words):

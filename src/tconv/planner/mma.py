@@ -35,6 +35,7 @@ _MOST_PHASES = 4096
 _MOST_SUMS = 128
 _WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2))
 _POSITION_TILES = (8, 4, 2)
+_MOST_POSITIONS = 8 * 8 * 8
 _STEPS = (1, 2, 4)
 _SPLITS = (2, 4)
 _MOST_THREADS = 256
@@ -54,7 +55,9 @@ def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
     if int("".join(filter(str.isdigit, gpu.arch))) < _OLDEST_ARCH:
         raise Unplannable(f"the mma family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}")
     for axis, size in zip(layer.axes, problem.output_size, strict=True):
-        if max(size, axis.dilation * (axis.kernel - 1)) + axis.stride + axis.padding >= _INT_LIMIT:
+        # The last box may pass the end of the axis.
+        beyond = _MOST_POSITIONS * axis.stride + axis.padding
+        if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= _INT_LIMIT:
             raise Unplannable(f"an axis of {size} outputs is longer than the mma family's 2^31")
     alike = equivalent(problem)
     if reason := why_not_mma(alike):
