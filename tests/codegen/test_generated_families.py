@@ -86,6 +86,35 @@ def test_a_kernel_for_one_input_an_axis_does_not_run_larger_maps(file: Namespace
     close(file, (2, 20, 2, 3))
 
 
+def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[str], Path]) -> None:
+    """First on one pixel, for which it is compiled with every tap as a phase, then on what that gave."""
+    model = """
+        import torch
+        from torch import nn
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.twice = nn.ConvTranspose2d(16, 16, 3, padding=1)
+
+            def forward(self, x):
+                small = self.twice(x)
+                return small + self.twice(small[:1].repeat(1, 1, 2, 2)).mean()
+
+        def get_inputs():
+            return [torch.randn(64, 16, 1, 1)]
+    """
+    file = executed(generated_text(model_file(model), families=["mma"]))
+    install(file)
+    assert list(file["_STRIDES"].values()) == [(1, 3, 3)]
+    original: Namespace = {}
+    exec(model_file(model).read_text(), original)
+    theirs, ours = original["Model"](), file["ModelNew"]()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(64, 16, 1, 1)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-3, atol=1e-3)
+
+
 def test_other_constructor_arguments_take_the_kernel_that_runs_everything(file: Namespace) -> None:
     close(file, (2, 20, 1, 1), 7)
 

@@ -120,8 +120,8 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
             '_KERNELS = r""\n': f'_KERNELS = r"""\n{kernels_text(families, configuration)}"""\n',
             '_Tile = namedtuple("_Tile", ())\n': tiles,
             "_FAMILIES = {}\n": "_FAMILIES = {\n" + "".join(map(_FAMILY_TEXTS.__getitem__, families)) + "}\n",
-            "_STRIDES = {}\n": _strides(planned),
-            "_RECORDED = {}\n": _recorded(planned),
+            "_STRIDES = {}\n": _strides(_kernels(planned)),
+            "_RECORDED = {}\n": _recorded(_kernels(planned)),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
@@ -209,15 +209,19 @@ def plan_words(plan: Plan, left: bool = False) -> str:
     return f"{kernel.family}: {plan.grid} blocks of {kernel.threads}, {plan.shared_bytes} bytes of shared memory"
 
 
-def _recorded(layers: Sequence[PlannedLayer]) -> str:
+def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, Kernel[Any]]:
+    """The kernel that is recorded for each layer.
+
+    A layer may have several sizes; a kernel that runs only some of them comes first, the others take the default.
+    """
+    kernels = {layer.plan.problem.layer: layer.plan.kernel for layer in layers}
+    some = {p.plan.problem.layer: p.plan.kernel for p in layers if p.plan.kernel.family != "direct"}
+    return kernels | some
+
+
+def _recorded(kernels: Mapping[Layer, Kernel[Any]]) -> str:
     """The tile of each compiled layer."""
-    # A layer may have several sizes; a kernel that runs only some of them is recorded, the others take the default.
-    some_first = sorted(layers, key=lambda layer: layer.plan.kernel.family == "direct")
-    tiles: dict[Layer, Kernel[Any]] = {}
-    for layer in some_first:
-        tiles.setdefault(layer.plan.problem.layer, layer.plan.kernel)
-    tiles = {layer.plan.problem.layer: tiles[layer.plan.problem.layer] for layer in layers}
-    entries = [f"    {_layer(layer)}: {_tile(kernel)},\n" for layer, kernel in tiles.items()]
+    entries = [f"    {_layer(layer)}: {_tile(kernel)},\n" for layer, kernel in kernels.items()]
     return "_RECORDED = {\n" + "".join(entries) + "}\n" if entries else "_RECORDED = {}\n"
 
 
@@ -230,9 +234,9 @@ def _layer(layer: Layer) -> str:
     return f'_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, "{layer.precision}")'
 
 
-def _strides(layers: Sequence[PlannedLayer]) -> str:
+def _strides(kernels: Mapping[Layer, Kernel[Any]]) -> str:
     """The strides that kernels were compiled with, where they are not those of their layers."""
-    strides = {p.plan.problem.layer: p.plan.kernel.layer.stride for p in layers}
+    strides = {layer: kernel.layer.stride for layer, kernel in kernels.items()}
     entries = [f"    {_layer(layer)}: {stride},\n" for layer, stride in strides.items() if stride != layer.stride]
     return "_STRIDES = {\n" + "".join(entries) + "}\n" if entries else "_STRIDES = {}\n"
 

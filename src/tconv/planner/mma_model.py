@@ -23,12 +23,10 @@ from tconv.planner.mma_shape import (
     shifts,
     weight_bytes,
 )
-from tconv.planner.mma_tile import REGISTERS, SHARED_BYTES, registers
 from tconv.planner.plan import Kernel, MmaTile
 from tconv.problem import Layer, Precision, Problem
 
 _CLOCK = 1.75e9
-_THREADS = 2048
 #: Multiply-adds a cycle and multiprocessor of `mma.sync`.
 _RATES: dict[Precision, float] = {"fp32": 640, "tf32": 640, "tf32_rna": 640, "fp16": 1280, "bf16": 1280}
 #: Bytes a second and multiprocessor, where nobody measured the bandwidth; how much of it kernels reach; bytes a cycle
@@ -84,10 +82,8 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     weights = chunks(layer, tile) * shifts(layer, tile) * shift_bytes(layer, tile)
     cached = brought * layer.item_bytes + weights
 
-    together = min(
-        SHARED_BYTES // (plan.shared_bytes + 1024), REGISTERS // (registers(layer, tile) * 32 * warps), _THREADS // 32
-    )
-    waves = math.ceil(plan.grid / (gpu.multiprocessors * max(1, together)))
+    together = tile.blocks
+    waves = math.ceil(plan.grid / (gpu.multiprocessors * together))
     # So many blocks are worked at by a multiprocessor one after the other, or at once.
     turns = plan.grid / gpu.multiprocessors if waves > 4 else max(1.0, min(together, plan.grid / gpu.multiprocessors))
     turns *= 1 if waves > 4 else waves

@@ -115,7 +115,7 @@ def planes(layer: Layer) -> int:
 
 
 def item_bytes(layer: Layer) -> int:
-    """Bytes of one number."""
+    """Bytes of one number: `Layer.item_bytes`, by words that written files know as well."""
     return 2 if layer.precision in ("fp16", "bf16") else 4
 
 

@@ -9,9 +9,9 @@ from tconv.planner.mma_shape import chunk_channels, planes, shared_bytes, shift_
 from tconv.planner.plan import MmaTile
 from tconv.problem import Axis, Layer
 
-REGISTERS = 65536
+_REGISTERS = 65536
 #: Of a multiprocessor; and what every GPU from sm_80 on gives a block: a plan may travel in a file.
-SHARED_BYTES = 227 * 1024
+_SHARED_BYTES = 227 * 1024
 MOST_SHARED_BYTES = 99 * 1024
 #: Products that an unrolled body may have: a longer one takes long to compile.
 _MOST_PRODUCTS = 1024
@@ -72,7 +72,6 @@ def holds_inputs(layer: Layer, tile: MmaTile) -> bool:
 
 def row_channels(layer: Layer) -> int:
     """Output channels in a tile of 16 rows: 16, or fewer with several phases where less is multiplied for nothing."""
-
     axes = (Axis(a.kernel, a.stride, a.padding - a.padding % a.stride, a.dilation) for a in layer.axes)
     pairs = math.prod(axis.stride * shift_count(axis) for axis in axes)
     with_taps = math.prod(layer.kernel) / pairs
@@ -104,5 +103,5 @@ def registers(layer: Layer, tile: MmaTile) -> int:
 def blocks_that_fit(layer: Layer, tile: MmaTile) -> int:
     """Blocks that a multiprocessor holds, by shared memory and by the registers that threads are expected to want."""
     threads = tile.threads
-    by_registers = REGISTERS // (registers(layer, tile) * threads)
-    return max(1, min(by_registers, SHARED_BYTES // (shared_bytes(layer, tile) + 1024), _MOST_BLOCKS))
+    by_registers = _REGISTERS // (registers(layer, tile) * threads)
+    return max(1, min(by_registers, _SHARED_BYTES // (shared_bytes(layer, tile) + 1024), _MOST_BLOCKS))
