@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from tconv.codegen.cut import Cut, WrittenFile
-from tconv.codegen.emulated import preparing_launch
+from tconv.codegen.emulated import emulator_launches
 from tconv.codegen.generate import PlannedLayer
 from tconv.codegen.shrink import describe_change, shrink
-from tconv.emulator import Launch, run
+from tconv.emulator import run
 from tconv.errors import CompileError, Trouble
 from tconv.evaluation.awkward import Reach
 from tconv.evaluation.comparison import Comparison
@@ -139,12 +139,7 @@ def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tenso
     """The launch in the emulator, as a candidate."""
     y = torch.empty(problem.output_shape, dtype=x.dtype)
     x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
-    launches = []
-    if cut.preparation is not None:
-        preparing, weight = preparing_launch(cut.kernel, cut.preparation, weight)
-        launches.append(preparing)
-    arguments = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
-    run(cut.source, [*launches, Launch(cut.kernel, cut.grid, cut.threads, cut.shared_bytes, arguments)])
+    run(cut.source, emulator_launches(cut, problem, x, weight, bias, y))
     return y
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,6 +75,13 @@ class WrittenFile:
         self._worker.close()
 
 
+def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
+    """One of a file's own plans, with the text that the file would hand to load_inline for it alone."""
+    preparation = None if plan.preparation is None else Preparation(*plan.preparation)
+    source = cuda_source([plan.kernel])
+    return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation)
+
+
 def _preparation(fields: dict[str, int] | None) -> Preparation | None:
     return None if fields is None else Preparation(**fields)
 
@@ -100,9 +107,7 @@ class Cutter:
         plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
-        source = self._file["_cuda_source"]([plan.kernel])
-        preparation = None if plan.preparation is None else Preparation(*plan.preparation)
-        return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation)
+        return cut_of(plan, self._file["_cuda_source"])
 
     def replaced(self) -> dict[str, Any] | None:
         from torch._subclasses.fake_tensor import FakeTensorMode

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tconv.codegen.cut import Cut, cut_of
 from tconv.emulator import Launch, Mode, Order, run
 from tconv.kernels.source import PREPARING
 
@@ -31,8 +32,8 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
         """Nothing to do: the emulator builds at the launch."""
 
     def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
-        source = namespace["_cuda_source"]([plan.kernel])
-        run(source, emulator_launches(plan, x, weight, bias, y), mode=mode, order=order)
+        cut = cut_of(plan, namespace["_cuda_source"])
+        run(cut.source, emulator_launches(cut, plan.problem, x, weight, bias, y), mode=mode, order=order)
 
     for name, replacement in (("_build", build), ("_launch", launch)):
         if name not in namespace:
@@ -40,19 +41,15 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
         namespace[name] = replacement
 
 
-def emulator_launches(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> list[Launch]:
-    """The launches of one of the file's own plans, by the name that its CUDA text gives the kernel."""
-    problem, name = plan.problem, "tconv_kernel_0"
-    sizes = (problem.batch, *problem.input_size, *problem.output_size)
+def emulator_launches(
+    cut: Cut, problem: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor
+) -> list[Launch]:
+    """What a file would launch for `problem`, tconv's or the file's own, on contiguous tensors."""
     launches = []
-    if plan.preparation is not None:
-        preparing, weight = preparing_launch(name, plan.preparation, weight)
-        launches.append(preparing)
-    tensors = (x, weight, bias, y)
-    return [*launches, Launch(name, plan.grid, plan.kernel.threads, plan.shared_bytes, (*tensors, *sizes))]
-
-
-def preparing_launch(name: str, preparation: Any, weight: Tensor) -> tuple[Launch, Tensor]:
-    """The launch that prepares the weights of kernel `name`, and the tensor that they will be in."""
-    prepared = weight.new_empty(preparation.bytes // weight.itemsize)
-    return Launch(PREPARING.format(name), preparation.grid, preparation.threads, 0, (weight, prepared)), prepared
+    if cut.preparation is not None:
+        grid, threads = cut.preparation.grid, cut.preparation.threads
+        prepared = weight.new_empty(cut.preparation.bytes // weight.itemsize)
+        launches.append(Launch(PREPARING.format(cut.kernel), grid, threads, 0, (weight, prepared)))
+        weight = prepared
+    arguments = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
+    return [*launches, Launch(cut.kernel, cut.grid, cut.threads, cut.shared_bytes, arguments)]
