@@ -70,7 +70,7 @@ def ranked(problem: Problem, family: Family, gpu: Gpu) -> list[tuple[Any, Kernel
     layer = mma_planner.equivalent(problem)
     if mma_planner.why_not_mma(layer):
         return []
-    tiles = dict.fromkeys(mma_planner.candidates(alike, layer, gpu))
+    tiles = dict.fromkeys(mma_planner.candidates(alike, layer, gpu, most_together=mma_planner.together(problem)))
     rounded = [(predict_mma(alike, layer, tile, gpu), Kernel(family, layer, tile)) for tile in tiles]
     return sorted(rounded, key=lambda pair: pair[0].seconds)
 

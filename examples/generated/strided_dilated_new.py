@@ -188,6 +188,13 @@ TCONV_DEVICE long long kept(long long value) {
 #endif
   return value;
 }
+template <class T>
+TCONV_DEVICE const T* kept(const T* value) {
+#if !defined(TCONV_EMULATOR)
+  asm("" : "+l"(value));
+#endif
+  return value;
+}
 
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
@@ -219,6 +226,11 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -1900,7 +1912,10 @@ def _sized(problem, tensor_cores):
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = _kernel(layer, tensor_cores)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
-    if any(compiled != stride and size > 1 for compiled, stride, size in strides):
+    if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
+        # Such a kernel loads so many neighbours of a row at once.
+        problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
+    ):
         kernel = _kernel(layer, tensor_cores=False)
     return _FAMILIES[kernel.family].plan(problem, kernel)
 
@@ -2021,6 +2036,7 @@ def _launch(plan, x, weight, bias, y):
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
     launch, number = _LAUNCHERS[device, kernel]
+    x = x.clone() if kernel.family == "mma" and x.data_ptr() % 16 else x
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
     sizes = plan.problem.input_size + plan.problem.output_size
     with torch.cuda.device(device):

@@ -3,9 +3,9 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  direct: 192 blocks of 256, 61568 bytes of shared memory
-#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   direct: 272 blocks of 128, 53376 bytes of shared memory
-#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     direct: 256 blocks of 128, 37056 bytes of shared memory
+#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 128 blocks of 256, 85056 bytes of shared memory
+#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 83488 bytes of shared memory
+#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 128 blocks of 256, 84512 bytes of shared memory
 #   ups.3  1-D 32→16 k4 s2 p1 bias tf32     direct: 256 blocks of 256, 61568 bytes of shared memory
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
@@ -193,12 +193,55 @@ TCONV_DEVICE long long kept(long long value) {
 #endif
   return value;
 }
+template <class T>
+TCONV_DEVICE const T* kept(const T* value) {
+#if !defined(TCONV_EMULATOR)
+  asm("" : "+l"(value));
+#endif
+  return value;
+}
 
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
+
+// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number; two in the low half of a
+// word.
+#if defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address) {
+  struct alignas(Bytes) Aligned {
+    unsigned char bytes[Bytes];
+  };
+  const Aligned bytes = *static_cast<const Aligned*>(address);
+  Vector<unsigned, (Bytes + 3) / 4> words{};
+  __builtin_memcpy(&words, &bytes, Bytes);
+  return words;
+}
+#else
+template <int Bytes>
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address);
+template <>
+TCONV_DEVICE Vector<unsigned, 1> load_constant_words<2>(const void* address) {
+  return {{__ldg(static_cast<const unsigned short*>(address))}};
+}
+template <>
+TCONV_DEVICE Vector<unsigned, 1> load_constant_words<4>(const void* address) {
+  return {{__ldg(static_cast<const unsigned*>(address))}};
+}
+template <>
+TCONV_DEVICE Vector<unsigned, 2> load_constant_words<8>(const void* address) {
+  const uint2 words = __ldg(static_cast<const uint2*>(address));
+  return {{words.x, words.y}};
+}
+template <>
+TCONV_DEVICE Vector<unsigned, 4> load_constant_words<16>(const void* address) {
+  const uint4 words = __ldg(static_cast<const uint4*>(address));
+  return {{words.x, words.y, words.z, words.w}};
+}
+#endif
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
@@ -219,11 +262,94 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   }
 }
 
+// ---- tensor cores, sm_80 and newer ---------------------------------------------------------------------------------
+//
+// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
+// shared memory, and gets word l % 4 of row l / 4 of each. Equals PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
+#if defined(TCONV_EMULATOR)
+  const void* rows[4];
+  tconv_emulator::matrix_rows(row, rows, tconv_emulator::Place::here());
+  for (int m = 0; m < 4; ++m) words[m] = static_cast<const unsigned*>(rows[m])[tconv_emulator::lane_index() % 4];
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+#endif
+}
+
+// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (float: TF32, the low 13 bits are ignored) and m16n8k16.
+template <class Element>
+struct MatrixProduct;
+#if defined(TCONV_EMULATOR)
+#define TCONV_MATRIX_PRODUCT(element, shape, types)                                                  \
+  template <>                                                                                        \
+  struct MatrixProduct<element> {                                                                    \
+    TCONV_DEVICE static void add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      tconv_emulator::multiply_matrices(tconv_emulator::MatrixProduct::shape##_##types, sums, a, b,  \
+                                        tconv_emulator::Place::here());                              \
+    }                                                                                                \
+  };
+#else
+#define TCONV_MATRIX_PRODUCT(element, shape, types)                                                  \
+  template <>                                                                                        \
+  struct MatrixProduct<element> {                                                                    \
+    TCONV_DEVICE static void add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      asm("mma.sync.aligned." #shape ".row.col.f32." #types "." #types                               \
+          ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                     \
+          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                               \
+          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                       \
+    }                                                                                                \
+  };
+#endif
+TCONV_MATRIX_PRODUCT(float, m16n8k8, tf32)
+TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
+TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
+#undef TCONV_MATRIX_PRODUCT
+
+// A thread's asynchronous copies of 16 aligned bytes from global to shared memory; at most `Most` at a time. What
+// landed is visible to the thread after `wait`, and to others after a barrier behind it. PTX cp.async.cg and
+// cp.async.wait_all.
+template <int Most>
+struct AsynchronousCopies {
+#if defined(TCONV_EMULATOR)
+  struct alignas(16) Bytes {
+    unsigned words[4];
+  };
+  Bytes* to[Most];
+  const Bytes* from[Most];
+  int count = 0;
+
+  void copy(void* shared, const void* global) {
+    to[count] = static_cast<Bytes*>(shared), from[count] = static_cast<const Bytes*>(global), ++count;
+    if (!tconv_emulator::copies_are_late()) wait();
+  }
+  void wait() {
+    for (int i = 0; i < count; ++i) *to[i] = *from[i];
+    count = 0;
+  }
+#else
+  TCONV_DEVICE void copy(void* shared, const void* global) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+  }
+  TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+};
+
 // ---- compile-time arithmetic ---------------------------------------------------------------------------------------
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -1248,6 +1374,898 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 }
 
 }  // namespace tconv
+// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
+//
+// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
+// `mma_weights` must have prepared the weights, which were contiguous.
+//
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
+// phase reads the input at q - shift. So for all phases together
+//
+//     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
+//   * depth                         x  columns (position)             inputs, moved by the shift
+//   = rows                          x  columns                        outputs, position by position
+//
+// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
+// phase leaves out the shifts at which the phase has no tap.
+//
+//     warps_wide = 2, warps_high = 2                  a block owns a box of positions: box_images x box_depths x
+//                  positions                          box_rows x box_columns of them, numbered one after the other;
+//              ............ ............              numbers beyond the box repeat the first position and are not
+//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
+//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
+//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a thread
+//              :..........: :..........:              holds neighbouring outputs.
+//
+// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
+// to its own, in order.
+//
+// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
+// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
+// Weights lie as the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if
+// there are several steps:
+//
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
+//                               and, of a new chunk, for the                   this is the chunk's last step
+//                               next chunk's inputs
+//
+// A step is one chunk of channels and one group of shifts. Weights come by asynchronous copies; inputs come through
+// registers, where they are rounded and, unless they are channels_last, transposed.
+//
+// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
+// bits of long sums: they go to registers of their own at least every 32 channels.
+//
+// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
+// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
+//
+// Sizes: one plane of a channel must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
+// MmaShape<Layer, Tile>::shared_bytes.
+// mma: a box's inputs on their way from memory to shared memory. `mma.cuh` has the picture.
+// mma: the weights in the order in which the warps load them. `mma.cuh` has the picture.
+// mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
+// formulas of sizes and grids once more.
+
+namespace tconv {
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis>
+struct MmaShifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
+  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
+               ? -1
+               : static_cast<int>(distance / Axis::dilation);
+  }
+};
+
+// Bytes from a row to the next of the outputs that a warp stores in one pass. Lanes that write two neighbouring
+// positions of neighbouring rows then find different banks.
+TCONV_CONSTANT int mma_pass_pitch(int position_tiles, int item_bytes, bool channels_last) {
+  const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
+  return least + (wanted - least % 128 + 128) % 128;
+}
+
+// What a pass may take of shared memory, if the stages took less.
+constexpr int mma_pass_least_bytes = 32 * 1024;
+
+// The position tiles of a pass: as many as fit.
+TCONV_CONSTANT int mma_pass_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
+  int tiles = all;
+  while (tiles > 1 && (all % tiles != 0 || rows * mma_pass_pitch(tiles, item_bytes, channels_last) > most_bytes))
+    --tiles;
+  return tiles;
+}
+
+template <class Layer, class Tile>
+struct MmaShape {
+  using Element = typename Layer::Element;
+  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
+  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::depth_origin,
+                     Layer::Depth::dilation>;
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
+                      Layer::Height::dilation>;
+  using Width =
+      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
+  using DepthShifts = MmaShifts<Depth>;
+  using HeightShifts = MmaShifts<Height>;
+  using WidthShifts = MmaShifts<Width>;
+
+  // ---- products ----
+  // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
+  // number, its rounding to TF32 and what that leaves, and three products.
+  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
+  static constexpr int vector_items = 16 / item_bytes;
+  static constexpr int step_channels = 32 / item_bytes;
+  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
+  static constexpr int planes = exact ? 2 : 1;
+
+  // ---- rows: output channels and phases ----
+  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
+  static constexpr int tile_phases = 16 / Tile::channels;
+  static constexpr int phase_tiles = ceil_div(phases, tile_phases);
+  static constexpr int channel_tiles = ceil_div(Layer::out_channels, Tile::channels);
+  static constexpr int block_row_tiles = Tile::warps_high * Tile::row_tiles;
+  static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
+  // Where a warp has all phases, the compiler knows which of its row tiles have which.
+  static constexpr bool phases_known = Tile::row_tiles % phase_tiles == 0;
+
+  // ---- shifts ----
+  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
+  static constexpr int shift_groups = ceil_div(shifts, Tile::chunk_shifts);
+  static constexpr bool every_phase_has_every_shift =
+      static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
+
+  // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
+  static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
+    return every_phase_has_every_shift || tile_phases > 1 ||
+           (DepthShifts::tap(phase_tile / (Height::stride * Width::stride),
+                             shift / (HeightShifts::count * WidthShifts::count)) >= 0 &&
+            HeightShifts::tap(phase_tile / Width::stride % Height::stride,
+                              shift / WidthShifts::count % HeightShifts::count) >= 0 &&
+            WidthShifts::tap(phase_tile % Width::stride, shift % WidthShifts::count) >= 0);
+  }
+
+  // ---- channels: a chunk has some steps for each set of warps ----
+  static constexpr int stage_steps = Tile::chunk_steps * Tile::splits;
+  static constexpr int chunk_channels = stage_steps * step_channels;
+  static constexpr int chunks = ceil_div(Layer::in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::in_channels % chunk_channels == 0;
+
+  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
+  static constexpr int warps = Tile::warps_high * Tile::warps_wide;  // of one set
+  static constexpr int threads = 32 * warps * Tile::splits;
+  static constexpr int block_positions = Tile::warps_wide * Tile::position_tiles * 8;
+  static constexpr int box_positions = Tile::box_images * Tile::box_depths * Tile::box_rows * Tile::box_columns;
+  static constexpr int halo_depths = Tile::box_depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::box_rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::box_columns + WidthShifts::halo;
+  static constexpr int halo_positions = Tile::box_images * halo_depths * halo_rows * halo_columns;
+
+  // How far the input at a shift lies behind that at the highest one.
+  static TCONV_CONSTANT int halo_offset(int shift) {
+    const int depth = shift / (HeightShifts::count * WidthShifts::count);
+    const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
+    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
+            row * HeightShifts::step) *
+               halo_columns +
+           WidthShifts::halo - column * WidthShifts::step;
+  }
+
+  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while the other is written
+  // ----
+  static constexpr int input_stages = chunks > 1 ? 2 : 1;
+  static constexpr int weight_stages = chunks * shift_groups > 1 ? 2 : 1;
+  // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
+  static constexpr int plane_bytes = stage_steps * 32;
+  static constexpr int position_bytes = planes * plane_bytes + 16;
+  static constexpr int input_stage_bytes = halo_positions * position_bytes;
+  static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
+  static constexpr int shift_bytes = stage_steps * planes * block_row_tiles * fragment_bytes;
+  static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
+  static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
+  // In their place, what the other sets of warps give to the first.
+  static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
+
+  // ---- outputs: a warp of the first set stores them in passes through shared memory, behind what was joined ----
+  // Row tiles of a pass: those that hold all column phases of their channels, where a warp has them.
+  static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
+  static constexpr int pass_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
+                                            ? whole_row_tiles
+                                        : phases_known ? phase_tiles
+                                                       : 1;
+  static constexpr int pass_slots = pass_row_tiles * tile_phases;
+  static constexpr int pass_position_tiles = mma_pass_position_tiles(
+      Tile::position_tiles, pass_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      joined_bytes + mma_pass_least_bytes > stages_bytes ? mma_pass_least_bytes : stages_bytes - joined_bytes);
+  static constexpr int pass_pitch = mma_pass_pitch(pass_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
+  static constexpr int pass_bytes = pass_row_tiles * 16 * pass_pitch * item_bytes;
+  static constexpr int stored_bytes = joined_bytes + warps * pass_bytes;
+  static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
+
+  // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
+  // many columns before it.
+  static constexpr int chunk_vectors = chunk_channels / vector_items;
+  static constexpr int patch_lead =
+      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+  static constexpr int halo_patches = halo_positions / halo_columns * row_patches;
+  static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
+
+  // The prepared weights: [group][block of rows][chunk][shift][step][plane][row tile][lane] of 16 bytes.
+  static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
+  static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
+
+  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
+  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
+  // are.
+  static constexpr bool unrolled =
+      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
+
+  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
+                    Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
+                    Tile::row_origin < Height::stride && Tile::depth_origin >= 0 &&
+                    Tile::depth_origin <= Layer::Depth::padding && Tile::depth_origin < Depth::stride,
+                "an origin is what padding cut off of the first position");
+  static_assert(!exact || Tile::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(Tile::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
+  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(thread_patches <= 32, "a bit for each");
+  static_assert(Tile::patch_columns == 1 ||
+                    (!Tile::channels_last && is_power_of_two(Tile::patch_columns) &&
+                     Tile::patch_columns <= vector_items && Tile::box_columns % Tile::patch_columns == 0),
+                "a patch is loaded at once, and does not cross what other blocks begin with");
+  static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
+};
+
+// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// without dividing.
+template <class Layer, class Tile>
+struct MmaCursor {
+  using Shape = MmaShape<Layer, Tile>;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::position_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::halo_columns * Shape::position_bytes;
+  static constexpr int slab_bytes =
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::halo_columns * Shape::position_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::position_bytes;
+
+  TCONV_DEVICE int next() {
+    const int here = moved;
+    moved -= column_bytes;
+    if (++column == Shape::WidthShifts::count) {
+      column = 0;
+      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
+      if (++row == Shape::HeightShifts::count) {
+        row = 0;
+        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
+      }
+    }
+    return here;
+  }
+};
+
+// Where a block's box starts: its first image, and the position of its first corner.
+struct MmaBox {
+  int sample, depth, row, column;
+};
+
+// A position of a box, by its number.
+template <class Tile>
+TCONV_DEVICE MmaBox mma_in_box(int number) {
+  const int column = number % Tile::box_columns, rows = number / Tile::box_columns;
+  const int row = rows % Tile::box_rows, slabs = rows / Tile::box_rows;
+  return {slabs / Tile::box_depths, slabs % Tile::box_depths, row, column};
+}
+
+}  // namespace tconv
+
+namespace tconv {
+
+// The word of four bytes in which two 16-bit items lie, or one of 32 bits.
+TCONV_DEVICE unsigned mma_word(const float (&items)[1]) { return float_bits(items[0]); }
+template <class Half16>
+TCONV_DEVICE unsigned mma_word(const Half16 (&items)[2]) {
+  return items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
+}
+
+// Item `number` of a row of items, of which it gets the word that has it.
+TCONV_DEVICE void mma_item(unsigned word, int, float& item) { item = bits_float(word); }
+template <class Half16>
+TCONV_DEVICE void mma_item(unsigned word, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(word >> number % 2 * 16);
+}
+
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+template <class Layer>
+TCONV_DEVICE float mma_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return operand<Layer::rounding>(value);
+  const float high = operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : operand<Rounding::ties_away>(value - high);
+}
+template <class Layer>
+TCONV_DEVICE Half mma_factor(Half value, int) {
+  return value;
+}
+template <class Layer>
+TCONV_DEVICE BFloat16 mma_factor(BFloat16 value, int) {
+  return value;
+}
+
+template <bool Small>
+struct MmaCount {
+  using type = long long;
+};
+template <>
+struct MmaCount<true> {
+  using type = int;
+};
+
+// Brings the weights into the order in which the warps load them: one thread for each vector of 16 bytes.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  const long long vector = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (vector >= Shape::weight_vectors) return;
+  const int lane = static_cast<int>(vector % 32);
+  // Nearly always 32 bits, which are divided much faster than 64.
+  typename MmaCount<Shape::weight_vectors <= 0x7fffffff>::type rest = vector / 32;
+  const auto digit = [&rest](int base) {
+    const int value = static_cast<int>(rest % base);
+    rest /= base;
+    return value;
+  };
+  const int row_tile = digit(Shape::block_row_tiles), plane = digit(Shape::planes), step = digit(Shape::stage_steps);
+  const int shift = digit(Shape::shifts), chunk = digit(Shape::chunks), row_block = digit(Shape::row_blocks);
+  const int group = static_cast<int>(rest);
+
+  const int tile = row_block * Shape::block_row_tiles + row_tile;
+  const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
+  constexpr int items = 4 / Shape::item_bytes;
+  Vector<unsigned, 4> words;
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const int row = lane / 4 + w % 2 * 8;
+    const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
+    const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
+    const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
+                                                  shift / (Shape::HeightShifts::count * Shape::WidthShifts::count));
+    const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
+                                                 shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
+    const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
+    Element values[items];
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int in_channel =
+          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
+      Element value{};
+      if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
+          depth_tap >= 0 && row_tap >= 0 && tap >= 0) {
+        const long long filter =
+            (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+        value = load_constant(weight +
+                              ((filter * Shape::Depth::kernel + depth_tap) * Shape::Height::kernel + row_tap) *
+                                  Shape::Width::kernel +
+                              tap);
+      }
+      values[i] = mma_factor<Layer>(value, plane);
+    }
+    words.values[w] = mma_word(values);
+  }
+  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
+}
+
+}  // namespace tconv
+
+namespace tconv {
+
+// A vector of factors of neighbouring channels at one place of a stage.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
+                          unsigned char* place) {
+  using Shape = MmaShape<Layer, Tile>;
+  constexpr int items = 4 / Shape::item_bytes;
+#pragma unroll
+  for (int plane = 0; plane < Shape::planes; ++plane) {
+    Vector<unsigned, 4> words;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      typename Layer::Element factors[items];
+#pragma unroll
+      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[w * items + k], plane);
+      words.values[w] = mma_word(factors);
+    }
+    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+  }
+}
+
+// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
+// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
+// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
+// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
+template <class Layer, class Tile>
+struct MmaInputs {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::in_channels, side = Shape::vector_items;
+  static constexpr int columns_together = Tile::patch_columns;
+  static constexpr bool vectors = Tile::channels_last && Layer::in_channels % side == 0;
+  static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
+  static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  const Element* first;  // of the block's group, in its first image
+  Index plane;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
+  // Words are not taken apart before they are stored: that would wait for each load.
+  Vector<unsigned, words> values[Shape::thread_patches][loads];
+
+  // Neighbouring threads load what lies together in memory. Where they have several columns each, those beside each
+  // other have other channels, which they store in other banks.
+  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
+  static constexpr bool channels_first = Tile::channels_last || columns_together > 1;
+  static TCONV_DEVICE int vector(int i) {
+    return channels_first ? number(i) % Shape::chunk_vectors : number(i) / Shape::halo_patches;
+  }
+  static TCONV_DEVICE int patch(int i) {
+    return channels_first ? number(i) / Shape::chunk_vectors : number(i) % Shape::halo_patches;
+  }
+  static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
+  // In the halo's row; negative where the first patch begins before it.
+  static TCONV_DEVICE int halo_column(int i) {
+    return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
+  }
+  static TCONV_DEVICE bool present(int i) { return number(i) < Shape::halo_patches * Shape::chunk_vectors; }
+
+  TCONV_DEVICE MmaInputs(const Element* x, const MmaBox& box, int group, int batch, int depths, int rows, int columns)
+      : plane(static_cast<Index>(depths) * rows * columns), inside(0) {
+    first = x + static_cast<long long>(box.sample) * channels * plane +
+            static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int slab = row(i) / Shape::halo_rows, image = slab / Shape::halo_depths;
+      const int column = box.column - Shape::WidthShifts::highest + halo_column(i);
+      const int height = box.row - Shape::HeightShifts::highest + row(i) % Shape::halo_rows;
+      const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+      if (present(i) && box.sample + image < batch && in_range(depth, depths) && in_range(height, rows) &&
+          in_range(column, columns))
+        inside |= 1u << i;
+      const Index position = (static_cast<Index>(depth) * rows + height) * columns + column;
+      const int channel = vector(i) * side;
+      offsets[i] = Tile::channels_last ? (image * plane + position) * channels + channel
+                                       : (image * static_cast<Index>(channels) + channel) * plane + position;
+    }
+  }
+
+  TCONV_DEVICE void load(int chunk) {
+    const long long channel_pitch = Tile::channels_last ? 1 : plane;
+    const Element* const x = first + chunk * Shape::chunk_channels * channel_pitch;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
+      const Element* from = x + offsets[i];
+#pragma unroll
+      for (int k = 0; k < loads; ++k) {
+        Vector<unsigned, words> together{};
+        if ((inside >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels))
+          together = load_constant_words<load_bytes>(from);
+        values[i][k] = together;
+        from = kept(from + channel_pitch);
+      }
+    }
+  }
+
+  TCONV_DEVICE void store(unsigned char* stage) const {
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      if (!present(i)) continue;
+#pragma unroll
+      for (int c = 0; c < columns_together; ++c) {
+        if (!in_range(halo_column(i) + c, Shape::halo_columns)) continue;
+        Element column[side];
+#pragma unroll
+        for (int k = 0; k < side; ++k) {
+          const int item = vectors ? k : c;
+          mma_item(values[i][vectors ? 0 : k].values[item * Shape::item_bytes / 4], item, column[k]);
+        }
+        mma_put<Layer, Tile>(column, vector(i),
+                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::position_bytes);
+      }
+    }
+  }
+};
+
+}  // namespace tconv
+// mma: what becomes of a warp's sums. `mma.cuh` has the picture.
+
+namespace tconv {
+
+// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
+// what the channel needs once, and gives what is applied to each of its sums.
+template <class Layer>
+struct MmaBias {
+  struct Channel {
+    float bias;
+    TCONV_DEVICE float operator()(float sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+
+  TCONV_DEVICE Channel of(int out_channel) const {
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : 0.0f};
+  }
+};
+
+// A warp's sums.
+template <class Layer, class Tile>
+struct MmaSums {
+  using Shape = MmaShape<Layer, Tile>;
+  float values[Tile::row_tiles][Tile::position_tiles][4];
+
+  TCONV_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Tile::row_tiles; ++i)
+#pragma unroll
+      for (int j = 0; j < Tile::position_tiles; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
+  }
+
+  TCONV_DEVICE void add(const MmaSums& other) {
+#pragma unroll
+    for (int i = 0; i < Tile::row_tiles; ++i)
+#pragma unroll
+      for (int j = 0; j < Tile::position_tiles; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
+  }
+};
+
+// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
+template <class Layer, class Tile>
+TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
+  using Shape = MmaShape<Layer, Tile>;
+  if (Tile::splits == 1) return true;
+  constexpr int set = 32 * Shape::warps, tiles = Tile::row_tiles * Tile::position_tiles;
+  const int split = static_cast<int>(threadIdx.x) / set;
+  // A thread's sums of one tile lie together, and its neighbours' beside them. Nobody reads the stages any more.
+  Vector<float, 4>* const joined = reinterpret_cast<Vector<float, 4>*>(shared) + static_cast<int>(threadIdx.x) % set;
+  if (split > 0)
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+      const float (&own)[4] = sums.values[n / Tile::position_tiles][n % Tile::position_tiles];
+      joined[((split - 1) * tiles + n) * set] = {own[0], own[1], own[2], own[3]};
+    }
+  __syncthreads();
+  if (split > 0) return false;
+#pragma unroll 1
+  for (int other = 0; other < Tile::splits - 1; ++other)
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) {
+      const Vector<float, 4> theirs = joined[(other * tiles + n) * set];
+#pragma unroll
+      for (int k = 0; k < 4; ++k)
+        sums.values[n / Tile::position_tiles][n % Tile::position_tiles][k] += theirs.values[k];
+    }
+  return true;
+}
+
+// A pass of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
+// the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
+// neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
+// outputs.
+template <class Layer, class Tile>
+struct MmaPass {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  using Height = typename Shape::Height;
+  using Width = typename Shape::Width;
+  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::pass_slots;
+  static constexpr int places = 8 * Shape::pass_position_tiles, pitch = Shape::pass_pitch;
+  // Neighbouring column phases, and how many times as many a pass has.
+  static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
+  static constexpr int most = 16 / Shape::item_bytes;
+  // How many outputs of one row, or channels of one output, may be stored at once, if they are aligned.
+  static constexpr bool whole_rows = Shape::pass_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
+  static constexpr int row_width =
+      whole_rows && Tile::origin == 0 && Tile::box_columns * Width::stride % most == 0 ? most : 1;
+  static constexpr int channel_width =
+      greatest_common_divisor(greatest_common_divisor(Layer::out_channels, Tile::channels), most);
+
+  const Element* staged;
+  Element* y;  // of the block's group
+  const MmaBox& box;
+  int first_number, first_channel, first_slot;
+  int batch, depths, rows, columns;
+
+  static TCONV_DEVICE int row_of(int slot, int channel) {
+    return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
+  }
+
+  // Where the output of a phase at one of the pass's positions lies in its plane, and its image; false if nowhere.
+  TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
+    const int number = first_number + place;
+    const MmaBox in_box = mma_in_box<Tile>(number);
+    sample = box.sample + in_box.sample;
+    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::depth_origin +
+                      phase / (Height::stride * Width::stride);
+    const int row = (box.row + in_box.row) * Height::stride - Tile::row_origin + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride - Tile::origin + phase % Width::stride;
+    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
+    return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
+           in_range(row, rows) && in_range(column, columns);
+  }
+
+  // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
+  template <int width>
+  TCONV_DEVICE void store_rows() const {
+    constexpr int items = places * run / width;
+    constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
+    // Of one phase, lying side by side.
+    constexpr int neighbours = width % run == 0 ? width / run : 1;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const Index plane = static_cast<Index>(depths) * rows * columns;
+#pragma unroll 1
+    for (int q = 0; q < runs; ++q)
+#pragma unroll 1
+      for (int item = lane % item_lanes; item < items; item += item_lanes) {
+        const int place = item * width / run, slot = q * run + item * width % run;
+        int sample;
+        Index offset;
+        if (slot >= slots || !find(place, first_slot + slot, sample, offset)) continue;
+        Element* to =
+            y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
+#pragma unroll 4
+        for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
+          if (first_channel + channel >= Layer::out_channels) break;
+          Vector<Element, width> together;
+#pragma unroll
+          for (int i = 0; i < width / neighbours; ++i) {
+            const int at = neighbours > 1 ? i : slot % run + i;
+            const auto* const of_phase =
+                staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
+            const auto part = *reinterpret_cast<const Vector<Element, neighbours>*>(of_phase);
+#pragma unroll
+            for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
+          }
+          *reinterpret_cast<Vector<Element, width>*>(to) = together;
+          to += channel_lanes * plane;
+        }
+      }
+  }
+
+  // Neighbouring lanes store neighbouring channels of an output.
+  template <int width>
+  TCONV_DEVICE void store_channels() const {
+    constexpr int channel_lanes = Tile::channels / width, place_lanes = 32 / channel_lanes;
+    const int lane = static_cast<int>(threadIdx.x) % 32, channel = lane % channel_lanes * width;
+    if (first_channel + channel >= Layer::out_channels) return;
+    const Index plane = static_cast<Index>(depths) * rows * columns;
+#pragma unroll 1
+    for (int place = lane / channel_lanes; place < places; place += place_lanes)
+#pragma unroll 1
+      for (int slot = 0; slot < slots; ++slot) {
+        int sample;
+        Index offset;
+        if (!find(place, first_slot + slot, sample, offset)) continue;
+        Vector<Element, width> together;
+#pragma unroll
+        for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
+        *reinterpret_cast<Vector<Element, width>*>(y + (static_cast<long long>(sample) * plane + offset) * channels +
+                                                   first_channel + channel) = together;
+      }
+  }
+
+  TCONV_DEVICE void store() const {
+    if (Tile::channels_last) {
+      store_channels<channel_width>();
+    } else if (columns % row_width == 0) {
+      store_rows<row_width>();
+    } else {
+      store_rows<1>();
+    }
+  }
+};
+
+// Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
+template <class Layer, class Tile, class Epilogue>
+TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
+                            typename Layer::Element* y, const MmaBox& box, int first_row_tile, int first_position,
+                            int batch, int depths, int rows, int columns) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  constexpr int groups = Tile::row_tiles / Shape::pass_row_tiles;
+  constexpr int passes = groups * (Tile::position_tiles / Shape::pass_position_tiles);
+  Element* const staged = reinterpret_cast<Element*>(shared);
+  // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+
+#pragma unroll 1
+  for (int pass = 0; pass < passes; ++pass) {
+    const int row_tile = first_row_tile + pass % groups * Shape::pass_row_tiles;
+    const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
+    __syncwarp();
+    // Registers have no numbers at run time: the pass's are found among all.
+#pragma unroll
+    for (int known = 0; known < passes; ++known) {
+      if (known != pass) continue;
+#pragma unroll
+      for (int i = 0; i < Shape::pass_row_tiles; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
+          const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
+#pragma unroll
+          for (int j = 0; j < Shape::pass_position_tiles; ++j) {
+            const float (&own)[4] = sums.values[known % groups * Shape::pass_row_tiles + i]
+                                               [known / groups * Shape::pass_position_tiles + j];
+            Vector<Element, 2> two;
+#pragma unroll
+            for (int side = 0; side < 2; ++side)
+              two.values[side] = from_accumulator<Element>(finish(own[half * 2 + side]));
+            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::pass_pitch + j * 8 + lane % 4 * 2) =
+                two;
+          }
+        }
+    }
+    __syncwarp();
+    MmaPass<Layer, Tile>{staged,        y,
+                         box,           first_position + pass / groups * Shape::pass_position_tiles * 8,
+                         first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
+                         batch,         depths,
+                         rows,          columns}
+        .store();
+  }
+}
+
+}  // namespace tconv
+
+namespace tconv {
+
+// Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
+// highest one. `weights` points to the lane's fragment of the warp's
+// first row tile, `inputs` to the row of each pair of position tiles that the lane names, at the highest shift.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
+                               const unsigned char* weights,
+                               const unsigned char* const (&inputs)[Tile::position_tiles / 2]) {
+  using Shape = MmaShape<Layer, Tile>;
+#pragma unroll
+  for (int step = 0; step < Tile::chunk_steps; ++step) {
+    unsigned columns[Shape::planes][Tile::position_tiles][2];
+#pragma unroll
+    for (int plane = 0; plane < Shape::planes; ++plane)
+#pragma unroll
+      for (int j = 0; j < Tile::position_tiles; j += 2) {
+        unsigned words[4];
+        load_matrices(inputs[j / 2] + moved + plane * Shape::plane_bytes + step * 32, words);
+        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
+        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
+      }
+#pragma unroll
+    for (int i = 0; i < Tile::row_tiles; ++i) {
+      if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
+      // The small products first.
+#pragma unroll
+      for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
+        const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
+            weights + ((step * Shape::planes + row_plane) * Shape::block_row_tiles + i) * Shape::fragment_bytes);
+#pragma unroll
+        for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
+#pragma unroll
+          for (int j = 0; j < Tile::position_tiles; ++j)
+            MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
+      }
+    }
+  }
+}
+
+template <class Layer, class Tile>
+TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
+                      const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                      int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Shape = MmaShape<Layer, Tile>;
+  TCONV_SHARED(shared);
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int warp_high = warp % Tile::warps_high, warp_wide = warp / Tile::warps_high % Tile::warps_wide;
+  const int first_step = warp / Shape::warps * Tile::chunk_steps;  // of each chunk, for the warp's set
+
+  // Blocks with the same inputs follow each other.
+  int rest = static_cast<int>(blockIdx.x);
+  const int row_block = rest % Shape::row_blocks;
+  rest /= Shape::row_blocks;
+  const int columns = ceil_div(Shape::Width::positions(output_width + Tile::origin), Tile::box_columns);
+  const int rows = ceil_div(Shape::Height::positions(output_height + Tile::row_origin), Tile::box_rows);
+  const int depths = ceil_div(Shape::Depth::positions(output_depth + Tile::depth_origin), Tile::box_depths);
+  MmaBox box;
+  box.column = rest % columns * Tile::box_columns;
+  rest /= columns;
+  box.row = rest % rows * Tile::box_rows;
+  rest /= rows;
+  box.depth = rest % depths * Tile::box_depths;
+  rest /= depths;
+  const int group = rest % Layer::groups;
+  box.sample = rest / Layer::groups * Tile::box_images;
+
+  unsigned char* const input_stages = shared;
+  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
+  const unsigned char* const weights =
+      reinterpret_cast<const unsigned char*>(weight) +
+      (static_cast<long long>(group) * Shape::row_blocks + row_block) * Shape::block_weight_bytes;
+
+  constexpr int stage_vectors = Shape::weight_stage_bytes / 16;
+  AsynchronousCopies<ceil_div(stage_vectors, Shape::threads)> copies;
+  const auto bring_weights = [&](int chunk, int shift_group, unsigned char* to) {
+    const int first = shift_group * Tile::chunk_shifts;
+    const int present = Shape::shifts - first < Tile::chunk_shifts ? Shape::shifts - first : Tile::chunk_shifts;
+    const int vectors = present * (Shape::shift_bytes / 16);
+    const unsigned char* const from =
+        weights + (static_cast<long long>(chunk) * Shape::shifts + first) * Shape::shift_bytes;
+#pragma unroll 4
+    for (int i = thread; i < vectors; i += Shape::threads) copies.copy(to + i * 16, from + i * 16);
+  };
+
+  // Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32 bytes of channels.
+  int places[Tile::position_tiles / 2];
+#pragma unroll
+  for (int j = 0; j < Tile::position_tiles; j += 2) {
+    const int number = (warp_wide * Tile::position_tiles + j + lane / 16) * 8 + lane % 8;
+    const MmaBox in_box = mma_in_box<Tile>(number < Shape::box_positions ? number : 0);
+    places[j / 2] =
+        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::halo_columns +
+         in_box.column) *
+            Shape::position_bytes +
+        first_step * 32 + lane / 8 % 2 * 16;
+  }
+  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::row_tiles;
+
+  MmaInputs<Layer, Tile> inputs(x, box, group, batch, input_depth, input_height, input_width);
+  MmaSums<Layer, Tile> sums;
+  sums.clear();
+  bring_weights(0, 0, weight_stages);
+  inputs.load(0);
+  inputs.store(input_stages);
+
+  int step = 0;
+#pragma unroll 1
+  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    const unsigned char* const stage = input_stages + chunk % 2 * Shape::input_stage_bytes;
+    const unsigned char* rows_of_lane[Tile::position_tiles / 2];
+#pragma unroll
+    for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = stage + places[j];
+    MmaCursor<Layer, Tile> cursor;
+#pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
+    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group, ++step) {
+      const bool last = shift_group == Shape::shift_groups - 1;
+      copies.wait();
+      __syncthreads();
+      if (!last || chunk + 1 < Shape::chunks)
+        bring_weights(chunk + (last ? 1 : 0), last ? 0 : shift_group + 1,
+                      weight_stages + (step + 1) % 2 * Shape::weight_stage_bytes);
+      if (shift_group == 0 && chunk + 1 < Shape::chunks) inputs.load(chunk + 1);
+
+      const unsigned char* const fragments =
+          weight_stages + step % 2 * Shape::weight_stage_bytes +
+          (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes +
+          lane * 16;
+#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
+      for (int number = 0; number < Tile::chunk_shifts; ++number) {
+        const int shift = shift_group * Tile::chunk_shifts + number;
+        if (shift >= Shape::shifts) break;
+        const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+        const unsigned char* const of_shift = fragments + number * Shape::shift_bytes;
+        if (Shape::exact) {
+          MmaSums<Layer, Tile> partial;
+          partial.clear();
+          mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
+          sums.add(partial);
+        } else {
+          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+        }
+      }
+    }
+    if (chunk + 1 < Shape::chunks) inputs.store(input_stages + (chunk + 1) % 2 * Shape::input_stage_bytes);
+  }
+
+  __syncthreads();
+  if (!mma_join(sums, shared)) return;
+  const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
+  const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
+  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::pass_bytes,
+            y + first_channel * (Tile::channels_last ? 1 : plane), box, first_row_tile,
+            warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
+}
+
+}  // namespace tconv
 """
 
 # The host's side of them, left out where only device code is compiled.
@@ -1365,6 +2383,10 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
 
     @property
+    def item_bytes(self):
+        return ITEM_BYTES[self.precision]
+
+    @property
     def in_channels_per_group(self):
         return self.in_channels // self.groups
 
@@ -1410,6 +2432,18 @@ class _Tile(
         return self.position_lanes * self.phase_lanes * self.splits
 
 
+class _MmaTile(
+    namedtuple(
+        "_MmaTile",
+        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns blocks",
+    )
+):
+    @property
+    def threads(self):
+        """Threads of a block."""
+        return 32 * self.warps_high * self.warps_wide * self.splits
+
+
 class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
     """Everything that is compiled in."""
 
@@ -1426,9 +2460,9 @@ _Preparation = namedtuple("_Preparation", "grid threads bytes")
 
 # What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {
-    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _Tile(64, 1, 4, 32, 2, 0, 1, 0, 2, 8, 1, 256, 2, 4, 0, 4, 0, 2),
-    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _Tile(64, 1, 2, 32, 2, 0, 1, 0, 4, 8, 1, 128, 2, 4, 0, 4, 0, 3),
-    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(64, 1, 2, 32, 4, 1, 1, 2, 8, 2, 1, 64, 2, 2, 0, 0, 0, 3),
+    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 1, 4, 1, 8, 16, 1, 1, 1, 64, 2, 3, 0, 0, 0, 0, 4, 1),
+    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 1, 4, 8, 4, 16, 1, 1, 1, 32, 2, 1, 0, 0, 4, 0, 4, 2),
+    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 4, 2, 4, 4, 16, 1, 1, 1, 128, 4, 3, 0, 0, 0, 0, 2, 1),
     _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(64, 1, 4, 32, 2, 0, 1, 0, 16, 2, 1, 32, 2, 2, 0, 0, 0, 2),
 }
 # Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
@@ -1836,6 +2870,164 @@ def _row_origin(axis):
     return min(spans, key=lambda origin: spans[origin])
 
 
+_mma_PREPARING_THREADS = 256
+_INT_LIMIT = 2**31
+_FRAGMENT_BYTES = 512
+_STEP_BYTES = 32
+_PASS_LEAST_BYTES = 32 * 1024
+
+
+def _launch_mma(problem, kernel, reasons=()):
+    """The plan that runs `kernel`, whose layer must compute `problem`.
+
+    Raises:
+        Unplannable: the grid would be too large.
+    """
+    layer, tile = kernel.layer, kernel.tile
+    grid = math.prod(_mma_boxes(problem, layer, tile)) * layer.groups * _mma_row_blocks(layer, tile)
+    if grid >= _INT_LIMIT:
+        raise ValueError(f"the mma family would need {grid} blocks; a grid has fewer than 2^31")
+    vectors = _mma_weight_bytes(layer, tile) // 16
+    preparing = -(-vectors // _mma_PREPARING_THREADS)
+    if preparing >= _INT_LIMIT:
+        raise ValueError(f"the mma family would prepare weights with {preparing} blocks; a grid has fewer than 2^31")
+    preparation = _Preparation(preparing, _mma_PREPARING_THREADS, 16 * vectors)
+    return _Plan(problem, kernel, grid, _mma_shared_bytes(layer, tile), reasons, preparation)
+
+
+def _mma_needs_wide_index(problem, layer, tile):
+    """Whether offsets within a box's images, or within a plane of the output, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * (tile.box_images * layer.in_channels + _mma_chunk_channels(layer, tile))
+    return max(inputs, math.prod(problem.output_size)) >= _INT_LIMIT
+
+
+def _mma_moved_axes(layer, tile):
+    """The axes of positions that own the outputs from ``q * stride - origin`` on."""
+    origins = (tile.depth_origin, tile.row_origin, tile.origin)
+    depth, height, width = (
+        _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
+        for axis, origin in zip(layer.axes, origins)
+    )
+    return depth, height, width
+
+
+def _mma_halo(axis):
+    """How many inputs more than positions a box needs: the lowest shift to the highest."""
+    return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
+
+
+def _mma_shift_step(axis):
+    """How far the shifts at which the taps of an axis read inputs lie apart."""
+    return axis.dilation if axis.stride == 1 else 1
+
+
+def _mma_shift_count(axis):
+    return _mma_halo(axis) // _mma_shift_step(axis) + 1
+
+
+def _mma_boxes(problem, layer, tile):
+    """Boxes of positions along images, depth, height and width."""
+    origins = (tile.depth_origin, tile.row_origin, tile.origin)
+    sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
+    depth, height, width = (
+        -(-axis.positions(output + origin) // size)
+        for axis, output, origin, size in zip(layer.axes, problem.output_size, origins, sizes)
+    )
+    return -(-problem.batch // tile.box_images), depth, height, width
+
+
+def _mma_halo_positions(layer, tile):
+    """Inputs of one channel that a box needs."""
+    sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
+    axes = zip(sizes, _mma_moved_axes(layer, tile))
+    return tile.box_images * math.prod(size + _mma_halo(axis) for size, axis in axes)
+
+
+def _mma_shifts(layer, tile):
+    return math.prod(_mma_shift_count(axis) for axis in _mma_moved_axes(layer, tile))
+
+
+def _mma_phase_tiles(layer, tile):
+    """Tiles of 16 rows that hold all phases of their channels."""
+    return -(-math.prod(layer.stride) * tile.channels // 16)
+
+
+def _mma_row_blocks(layer, tile):
+    """Blocks that share one box of positions."""
+    tiles = _mma_phase_tiles(layer, tile) * -(-layer.out_channels_per_group // tile.channels)
+    return -(-tiles // (tile.warps_high * tile.row_tiles))
+
+
+def _mma_planes(layer):
+    """Numbers that stand for one factor: exact fp32 takes two."""
+    return 2 if layer.precision == "fp32" else 1
+
+
+def _mma_item_bytes(layer):
+    """Bytes of one number: `Layer.item_bytes`, by words that written files know as well."""
+    return 2 if layer.precision in ("fp16", "bf16") else 4
+
+
+def _mma_chunk_channels(layer, tile):
+    return tile.splits * tile.chunk_steps * _STEP_BYTES // _mma_item_bytes(layer)
+
+
+def _mma_chunks(layer, tile):
+    return -(-layer.in_channels_per_group // _mma_chunk_channels(layer, tile))
+
+
+def _mma_shift_bytes(layer, tile):
+    """Prepared weights of a block for one shift and one chunk."""
+    tiles = tile.warps_high * tile.row_tiles
+    return tile.splits * tile.chunk_steps * _mma_planes(layer) * tiles * _FRAGMENT_BYTES
+
+
+def _mma_weight_bytes(layer, tile):
+    """All prepared weights."""
+    block = _mma_chunks(layer, tile) * _mma_shifts(layer, tile) * _mma_shift_bytes(layer, tile)
+    return layer.groups * _mma_row_blocks(layer, tile) * block
+
+
+def _mma_shared_bytes(layer, tile):
+    """Dynamic shared memory of a block: stages of inputs and of weights, two where there are several steps.
+
+    At the end the sets of warps put their sums in the place of both, and then the warps their outputs.
+    """
+    position = _mma_planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
+    input_stages = min(2, _mma_chunks(layer, tile))
+    weight_stages = min(2, _mma_chunks(layer, tile) * -(-_mma_shifts(layer, tile) // tile.chunk_shifts))
+    inputs, weights = _mma_halo_positions(layer, tile) * position, tile.chunk_shifts * _mma_shift_bytes(layer, tile)
+    stages = input_stages * inputs + weight_stages * weights
+    warps = tile.warps_high * tile.warps_wide
+    joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
+    most_bytes = max(_PASS_LEAST_BYTES, stages - joined)
+    return max(stages, joined + warps * _mma_pass_bytes(layer, tile, most_bytes))
+
+
+def _mma_pass_bytes(layer, tile, most_bytes):
+    """Shared memory of a warp for the outputs that it stores at once; all warps of a set may take so many."""
+    rows, positions = 16 * _mma_pass_row_tiles(layer, tile), tile.position_tiles
+    at_most = most_bytes // (rows * tile.warps_high * tile.warps_wide)
+    while positions > 1 and (tile.position_tiles % positions or _mma_pass_pitch(layer, tile, positions) > at_most):
+        positions -= 1
+    return rows * _mma_pass_pitch(layer, tile, positions)
+
+
+def _mma_pass_row_tiles(layer, tile):
+    """Tiles of rows that a warp stores at once: with all column phases of their channels, where it has them."""
+    stride, tile_phases, tiles = layer.stride[2], 16 // tile.channels, _mma_phase_tiles(layer, tile)
+    whole = stride // math.gcd(stride, tile_phases)
+    if tile.row_tiles % whole == 0 and tiles % whole == 0:
+        return whole
+    return tiles if tile.row_tiles % tiles == 0 else 1
+
+
+def _mma_pass_pitch(layer, tile, position_tiles):
+    """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
+    least = 8 * position_tiles * _mma_item_bytes(layer)
+    return least + ((16 if tile.channels_last else 8 * _mma_item_bytes(layer)) - least) % 128
+
+
 def _asdict(tile):
     return tile._asdict()
 
@@ -1857,6 +3049,16 @@ _FAMILIES = {
         ),
         lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
         lambda name, kernel: _instance(kernel, name),
+    ),
+    "mma": _Family(
+        lambda problem, kernel: _launch_mma(
+            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile))
+        ),
+        lambda name, kernel: (
+            f"start({name}, {_PREPARING.format(name)}, {kernel.threads}, {_mma_PREPARING_THREADS}, "
+            f"{_mma_shared_bytes(kernel.layer, kernel.tile)}, a)"
+        ),
+        lambda name, kernel: _instance(kernel, name) + _weights_instance(kernel, name),
     ),
 }
 
@@ -1908,7 +3110,10 @@ def _sized(problem, tensor_cores):
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = _kernel(layer, tensor_cores)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
-    if any(compiled != stride and size > 1 for compiled, stride, size in strides):
+    if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
+        # Such a kernel loads so many neighbours of a row at once.
+        problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
+    ):
         kernel = _kernel(layer, tensor_cores=False)
     return _FAMILIES[kernel.family].plan(problem, kernel)
 
@@ -1925,6 +3130,8 @@ _ELEMENT = {
     "fp64": "double",
 }
 _ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
+# What the function is called that prepares the weights of the kernel NAME.
+_PREPARING = "{}_weights"
 
 
 def _instance(kernel, name):
@@ -1943,6 +3150,18 @@ extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.bloc
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
       output_depth, output_height, output_width);
+}}
+"""
+
+
+def _weights_instance(kernel, name):
+    """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
+    element, threads = _ELEMENT[kernel.layer.precision], _mma_PREPARING_THREADS
+    function = _PREPARING.format(name)
+    return f"""\
+extern "C" __global__ void __launch_bounds__({threads})
+{function}(const {element}* weight, {element}* prepared) {{
+  tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
 }}
 """
 
@@ -2049,7 +3268,10 @@ def _run(plan, x, weight, bias):
     shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        _launch(plan, x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous(), y)
+        inputs = x.contiguous()
+        if plan.kernel.family == "mma" and inputs.data_ptr() % 16:  # it loads up to 16 bytes at once
+            inputs = inputs.clone()
+        _launch(plan, inputs, weight.contiguous(), None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):

@@ -17,7 +17,7 @@ from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
-from tconv.planner import MEASURED, Family, Gpu, Plan, Unplannable, choose
+from tconv.planner import FAMILIES, Family, Gpu, Plan, Unplannable, choose
 from tconv.planner.choice import reads_channels_last
 from tconv.precision import allows_tf32, of_kind
 from tconv.problem import DTYPE_OF, InvalidProblem, Layer, Precision, Problem, Triple
@@ -203,7 +203,7 @@ def _plan(problem: Problem, gpu: Gpu, family: Family | None, channels_last: bool
     if problem.batch == 0:
         raise _Refused("the batch is empty")
     rounds = problem.layer.precision == "fp32" and allows_tf32()
-    families = MEASURED if family is None else (family,)
+    families = FAMILIES if family is None else (family,)
     return choose(problem, gpu, families, of_kind(problem) if rounds else None, channels_last)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
+from tconv.memory import aligned
 from tconv.planner.choice import reads_channels_last
 from tconv.precision import allows_tf32
 
@@ -40,6 +41,7 @@ class Route:
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
         copies: some tensor is not contiguous.
         directly: the kernel reads and writes channels_last; else contiguous tensors.
+        aligned: the kernel reads its input 16 bytes at a time.
     """
 
     launcher: Callable[[int, int, int, int], None]
@@ -48,6 +50,7 @@ class Route:
     arguments: tuple[Any, ...]
     copies: bool
     directly: bool = False
+    aligned: bool = False
 
 
 #: By metadata of the call; None where PyTorch's operator runs.
@@ -151,6 +154,7 @@ def _new_route(
         ),
         copies=not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias)),
         directly=reads_channels_last(plan),
+        aligned=plan.kernel.family == "mma",
     )
 
 
@@ -168,6 +172,8 @@ def _launch(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) ->
     if route.copies:
         input, weight = input if route.directly else input.contiguous(), weight.contiguous()
         bias = bias if bias is None else bias.contiguous()
+    if route.aligned:
+        input = aligned(input)
     if route.directly:
         output = torch.empty(
             route.output_shape, dtype=input.dtype, device=input.device, memory_format=route.memory_format

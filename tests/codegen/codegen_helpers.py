@@ -10,7 +10,7 @@ from tconv.codegen.pipeline import build, plan_layers
 from tconv.codegen.trace import trace
 from tconv.evaluation.model_file import load
 from tconv.evaluation.precision import Wanted
-from tconv.planner import MEASURED, Family, Gpu
+from tconv.planner import FAMILIES, Family, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 
@@ -25,7 +25,7 @@ def by_kind(problem: Problem, wanted: Wanted) -> Precision:
     return of_kind(problem) if wanted == "match" else wanted
 
 
-def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[Family] = MEASURED) -> str:
+def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[Family] = FAMILIES) -> str:
     """The text that tconv writes for a model file."""
     gpu = Gpu.h200()
     found = trace(load(path))

@@ -22,6 +22,7 @@ from tconv.evaluation.reference import Operands, exact, rounded_tf32
 from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
+from tconv.memory import aligned
 from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct, plan_mma
 from tconv.planner.direct_shape import launch_direct
 from tconv.planner.mma_shape import launch_mma
@@ -147,8 +148,10 @@ def _one_by_one(cases: Sequence[Case], mode: Mode, change: Callable[[str], str],
 class _EmulatorRun:
     def __init__(self, case: Case, plan: Plan) -> None:
         self.case, self.plan = case, plan
-        # A kernel's tensors are contiguous, at any offset.
-        self.operands = Operands(*(None if t is None else t.contiguous() for t in operands_of(case)))
+        # A kernel's tensors are contiguous, at any offset, but for the input of `mma`.
+        x, weight, bias = operands_of(case)
+        x = x.contiguous() if self.plan.kernel.family == "direct" else aligned(x.contiguous())
+        self.operands = Operands(x, weight.contiguous(), None if bias is None else bias.contiguous())
         self.y = torch.full(case.problem.output_shape, float("nan"), dtype=self.operands.x.dtype)
 
     def launches(self, kernel: str) -> Iterator[Launch]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tconv
-from tconv import dispatch, ops
+from tconv import ops
 from tconv.errors import Unsupported
 from tconv.planner import Gpu, Plan
 
@@ -69,13 +69,12 @@ def test_a_family_that_is_asked_for_is_taken_or_says_why_not() -> None:
 
 
 def test_cuda_cores_keep_full_products() -> None:
-    explained = tconv.explain(*dense(), gpu=H200)
+    explained = tconv.explain(*dense(), gpu=H200, family="direct")
     assert explained.plan is not None
     assert (explained.plan.kernel.family, explained.plan.kernel.layer.precision) == ("direct", "fp32")
 
 
-def test_a_call_follows_the_flags_of_its_moment(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "MEASURED", ("direct", "mma"))
+def test_a_call_follows_the_flags_of_its_moment(as_gpu: list[Plan]) -> None:
     x, weight = dense()
 
     def run() -> str:
@@ -92,10 +91,7 @@ def test_a_call_follows_the_flags_of_its_moment(as_gpu: list[Plan], monkeypatch:
 
 
 @pytest.mark.parametrize("gradient", [False, True])
-def test_channels_last_is_read_and_written_as_it_is(
-    gradient: bool, as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dispatch, "MEASURED", ("direct", "mma"))
+def test_channels_last_is_read_and_written_as_it_is(gradient: bool, as_gpu: list[Plan]) -> None:
     x, weight = dense()
     x = x.to(memory_format=torch.channels_last).requires_grad_(gradient)
     for memory_format in (torch.contiguous_format, torch.channels_last):
@@ -111,9 +107,8 @@ def test_channels_last_is_read_and_written_as_it_is(
     close(ops._run(unbatched, x[0].unsqueeze(0), weight, None), torch.conv_transpose2d(x[:1], weight))
 
 
-def test_what_is_channels_last_only_in_part_is_copied(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_channels_last_only_in_part_is_copied(as_gpu: list[Plan]) -> None:
     """A contiguous input with a weight in channels_last gives a result in channels_last, as in PyTorch."""
-    monkeypatch.setattr(dispatch, "MEASURED", ("direct", "mma"))
     x, weight = dense()
     weight = weight.to(memory_format=torch.channels_last)
     route = ops._route(2, x, weight, None, NO_OPTIONS)

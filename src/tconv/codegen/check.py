@@ -28,6 +28,7 @@ from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import compile_source
 from tconv.kernels.source import PREPARING
+from tconv.memory import aligned
 from tconv.planner import Family, Gpu, floor_seconds
 from tconv.problem import TF32, Problem
 
@@ -138,7 +139,7 @@ def _judge(candidate: Candidate, problem: Problem, family: Family, device: str, 
 def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The launch in the emulator, as a candidate."""
     y = torch.empty(problem.output_shape, dtype=x.dtype)
-    x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
+    x, weight, bias = aligned(x.contiguous()), weight.contiguous(), None if bias is None else bias.contiguous()
     run(cut.source, emulator_launches(cut, problem, x, weight, bias, y))
     return y
 
@@ -164,7 +165,7 @@ def _on_gpu(checked: LayerCheck, cut: Cut, gpu: Gpu, bench: bool) -> LayerCheck:
     launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x, weight, bias = x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous()
+        x, weight, bias = aligned(x.contiguous()), weight.contiguous(), None if bias is None else bias.contiguous()
         y = torch.empty(problem.output_shape, dtype=x.dtype, device=x.device)
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
         return y

@@ -16,7 +16,7 @@ from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted
 from tconv.jit.loader import compile_kernel
-from tconv.planner import MEASURED, Family, Gpu, Kernel, Plan, Unplannable, choose
+from tconv.planner import FAMILIES, Family, Gpu, Kernel, Plan, Unplannable, choose
 from tconv.planner.choice import launch
 from tconv.planner.direct_tile import default_tile
 from tconv.problem import Layer, Precision, Problem
@@ -39,7 +39,7 @@ class Generated:
 
 
 def plan_layers(
-    trace: Trace, model: Path, gpu: Gpu, wanted: Wanted, resolve: Resolve, families: Sequence[Family] = MEASURED
+    trace: Trace, model: Path, gpu: Gpu, wanted: Wanted, resolve: Resolve, families: Sequence[Family] = FAMILIES
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in.
 

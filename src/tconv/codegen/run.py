@@ -24,12 +24,12 @@ from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted, resolve
 from tconv.evaluation.report import Report
 from tconv.evaluation.worker import WorkerFailed, Workshop
-from tconv.planner import MEASURED, Gpu, floor_seconds
-from tconv.planner.choice import EVERY
+from tconv.planner import FAMILIES, Family, Gpu, floor_seconds
 from tconv.problem import Precision, Problem
 
 #: What NVRTC compiles for on a machine without a GPU.
 DEFAULT_ARCHS = ("sm_80", "sm_90a")
+_PLAINEST: tuple[Family, ...] = ("direct",)
 _NOT_FASTER = "slower than PyTorch here"
 _OWN_FORWARD = "computed by a class that does not call torch's forward"
 
@@ -74,12 +74,13 @@ class _Job:
         return self._attempt(found, gpu, layers, takes_slower=True)
 
     def _first_attempt(self, found: Trace, gpu: Gpu) -> Outcome:
-        """With every family where a GPU compares them here and now; where those are not equal, with the proven ones."""
-        for families in dict.fromkeys((EVERY if self.on_gpu else MEASURED, MEASURED)):
+        """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
+        attempts: tuple[tuple[Family, ...], ...] = (FAMILIES, _PLAINEST)
+        for families in attempts:
             self.say("planning")
             layers = plan_layers(found, self.request.model, gpu, self.request.precision, self._resolve, families)
             outcome = self._attempt(found, gpu, layers, takes_slower=not self.request.only_faster)
-            if outcome.equal or all(layer.plan.kernel.family in MEASURED for layer in layers):
+            if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
                 break
         return outcome
 

@@ -217,7 +217,10 @@ def _sized(problem, tensor_cores):
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = _kernel(layer, tensor_cores)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
-    if any(compiled != stride and size > 1 for compiled, stride, size in strides):
+    if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
+        # Such a kernel loads so many neighbours of a row at once.
+        problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
+    ):
         kernel = _kernel(layer, tensor_cores=False)
     return _FAMILIES[kernel.family].plan(problem, kernel)
 
@@ -310,7 +313,10 @@ def _run(plan, x, weight, bias):
     shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        _launch(plan, x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous(), y)
+        inputs = x.contiguous()
+        if plan.kernel.family == "mma" and inputs.data_ptr() % 16:  # it loads up to 16 bytes at once
+            inputs = inputs.clone()
+        _launch(plan, inputs, weight.contiguous(), None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ _OUTPUTS = 2_000_000
 _BATCH = 2
 #: Maps are not cut below this many points on an axis while there is another way.
 _SMALLEST_AXIS = 5
+#: What kernels load at once, at most.
+_NEIGHBOURS = 8
 
 
 def shrink(problem: Problem, budget: int = BUDGET) -> Problem:
@@ -51,8 +54,11 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
         by_length = sorted(range(3), key=lambda axis: -problem.input_size[axis])
         for axis in by_length:
             length = problem.input_size[axis]
-            shorter = _with_axis(problem, axis, max(floor, -(-length // 2)))
-            if length > floor and shorter is not None:
+            # A kernel that loads several neighbours of a row at once needs rows of so many times as many.
+            unit = math.gcd(length, _NEIGHBOURS) if axis == 2 else 1
+            half = -(-max(floor, -(-length // 2)) // unit) * unit
+            shorter = _with_axis(problem, axis, half)
+            if half < length and shorter is not None:
                 yield shorter
         if problem.batch > 1:
             yield replace(problem, batch=1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tconv.planner.direct_tile import default_tile, direct_tile, is_small, phases_on_lanes
-from tconv.planner.mma import MMA_PRECISIONS, equivalent, why_not_mma
+from tconv.planner.mma import MMA_PRECISIONS, equivalent, together, why_not_mma
 from tconv.planner.mma_tile import holds_inputs, mma_tile, row_channels
 from tconv.planner.plan import DirectTile, Family, Kernel, MmaTile
 from tconv.problem import PRECISIONS, Layer, Precision, Problem, Triple
@@ -76,6 +76,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Tile::row_origin": "0 and more",
         "Tile::origin": "0 and more",
         "Tile::channels_last": "both; channels in whole vectors and not",
+        "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
     },
 }
 
@@ -115,7 +116,7 @@ def _mma_instances() -> Iterator[Instance]:
             layer = equivalent(problem)
             if why_not_mma(layer) is not None:
                 continue
-            tiles = _mma_tiles(layer)
+            tiles = _mma_tiles(layer, together(problem))
             if not tiles:
                 continue
             whole = [width for width in tiles if width not in ("last", "split")]
@@ -129,7 +130,7 @@ def _mma_instances() -> Iterator[Instance]:
                 yield Instance(f"mma-{name}-{precision}-wide_index", problem, wide)
 
 
-def _mma_tiles(layer: Layer) -> dict[str, MmaTile]:
+def _mma_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
     """By name: a warp with all phases, if they fit, on a flat box; and blocks of several warps with a part of them."""
     phases = -(-math.prod(layer.stride) * row_channels(layer) // 16)
     deep, tall = (int(not axis.is_trivial) for axis in layer.axes[:2])
@@ -144,6 +145,9 @@ def _mma_tiles(layer: Layer) -> dict[str, MmaTile]:
         "last": mma_tile(layer, (1, 2), 2, 2, (1, 1, 1, 16), 2, 0, channels_last=1),
         "split": mma_tile(layer, (1, 1), 2, 2, (1, 1, 1, 16), 1, 0, splits=3),
     }
+    if most_together > 1:
+        patched = mma_tile(layer, (2, 1), 2, 4, (1, 1, 1 + tall, 16), 1, 0)
+        tiles["patched"] = replace(patched, patch_columns=most_together)
     return {name: tile for name, tile in tiles.items() if holds_inputs(layer, tile)}
 
 
@@ -196,7 +200,7 @@ class _Case:
         return Problem(layer, self.batch, triple(self.size, 1), triple(self.output_padding, 0))
 
 
-_IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1", "2d-k3-s2-op1")
+_IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1", "2d-k3-s2-op1", "2d-k3-s2-aligned")
 _WITH_EVERY_TILE = ("2d-k3-s5-d2", "2d-k4-s2-depthwise", "2d-asymmetric-grouped", "3d-k3x5x7-grouped")
 _WITH_WIDE_INDEX_OF_MMA = ("1d-k4-s2", "2d-k3-s1")
 _WITH_WIDE_INDEX = ("2d-k3-s5-d2", "1d-k64-s32", "3d-k3x5x7-grouped")
@@ -241,5 +245,6 @@ _CASES: dict[str, _Case] = {
     "3d-k1x3x3": _Case((4, 3), (3, 4, 4), (1, 3, 3), (1, 2, 2), (0, 1, 1)),
     "2d-k3-s2-odd": _Case((7, 4), (5, 6), (3, 3), (2, 2), (1, 1)),
     "3d-dilated-depth": _Case((2, 3), (4, 3, 3), (3, 2, 2), (2, 3, 1), (1, 1, 0), (3, 2, 2), (2, 1, 1), bias=True),
+    "2d-k3-s2-aligned": _Case((19, 6), (3, 24), (3, 3), (2, 2), (1, 1), (), (1, 1), bias=True),
     "2d-k3-s2-many-out": _Case((9, 20), (4, 5), (3, 3), (2, 2), (1, 1), bias=True),
 }

@@ -1,7 +1,7 @@
 // mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
 //
-// Computes what `direct` computes. x and y are contiguous, or channels_last; `mma_weights` must have prepared the
-// weights, which were contiguous.
+// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
+// `mma_weights` must have prepared the weights, which were contiguous.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. So for all phases together
@@ -50,13 +50,14 @@
 
 namespace tconv {
 
-// Multiplies a set's part of one chunk of channels at one shift. `weights` points to the lane's fragment of the warp's
+// Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
+// highest one. `weights` points to the lane's fragment of the warp's
 // first row tile, `inputs` to the row of each pair of position tiles that the lane names, at the highest shift.
 template <class Layer, class Tile>
-TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int first_row_tile, const unsigned char* weights,
+TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
+                               const unsigned char* weights,
                                const unsigned char* const (&inputs)[Tile::position_tiles / 2]) {
   using Shape = MmaShape<Layer, Tile>;
-  const int moved = Shape::halo_offset(shift) * Shape::position_bytes;
 #pragma unroll
   for (int step = 0; step < Tile::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::position_tiles][2];
@@ -122,13 +123,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
   constexpr int stage_vectors = Shape::weight_stage_bytes / 16;
   AsynchronousCopies<ceil_div(stage_vectors, Shape::threads)> copies;
-  const auto bring_weights = [&](int step) {
-    const int chunk = step / Shape::shift_groups, first = step % Shape::shift_groups * Tile::chunk_shifts;
+  const auto bring_weights = [&](int chunk, int shift_group, unsigned char* to) {
+    const int first = shift_group * Tile::chunk_shifts;
     const int present = Shape::shifts - first < Tile::chunk_shifts ? Shape::shifts - first : Tile::chunk_shifts;
     const int vectors = present * (Shape::shift_bytes / 16);
     const unsigned char* const from =
         weights + (static_cast<long long>(chunk) * Shape::shifts + first) * Shape::shift_bytes;
-    unsigned char* const to = weight_stages + step % 2 * Shape::weight_stage_bytes;
 #pragma unroll 4
     for (int i = thread; i < vectors; i += Shape::threads) copies.copy(to + i * 16, from + i * 16);
   };
@@ -150,57 +150,58 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   MmaInputs<Layer, Tile> inputs(x, box, group, batch, input_depth, input_height, input_width);
   MmaSums<Layer, Tile> sums;
   sums.clear();
-  bring_weights(0);
+  bring_weights(0, 0, weight_stages);
   inputs.load(0);
   inputs.store(input_stages);
 
-  constexpr int steps = Shape::chunks * Shape::shift_groups;
+  int step = 0;
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
-    const int chunk = step / Shape::shift_groups, shift_group = step % Shape::shift_groups;
-    copies.wait();
-    __syncthreads();
-    if (step + 1 < steps) bring_weights(step + 1);
-    if (shift_group == 0 && chunk + 1 < Shape::chunks) inputs.load(chunk + 1);
-
+  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
     const unsigned char* const stage = input_stages + chunk % 2 * Shape::input_stage_bytes;
     const unsigned char* rows_of_lane[Tile::position_tiles / 2];
 #pragma unroll
     for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = stage + places[j];
-    const unsigned char* const fragments =
-        weight_stages + step % 2 * Shape::weight_stage_bytes +
-        (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes +
-        lane * 16;
-    const auto multiply = [&](int number) {
-      const int shift = (Shape::shift_groups == 1 ? 0 : shift_group * Tile::chunk_shifts) + number;
-      if (shift >= Shape::shifts) return;
-      if (Shape::exact) {
-        MmaSums<Layer, Tile> partial;
-        partial.clear();
-        mma_multiply<Layer, Tile>(partial, shift, first_row_tile, fragments + number * Shape::shift_bytes,
-                                  rows_of_lane);
-        sums.add(partial);
-      } else {
-        mma_multiply<Layer, Tile>(sums, shift, first_row_tile, fragments + number * Shape::shift_bytes, rows_of_lane);
-      }
-    };
-    if (Shape::unrolled) {
-#pragma unroll
-      for (int number = 0; number < Tile::chunk_shifts; ++number) multiply(number);
-    } else {
-#pragma unroll 1
-      for (int number = 0; number < Tile::chunk_shifts; ++number) multiply(number);
-    }
+    MmaCursor<Layer, Tile> cursor;
+#pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
+    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group, ++step) {
+      const bool last = shift_group == Shape::shift_groups - 1;
+      copies.wait();
+      __syncthreads();
+      if (!last || chunk + 1 < Shape::chunks)
+        bring_weights(chunk + (last ? 1 : 0), last ? 0 : shift_group + 1,
+                      weight_stages + (step + 1) % 2 * Shape::weight_stage_bytes);
+      if (shift_group == 0 && chunk + 1 < Shape::chunks) inputs.load(chunk + 1);
 
-    if (shift_group == Shape::shift_groups - 1 && chunk + 1 < Shape::chunks)
-      inputs.store(input_stages + (chunk + 1) % 2 * Shape::input_stage_bytes);
+      const unsigned char* const fragments =
+          weight_stages + step % 2 * Shape::weight_stage_bytes +
+          (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes +
+          lane * 16;
+#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
+      for (int number = 0; number < Tile::chunk_shifts; ++number) {
+        const int shift = shift_group * Tile::chunk_shifts + number;
+        if (shift >= Shape::shifts) break;
+        const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+        const unsigned char* const of_shift = fragments + number * Shape::shift_bytes;
+        if (Shape::exact) {
+          MmaSums<Layer, Tile> partial;
+          partial.clear();
+          mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
+          sums.add(partial);
+        } else {
+          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+        }
+      }
+    }
+    if (chunk + 1 < Shape::chunks) inputs.store(input_stages + (chunk + 1) % 2 * Shape::input_stage_bytes);
   }
 
+  __syncthreads();
   if (!mma_join(sums, shared)) return;
   const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
   const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
   const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-  mma_store(sums, epilogue, y + first_channel * (Tile::channels_last ? 1 : plane), box, first_row_tile,
+  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::pass_bytes,
+            y + first_channel * (Tile::channels_last ? 1 : plane), box, first_row_tile,
             warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
 }
 

@@ -1,137 +1,84 @@
-// mma: what is multiplied. Weights in the order in which the warps load them, and a box's inputs on their way from
-// memory to shared memory. `mma.cuh` has the picture.
+// mma: a box's inputs on their way from memory to shared memory. `mma.cuh` has the picture.
 #pragma once
-#include "mma_shape.cuh"
+#include "mma_weights.cuh"
 
 namespace tconv {
 
-// The word of four bytes in which two 16-bit items lie, or one of 32 bits.
-TCONV_DEVICE unsigned mma_word(const float (&items)[1]) { return float_bits(items[0]); }
-template <class Half16>
-TCONV_DEVICE unsigned mma_word(const Half16 (&items)[2]) {
-  return items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
-}
-
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer>
-TCONV_DEVICE float mma_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return operand<Layer::rounding>(value);
-  const float high = operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : operand<Rounding::ties_away>(value - high);
-}
-template <class Layer>
-TCONV_DEVICE Half mma_factor(Half value, int) {
-  return value;
-}
-template <class Layer>
-TCONV_DEVICE BFloat16 mma_factor(BFloat16 value, int) {
-  return value;
-}
-
-// Brings the weights into the order in which the warps load them: one thread for each vector of 16 bytes.
+// A vector of factors of neighbouring channels at one place of a stage.
 template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
+                          unsigned char* place) {
   using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  const long long vector = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (vector >= Shape::weight_vectors) return;
-  const int lane = static_cast<int>(vector % 32);
-  long long rest = vector / 32;
-  const auto digit = [&rest](int base) {
-    const int value = static_cast<int>(rest % base);
-    rest /= base;
-    return value;
-  };
-  const int row_tile = digit(Shape::block_row_tiles), plane = digit(Shape::planes), step = digit(Shape::stage_steps);
-  const int shift = digit(Shape::shifts), chunk = digit(Shape::chunks), row_block = digit(Shape::row_blocks);
-  const int group = static_cast<int>(rest);
-
-  const int tile = row_block * Shape::block_row_tiles + row_tile;
-  const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
   constexpr int items = 4 / Shape::item_bytes;
-  Vector<unsigned, 4> words;
 #pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    const int row = lane / 4 + w % 2 * 8;
-    const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
-    const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
-    const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
-                                                  shift / (Shape::HeightShifts::count * Shape::WidthShifts::count));
-    const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
-                                                 shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
-    const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
-    Element values[items];
+  for (int plane = 0; plane < Shape::planes; ++plane) {
+    Vector<unsigned, 4> words;
 #pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int in_channel =
-          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
-      Element value{};
-      if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
-          depth_tap >= 0 && row_tap >= 0 && tap >= 0) {
-        const long long filter =
-            (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
-        value = load_constant(weight +
-                              ((filter * Shape::Depth::kernel + depth_tap) * Shape::Height::kernel + row_tap) *
-                                  Shape::Width::kernel +
-                              tap);
-      }
-      values[i] = mma_factor<Layer>(value, plane);
+    for (int w = 0; w < 4; ++w) {
+      typename Layer::Element factors[items];
+#pragma unroll
+      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[w * items + k], plane);
+      words.values[w] = mma_word(factors);
     }
-    words.values[w] = mma_word(values);
+    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
   }
-  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }
 
-// A thread's part of a box's inputs, on their way from memory to shared memory: vectors of neighbouring channels at one
-// place of the halo.
+// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
+// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
+// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
+// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
 template <class Layer, class Tile>
 struct MmaInputs {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::in_channels;
-  // Whether a vector of channels_last inputs may be loaded at once, if x is aligned.
-  static constexpr bool in_vectors = Tile::channels_last && Layer::in_channels % Shape::vector_items == 0;
+  static constexpr int channels = Layer::groups * Layer::in_channels, side = Shape::vector_items;
+  static constexpr int columns_together = Tile::patch_columns;
+  static constexpr bool vectors = Tile::channels_last && Layer::in_channels % side == 0;
+  static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
+  static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   const Element* first;  // of the block's group, in its first image
   Index plane;
-  bool aligned;
-  Index offsets[Shape::thread_vectors];  // of the vector's first channel in the first chunk; -1 outside the input
-  Element values[Shape::thread_vectors][Shape::vector_items];
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
+  // Words are not taken apart before they are stored: that would wait for each load.
+  Vector<unsigned, words> values[Shape::thread_patches][loads];
 
-  // Neighbouring threads load what lies together in memory.
-  static TCONV_DEVICE int place(int i) {
-    const int number = static_cast<int>(threadIdx.x) + i * Shape::threads;
-    return Tile::channels_last ? number / Shape::chunk_vectors : number % Shape::halo_positions;
-  }
+  // Neighbouring threads load what lies together in memory. Where they have several columns each, those beside each
+  // other have other channels, which they store in other banks.
+  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
+  static constexpr bool channels_first = Tile::channels_last || columns_together > 1;
   static TCONV_DEVICE int vector(int i) {
-    const int number = static_cast<int>(threadIdx.x) + i * Shape::threads;
-    return Tile::channels_last ? number % Shape::chunk_vectors : number / Shape::halo_positions;
+    return channels_first ? number(i) % Shape::chunk_vectors : number(i) / Shape::halo_patches;
   }
-  static TCONV_DEVICE bool present(int i) {
-    return static_cast<int>(threadIdx.x) + i * Shape::threads < Shape::halo_positions * Shape::chunk_vectors;
+  static TCONV_DEVICE int patch(int i) {
+    return channels_first ? number(i) / Shape::chunk_vectors : number(i) % Shape::halo_patches;
   }
+  static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
+  // In the halo's row; negative where the first patch begins before it.
+  static TCONV_DEVICE int halo_column(int i) {
+    return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
+  }
+  static TCONV_DEVICE bool present(int i) { return number(i) < Shape::halo_patches * Shape::chunk_vectors; }
 
   TCONV_DEVICE MmaInputs(const Element* x, const MmaBox& box, int group, int batch, int depths, int rows, int columns)
-      : plane(static_cast<Index>(depths) * rows * columns) {
+      : plane(static_cast<Index>(depths) * rows * columns), inside(0) {
     first = x + static_cast<long long>(box.sample) * channels * plane +
             static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
-    aligned = in_vectors && reinterpret_cast<unsigned long long>(x) % 16 == 0;
 #pragma unroll
-    for (int i = 0; i < Shape::thread_vectors; ++i) {
-      const int column = box.column - Shape::WidthShifts::highest + place(i) % Shape::halo_columns;
-      const int row = box.row - Shape::HeightShifts::highest + place(i) / Shape::halo_columns % Shape::halo_rows;
-      const int slab = place(i) / (Shape::halo_columns * Shape::halo_rows);
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int slab = row(i) / Shape::halo_rows, image = slab / Shape::halo_depths;
+      const int column = box.column - Shape::WidthShifts::highest + halo_column(i);
+      const int height = box.row - Shape::HeightShifts::highest + row(i) % Shape::halo_rows;
       const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-      const int image = slab / Shape::halo_depths;
-      const bool inside = present(i) && box.sample + image < batch && in_range(depth, depths) && in_range(row, rows) &&
-                          in_range(column, columns);
-      const Index position = (static_cast<Index>(depth) * rows + row) * columns + column;
-      const int channel = vector(i) * Shape::vector_items;
-      offsets[i] = !inside               ? -1
-                   : Tile::channels_last ? (image * plane + position) * channels + channel
-                                         : (image * static_cast<Index>(channels) + channel) * plane + position;
+      if (present(i) && box.sample + image < batch && in_range(depth, depths) && in_range(height, rows) &&
+          in_range(column, columns))
+        inside |= 1u << i;
+      const Index position = (static_cast<Index>(depth) * rows + height) * columns + column;
+      const int channel = vector(i) * side;
+      offsets[i] = Tile::channels_last ? (image * plane + position) * channels + channel
+                                       : (image * static_cast<Index>(channels) + channel) * plane + position;
     }
   }
 
@@ -139,43 +86,35 @@ struct MmaInputs {
     const long long channel_pitch = Tile::channels_last ? 1 : plane;
     const Element* const x = first + chunk * Shape::chunk_channels * channel_pitch;
 #pragma unroll
-    for (int i = 0; i < Shape::thread_vectors; ++i) {
-      const int channel = chunk * Shape::chunk_channels + vector(i) * Shape::vector_items;
-      if (in_vectors && aligned) {
-        Vector<Element, Shape::vector_items> together{};
-        if (offsets[i] >= 0 && (Shape::whole_chunks || channel < Layer::in_channels))
-          together = *reinterpret_cast<const Vector<Element, Shape::vector_items>*>(x + offsets[i]);
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
+      const Element* from = x + offsets[i];
 #pragma unroll
-        for (int k = 0; k < Shape::vector_items; ++k) values[i][k] = together.values[k];
-        continue;
-      }
-#pragma unroll
-      for (int k = 0; k < Shape::vector_items; ++k) {
-        Element value{};
-        if (offsets[i] >= 0 && (Shape::whole_chunks || channel + k < Layer::in_channels))
-          value = load_constant(x + offsets[i] + k * channel_pitch);
-        values[i][k] = value;
+      for (int k = 0; k < loads; ++k) {
+        Vector<unsigned, words> together{};
+        if ((inside >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels))
+          together = load_constant_words<load_bytes>(from);
+        values[i][k] = together;
+        from = kept(from + channel_pitch);
       }
     }
   }
 
   TCONV_DEVICE void store(unsigned char* stage) const {
-    constexpr int items = 4 / Shape::item_bytes;
 #pragma unroll
-    for (int i = 0; i < Shape::thread_vectors; ++i) {
+    for (int i = 0; i < Shape::thread_patches; ++i) {
       if (!present(i)) continue;
 #pragma unroll
-      for (int plane_number = 0; plane_number < Shape::planes; ++plane_number) {
-        Vector<unsigned, 4> words;
+      for (int c = 0; c < columns_together; ++c) {
+        if (!in_range(halo_column(i) + c, Shape::halo_columns)) continue;
+        Element column[side];
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          Element factors[items];
-#pragma unroll
-          for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[i][w * items + k], plane_number);
-          words.values[w] = mma_word(factors);
+        for (int k = 0; k < side; ++k) {
+          const int item = vectors ? k : c;
+          mma_item(values[i][vectors ? 0 : k].values[item * Shape::item_bytes / 4], item, column[k]);
         }
-        *reinterpret_cast<Vector<unsigned, 4>*>(stage + place(i) * Shape::position_bytes +
-                                                plane_number * Shape::plane_bytes + vector(i) * 16) = words;
+        mma_put<Layer, Tile>(column, vector(i),
+                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::position_bytes);
       }
     }
   }

@@ -23,6 +23,24 @@ struct MmaShifts {
   }
 };
 
+// Bytes from a row to the next of the outputs that a warp stores in one pass. Lanes that write two neighbouring
+// positions of neighbouring rows then find different banks.
+TCONV_CONSTANT int mma_pass_pitch(int position_tiles, int item_bytes, bool channels_last) {
+  const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
+  return least + (wanted - least % 128 + 128) % 128;
+}
+
+// What a pass may take of shared memory, if the stages took less.
+constexpr int mma_pass_least_bytes = 32 * 1024;
+
+// The position tiles of a pass: as many as fit.
+TCONV_CONSTANT int mma_pass_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
+  int tiles = all;
+  while (tiles > 1 && (all % tiles != 0 || rows * mma_pass_pitch(tiles, item_bytes, channels_last) > most_bytes))
+    --tiles;
+  return tiles;
+}
+
 template <class Layer, class Tile>
 struct MmaShape {
   using Element = typename Layer::Element;
@@ -112,20 +130,41 @@ struct MmaShape {
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
   static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
-  static constexpr int shared_bytes = joined_bytes > stages_bytes ? joined_bytes : stages_bytes;
 
-  // What a thread brings of each chunk of inputs: vectors of channels at a position.
+  // ---- outputs: a warp of the first set stores them in passes through shared memory, behind what was joined ----
+  // Row tiles of a pass: those that hold all column phases of their channels, where a warp has them.
+  static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
+  static constexpr int pass_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
+                                            ? whole_row_tiles
+                                        : phases_known ? phase_tiles
+                                                       : 1;
+  static constexpr int pass_slots = pass_row_tiles * tile_phases;
+  static constexpr int pass_position_tiles = mma_pass_position_tiles(
+      Tile::position_tiles, pass_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      joined_bytes + mma_pass_least_bytes > stages_bytes ? mma_pass_least_bytes : stages_bytes - joined_bytes);
+  static constexpr int pass_pitch = mma_pass_pitch(pass_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
+  static constexpr int pass_bytes = pass_row_tiles * 16 * pass_pitch * item_bytes;
+  static constexpr int stored_bytes = joined_bytes + warps * pass_bytes;
+  static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
+
+  // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
+  // many columns before it.
   static constexpr int chunk_vectors = chunk_channels / vector_items;
-  static constexpr int thread_vectors = ceil_div(halo_positions * chunk_vectors, threads);
+  static constexpr int patch_lead =
+      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+  static constexpr int halo_patches = halo_positions / halo_columns * row_patches;
+  static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
 
   // The prepared weights: [group][block of rows][chunk][shift][step][plane][row tile][lane] of 16 bytes.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
   static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
 
-  // A body of more products than this takes long to compile. Sums of several shifts that are kept apart would be taken
-  // at the same time, and want more registers than there are.
+  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
+  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
+  // are.
   static constexpr bool unrolled =
-      !exact && Tile::chunk_shifts * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
+      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
 
   static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
@@ -135,7 +174,38 @@ struct MmaShape {
   static_assert(!exact || Tile::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
   static_assert(Tile::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(thread_patches <= 32, "a bit for each");
+  static_assert(Tile::patch_columns == 1 ||
+                    (!Tile::channels_last && is_power_of_two(Tile::patch_columns) &&
+                     Tile::patch_columns <= vector_items && Tile::box_columns % Tile::patch_columns == 0),
+                "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
+};
+
+// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// without dividing.
+template <class Layer, class Tile>
+struct MmaCursor {
+  using Shape = MmaShape<Layer, Tile>;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::position_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::halo_columns * Shape::position_bytes;
+  static constexpr int slab_bytes =
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::halo_columns * Shape::position_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::position_bytes;
+
+  TCONV_DEVICE int next() {
+    const int here = moved;
+    moved -= column_bytes;
+    if (++column == Shape::WidthShifts::count) {
+      column = 0;
+      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
+      if (++row == Shape::HeightShifts::count) {
+        row = 0;
+        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
+      }
+    }
+    return here;
+  }
 };
 
 // Where a block's box starts: its first image, and the position of its first corner.

@@ -4,13 +4,18 @@
 
 namespace tconv {
 
-// What becomes of a sum before it is stored.
+// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
+// what the channel needs once, and gives what is applied to each of its sums.
 template <class Layer>
 struct MmaBias {
+  struct Channel {
+    float bias;
+    TCONV_DEVICE float operator()(float sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
   const typename Layer::Element* bias;  // of the block's group
 
-  TCONV_DEVICE float operator()(float sum, int out_channel) const {
-    return Layer::has_bias ? sum + to_accumulator(load_constant(bias + out_channel)) : sum;
+  TCONV_DEVICE Channel of(int out_channel) const {
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : 0.0f};
   }
 };
 
@@ -46,9 +51,8 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   if (Tile::splits == 1) return true;
   constexpr int set = 32 * Shape::warps, tiles = Tile::row_tiles * Tile::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
-  // A thread's sums of one tile lie together, and its neighbours' beside them.
+  // A thread's sums of one tile lie together, and its neighbours' beside them. Nobody reads the stages any more.
   Vector<float, 4>* const joined = reinterpret_cast<Vector<float, 4>*>(shared) + static_cast<int>(threadIdx.x) % set;
-  __syncthreads();
   if (split > 0)
 #pragma unroll
     for (int n = 0; n < tiles; ++n) {
@@ -69,89 +73,173 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   return true;
 }
 
-// Stores the outputs of a warp, from `y` on, the first of the block's group. Unless they are channels_last, those of
-// two neighbouring positions and all column phases that a thread has of one channel and row lie together: they are
-// stored at once where that is aligned.
-template <class Layer, class Tile, class Epilogue>
-TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, typename Layer::Element* y,
-                            const MmaBox& box, int first_row_tile, int first_position, int batch, int depths, int rows,
-                            int columns) {
+// A pass of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
+// the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
+// neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
+// outputs.
+template <class Layer, class Tile>
+struct MmaPass {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  constexpr bool in_runs = !Tile::channels_last && Shape::phases_known && Shape::tile_phases == 1 &&
-                           Tile::origin == 0 && Tile::box_columns % 2 == 0 &&
-                           2 * Width::stride * Shape::item_bytes <= 32 && is_power_of_two(Width::stride);
-  constexpr int run = in_runs ? 2 * Width::stride : 1;
-  constexpr int width = vector_width(run, Shape::item_bytes);
-  const bool aligned = in_runs && columns % run == 0;
+  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::pass_slots;
+  static constexpr int places = 8 * Shape::pass_position_tiles, pitch = Shape::pass_pitch;
+  // Neighbouring column phases, and how many times as many a pass has.
+  static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
+  static constexpr int most = 16 / Shape::item_bytes;
+  // How many outputs of one row, or channels of one output, may be stored at once, if they are aligned.
+  static constexpr bool whole_rows = Shape::pass_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
+  static constexpr int row_width =
+      whole_rows && Tile::origin == 0 && Tile::box_columns * Width::stride % most == 0 ? most : 1;
+  static constexpr int channel_width =
+      greatest_common_divisor(greatest_common_divisor(Layer::out_channels, Tile::channels), most);
 
-  // A thread has rows lane / 4 and lane / 4 + 8 of each tile. What the compiler can know of their channels and phases
-  // is kept apart from the rest, so that one address serves all rows of a position.
-  const int lane = static_cast<int>(threadIdx.x) % 32, lane_row = lane / 4;
-  const int first_channel = first_row_tile / Shape::phase_tiles * Tile::channels + lane_row % Tile::channels;
-  const Index plane = static_cast<Index>(depths) * rows * columns;
-  constexpr int channels = Layer::groups * Layer::out_channels;
-  // From a channel to the next, and from a column.
-  const Index channel_pitch = Tile::channels_last ? 1 : plane;
-  constexpr int pitch = Tile::channels_last ? channels : 1;
+  const Element* staged;
+  Element* y;  // of the block's group
+  const MmaBox& box;
+  int first_number, first_channel, first_slot;
+  int batch, depths, rows, columns;
 
+  static TCONV_DEVICE int row_of(int slot, int channel) {
+    return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
+  }
+
+  // Where the output of a phase at one of the pass's positions lies in its plane, and its image; false if nowhere.
+  TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
+    const int number = first_number + place;
+    const MmaBox in_box = mma_in_box<Tile>(number);
+    sample = box.sample + in_box.sample;
+    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::depth_origin +
+                      phase / (Height::stride * Width::stride);
+    const int row = (box.row + in_box.row) * Height::stride - Tile::row_origin + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride - Tile::origin + phase % Width::stride;
+    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
+    return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
+           in_range(row, rows) && in_range(column, columns);
+  }
+
+  // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
+  template <int width>
+  TCONV_DEVICE void store_rows() const {
+    constexpr int items = places * run / width;
+    constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
+    // Of one phase, lying side by side.
+    constexpr int neighbours = width % run == 0 ? width / run : 1;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const Index plane = static_cast<Index>(depths) * rows * columns;
+#pragma unroll 1
+    for (int q = 0; q < runs; ++q)
+#pragma unroll 1
+      for (int item = lane % item_lanes; item < items; item += item_lanes) {
+        const int place = item * width / run, slot = q * run + item * width % run;
+        int sample;
+        Index offset;
+        if (slot >= slots || !find(place, first_slot + slot, sample, offset)) continue;
+        Element* to =
+            y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
+#pragma unroll 4
+        for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
+          if (first_channel + channel >= Layer::out_channels) break;
+          Vector<Element, width> together;
 #pragma unroll
-  for (int j = 0; j < Tile::position_tiles; ++j)
+          for (int i = 0; i < width / neighbours; ++i) {
+            const int at = neighbours > 1 ? i : slot % run + i;
+            const auto* const of_phase =
+                staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
+            const auto part = *reinterpret_cast<const Vector<Element, neighbours>*>(of_phase);
 #pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      const int number = first_position + j * 8 + lane % 4 * 2 + side;
-      const MmaBox in_box = mma_in_box<Tile>(number);
-      const int sample = box.sample + in_box.sample;
-      if (number >= Shape::box_positions || sample >= batch || (in_runs && aligned && side == 1)) continue;
-      const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::depth_origin;
-      const int row = (box.row + in_box.row) * Height::stride - Tile::row_origin;
-      const int column = (box.column + in_box.column) * Width::stride - Tile::origin;
-      const long long corner = static_cast<long long>(sample) * channels * plane + first_channel * channel_pitch +
-                               ((static_cast<long long>(depth) * rows + row) * columns + column) * pitch;
+            for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
+          }
+          *reinterpret_cast<Vector<Element, width>*>(to) = together;
+          to += channel_lanes * plane;
+        }
+      }
+  }
+
+  // Neighbouring lanes store neighbouring channels of an output.
+  template <int width>
+  TCONV_DEVICE void store_channels() const {
+    constexpr int channel_lanes = Tile::channels / width, place_lanes = 32 / channel_lanes;
+    const int lane = static_cast<int>(threadIdx.x) % 32, channel = lane % channel_lanes * width;
+    if (first_channel + channel >= Layer::out_channels) return;
+    const Index plane = static_cast<Index>(depths) * rows * columns;
+#pragma unroll 1
+    for (int place = lane / channel_lanes; place < places; place += place_lanes)
+#pragma unroll 1
+      for (int slot = 0; slot < slots; ++slot) {
+        int sample;
+        Index offset;
+        if (!find(place, first_slot + slot, sample, offset)) continue;
+        Vector<Element, width> together;
 #pragma unroll
-      for (int i = 0; i < Tile::row_tiles; ++i)
+        for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
+        *reinterpret_cast<Vector<Element, width>*>(y + (static_cast<long long>(sample) * plane + offset) * channels +
+                                                   first_channel + channel) = together;
+      }
+  }
+
+  TCONV_DEVICE void store() const {
+    if (Tile::channels_last) {
+      store_channels<channel_width>();
+    } else if (columns % row_width == 0) {
+      store_rows<row_width>();
+    } else {
+      store_rows<1>();
+    }
+  }
+};
+
+// Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
+template <class Layer, class Tile, class Epilogue>
+TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
+                            typename Layer::Element* y, const MmaBox& box, int first_row_tile, int first_position,
+                            int batch, int depths, int rows, int columns) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  constexpr int groups = Tile::row_tiles / Shape::pass_row_tiles;
+  constexpr int passes = groups * (Tile::position_tiles / Shape::pass_position_tiles);
+  Element* const staged = reinterpret_cast<Element*>(shared);
+  // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+
+#pragma unroll 1
+  for (int pass = 0; pass < passes; ++pass) {
+    const int row_tile = first_row_tile + pass % groups * Shape::pass_row_tiles;
+    const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
+    __syncwarp();
+    // Registers have no numbers at run time: the pass's are found among all.
+#pragma unroll
+    for (int known = 0; known < passes; ++known) {
+      if (known != pass) continue;
+#pragma unroll
+      for (int i = 0; i < Shape::pass_row_tiles; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int phase_tile =
-              Shape::phases_known ? i % Shape::phase_tiles : (first_row_tile + i) % Shape::phase_tiles;
-          const int tile_phase =
-              Tile::channels >= 8 ? half * 8 / Tile::channels : (lane_row + half * 8) / Tile::channels;
-          const int phase = phase_tile * Shape::tile_phases + tile_phase;
-          const int next_channel =
-              (Shape::phases_known ? i / Shape::phase_tiles
-                                   : (first_row_tile + i) / Shape::phase_tiles - first_row_tile / Shape::phase_tiles) *
-                  Tile::channels +
-              (Tile::channels > 8 ? half * 8 : 0);
-          const int depth_phase = phase / (Height::stride * Width::stride);
-          const int row_phase = phase / Width::stride % Height::stride, column_phase = phase % Width::stride;
-          const int channel = first_channel + next_channel;
-          if (channel >= Layer::out_channels || phase >= Shape::phases || !in_range(depth + depth_phase, depths) ||
-              !in_range(row + row_phase, rows))
-            continue;
-          Element* const to =
-              y + (corner + (static_cast<long long>(next_channel) * channel_pitch +
-                             (static_cast<long long>(depth_phase) * rows + row_phase) * columns * pitch));
-          if (in_runs && aligned) {
-            if (column_phase != 0 || column >= columns) continue;
+          const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
+          const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
 #pragma unroll
-            for (int start = 0; start < run; start += width) {
-              Vector<Element, width> together;
+          for (int j = 0; j < Shape::pass_position_tiles; ++j) {
+            const float (&own)[4] = sums.values[known % groups * Shape::pass_row_tiles + i]
+                                               [known / groups * Shape::pass_position_tiles + j];
+            Vector<Element, 2> two;
 #pragma unroll
-              for (int k = start; k < start + width; ++k) {
-                const int tile = (i + k % Width::stride) % Tile::row_tiles, other_side = k / Width::stride % 2;
-                together.values[k - start] =
-                    from_accumulator<Element>(epilogue(sums.values[tile][j][half * 2 + other_side], channel));
-              }
-              *reinterpret_cast<Vector<Element, width>*>(to + start) = together;
-            }
-          } else if (in_range(column + column_phase, columns)) {
-            to[column_phase * pitch] = from_accumulator<Element>(epilogue(sums.values[i][j][half * 2 + side], channel));
+            for (int side = 0; side < 2; ++side)
+              two.values[side] = from_accumulator<Element>(finish(own[half * 2 + side]));
+            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::pass_pitch + j * 8 + lane % 4 * 2) =
+                two;
           }
         }
     }
+    __syncwarp();
+    MmaPass<Layer, Tile>{staged,        y,
+                         box,           first_position + pass / groups * Shape::pass_position_tiles * 8,
+                         first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
+                         batch,         depths,
+                         rows,          columns}
+        .store();
+  }
 }
 
 }  // namespace tconv

@@ -170,12 +170,55 @@ TCONV_DEVICE long long kept(long long value) {
 #endif
   return value;
 }
+template <class T>
+TCONV_DEVICE const T* kept(const T* value) {
+#if !defined(TCONV_EMULATOR)
+  asm("" : "+l"(value));
+#endif
+  return value;
+}
 
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
+
+// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number; two in the low half of a
+// word.
+#if defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address) {
+  struct alignas(Bytes) Aligned {
+    unsigned char bytes[Bytes];
+  };
+  const Aligned bytes = *static_cast<const Aligned*>(address);
+  Vector<unsigned, (Bytes + 3) / 4> words{};
+  __builtin_memcpy(&words, &bytes, Bytes);
+  return words;
+}
+#else
+template <int Bytes>
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address);
+template <>
+TCONV_DEVICE Vector<unsigned, 1> load_constant_words<2>(const void* address) {
+  return {{__ldg(static_cast<const unsigned short*>(address))}};
+}
+template <>
+TCONV_DEVICE Vector<unsigned, 1> load_constant_words<4>(const void* address) {
+  return {{__ldg(static_cast<const unsigned*>(address))}};
+}
+template <>
+TCONV_DEVICE Vector<unsigned, 2> load_constant_words<8>(const void* address) {
+  const uint2 words = __ldg(static_cast<const uint2*>(address));
+  return {{words.x, words.y}};
+}
+template <>
+TCONV_DEVICE Vector<unsigned, 4> load_constant_words<16>(const void* address) {
+  const uint4 words = __ldg(static_cast<const uint4*>(address));
+  return {{words.x, words.y, words.z, words.w}};
+}
+#endif
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
@@ -279,6 +322,11 @@ struct AsynchronousCopies {
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }

@@ -1,13 +1,13 @@
 """From a problem and a GPU to a plan: which kernel, which tile, which grid, and why. Pure Python."""
 
-from tconv.planner.choice import MEASURED, choose
+from tconv.planner.choice import FAMILIES, choose
 from tconv.planner.direct import plan_direct
 from tconv.planner.gpu import Gpu, floor_seconds
 from tconv.planner.mma import plan_mma
 from tconv.planner.plan import DirectTile, Family, Kernel, MmaTile, Plan, Preparation, Unplannable
 
 __all__ = [
-    "MEASURED",
+    "FAMILIES",
     "DirectTile",
     "Family",
     "Gpu",

@@ -17,10 +17,7 @@ from tconv.problem import Precision, Problem
 
 #: Bytes a second of copies on a GPU that nobody measured.
 _BANDWIDTH = 2e12
-#: Families that are chosen unasked: those that a GPU has run, and whose predictions were compared with measured times.
-MEASURED: tuple[Family, ...] = ("direct",)
-#: Where a result is compared and timed before anybody uses it, all of them.
-EVERY: tuple[Family, ...] = get_args(Family)
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 def launch(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
@@ -41,7 +38,7 @@ def launch(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
 def choose(
     problem: Problem,
     gpu: Gpu,
-    families: Sequence[Family] = MEASURED,
+    families: Sequence[Family] = FAMILIES,
     tensor_core_precision: Precision | None = None,
     channels_last: bool = False,
 ) -> Plan:

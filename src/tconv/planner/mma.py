@@ -42,7 +42,7 @@ _MOST_THREADS = 256
 #: Warps of a multiprocessor up to which sharing input channels may pay.
 _FEW_WARPS = 8
 #: Candidates have boxes that waste little more than the best.
-_BOXES = 2
+_BOXES = 4
 
 
 def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
@@ -62,7 +62,7 @@ def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
     alike = equivalent(problem)
     if reason := why_not_mma(alike):
         raise Unplannable(reason)
-    chosen = _chosen(representative(problem), alike, gpu, channels_last)
+    chosen = _chosen(representative(problem), alike, gpu, channels_last, together(problem))
     if chosen is None:
         raise Unplannable("no tile of the mma family fits into shared memory")
     tile, cost, tried = chosen
@@ -101,12 +101,15 @@ def equivalent(problem: Problem) -> Layer:
 def computes(kernel: Kernel[MmaTile], problem: Problem) -> bool:
     """Whether a kernel that was planned for a problem of one layer computes another problem of it."""
     strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size, strict=True)
-    return all(planned == stride or size == 1 for planned, stride, size in strides)
+    same = all(planned == stride or size == 1 for planned, stride, size in strides)
+    return same and problem.input_size[2] % kernel.tile.patch_columns == 0
 
 
 @lru_cache(maxsize=4096)
-def _chosen(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool) -> tuple[MmaTile, MmaCost, int] | None:
-    tiles = dict.fromkeys(candidates(problem, layer, gpu, channels_last))
+def _chosen(
+    problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool, most_together: int
+) -> tuple[MmaTile, MmaCost, int] | None:
+    tiles = dict.fromkeys(candidates(problem, layer, gpu, channels_last, most_together))
     costs = {tile: predict_mma(problem, layer, tile, gpu) for tile in tiles}
     if not costs:
         return None
@@ -114,8 +117,15 @@ def _chosen(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool) -> tu
     return best, costs[best], len(costs)
 
 
-def candidates(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool = False) -> Iterator[MmaTile]:
-    """Tiles with which a kernel of `layer` computes `problem`."""
+def together(problem: Problem) -> int:
+    """How many neighbouring inputs may be loaded at once: 16 bytes at most, and rows begin at multiples of them."""
+    return math.gcd(problem.input_size[2], 16 // problem.layer.item_bytes)
+
+
+def candidates(
+    problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool = False, most_together: int = 1
+) -> Iterator[MmaTile]:
+    """Tiles with which a kernel of `layer` computes `problem`, with loads of up to `most_together` inputs."""
     last = int(channels_last)
     most_shared = min(MOST_SHARED_BYTES, gpu.shared_bytes_per_block)
     width = layer.axes[2]
@@ -129,11 +139,14 @@ def candidates(problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool = F
                 for box in _boxes(problem, layer, positions):
                     for origin in origins:
                         for steps in _STEPS:
-                            tile = mma_tile(layer, (high, wide), row_tiles, position_tiles, box, steps, origin, last)
+                            tile = mma_tile(
+                                *(layer, (high, wide), row_tiles, position_tiles, box),
+                                *(steps, origin, last, 1, most_together),
+                            )
                             if suits_threads(layer, tile) and shared_bytes(layer, tile) <= most_shared:
                                 yield tile
                                 if not _is_busy(problem, layer, tile, gpu):
-                                    yield from _split(layer, tile, most_shared)
+                                    yield from _split(layer, tile, most_shared, most_together)
 
 
 def _is_busy(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> bool:
@@ -142,7 +155,7 @@ def _is_busy(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> bool:
     return warps >= _FEW_WARPS * gpu.multiprocessors
 
 
-def _split(layer: Layer, tile: MmaTile, most_shared: int) -> Iterator[MmaTile]:
+def _split(layer: Layer, tile: MmaTile, most_shared: int, most_together: int) -> Iterator[MmaTile]:
     """The tile with several sets of warps."""
     warps = (tile.warps_high, tile.warps_wide)
     box = (tile.box_images, tile.box_depths, tile.box_rows, tile.box_columns)
@@ -151,7 +164,7 @@ def _split(layer: Layer, tile: MmaTile, most_shared: int) -> Iterator[MmaTile]:
             return
         split = mma_tile(
             *(layer, warps, tile.row_tiles, tile.position_tiles, box),
-            *(tile.chunk_steps, tile.origin, tile.channels_last, splits),
+            *(tile.chunk_steps, tile.origin, tile.channels_last, splits, most_together),
         )
         if suits_threads(layer, split) and shared_bytes(layer, split) <= most_shared:
             yield split
@@ -162,8 +175,16 @@ def _row_tiles(layer: Layer, position_tiles: int) -> list[int]:
     phases = -(-math.prod(layer.stride) * row_channels(layer) // 16)
     most = _MOST_SUMS // planes(layer) // (4 * position_tiles)
     whole = [phases * n for n in (1, 2, 4, 8) if phases * n <= most]
-    counts = whole or [n for n in (1, 2, 4, 8) if n <= most]
+    if _every_phase_has_every_shift(layer):
+        # Nothing is left out, so it does not matter whether the compiler knows a warp's phases: a row's are enough.
+        columns = -(-layer.stride[2] * row_channels(layer) // 16)
+        whole += [columns * n for n in (1, 2, 4, 8) if columns * n <= most and phases % columns == 0]
+    counts = list(dict.fromkeys(whole)) or [n for n in (1, 2, 4, 8) if n <= most]
     return [n for n in counts if n < 2 * row_tiles_of(layer)]
+
+
+def _every_phase_has_every_shift(layer: Layer) -> bool:
+    return all(axis.dilation == 1 and axis.kernel % axis.stride == 0 for axis in layer.axes)
 
 
 def _boxes(problem: Problem, layer: Layer, positions: int) -> list[tuple[int, int, int, int]]:
@@ -185,7 +206,9 @@ def _boxes(problem: Problem, layer: Layer, positions: int) -> list[tuple[int, in
                 count = math.prod(-(-n // b) for n, b in zip((problem.batch, depth, height, width), box, strict=True))
                 around = math.prod((b + h) / b for b, h in zip(box[1:], halo, strict=True))
                 wasted = count * positions / (problem.batch * depth * height * width)
-                found[box] = wasted * (1 + 0.15 * around) * (1.1 if columns % 2 else 1)
+                # Short rows are parts of sectors of memory.
+                short = 16 / (columns * layer.stride[2] * layer.item_bytes) + 16 / (columns * layer.item_bytes)
+                found[box] = wasted * (1 + 0.15 * around) * (1 + short) * (1.1 if columns % 2 else 1)
             rows = rows * 2 if rows * 2 <= height or rows >= height else height
     return sorted(found, key=lambda box: found[box])[:_BOXES]
 

@@ -1,8 +1,9 @@
 """How long a tile of the `mma` family takes, predicted: what the planner ranks tiles by.
 
-Counted from the shape of the kernel: products on the tensor cores, the pipeline of shared memory, memory, the L2 cache,
-and the chain of steps that a block cannot overlap with itself. The rates are those of the hardware's description and of
-general experience with it; nothing here is fitted to measured tiles yet. Only the order of the predictions matters.
+Counted from the shape of the kernel: products on the tensor cores, what warps issue beside them, memory, the L2 cache,
+and the chain of steps that a block cannot overlap with itself. The constants are fitted to tiles of the layers of
+benchmarks/cases.json, measured on one NVIDIA H200 with benchmarks/tiles.py: the order of the predictions is what
+matters, and they are within some 15 % of what was measured.
 """
 
 from __future__ import annotations
@@ -16,33 +17,41 @@ from tconv.planner.mma_shape import (
     chunk_channels,
     chunks,
     fragments_with_taps,
+    halo,
     halo_positions,
     launch_mma,
+    moved_axes,
+    pass_row_tiles,
     planes,
     shift_bytes,
     shifts,
+    thread_patches,
+    vector_items,
     weight_bytes,
 )
 from tconv.planner.plan import Kernel, MmaTile
 from tconv.problem import Layer, Precision, Problem
 
 _CLOCK = 1.75e9
-#: Multiply-adds a cycle and multiprocessor of `mma.sync`.
+#: Multiply-adds a cycle and multiprocessor of `mma.sync`, and how much longer they take where shifts are a loop.
 _RATES: dict[Precision, float] = {"fp32": 640, "tf32": 640, "tf32_rna": 640, "fp16": 1280, "bf16": 1280}
-#: Bytes a second and multiprocessor, where nobody measured the bandwidth; how much of it kernels reach; bytes a cycle
-#: that a multiprocessor gets from the L2 cache.
+_LOOPED = 1.16
+_MOST_UNROLLED = 1024
+#: Bytes a second and multiprocessor, where nobody measured the bandwidth; bytes a cycle that a multiprocessor gets from
+#: the L2 cache, and sectors of outputs and of inputs as multiples of a weight's.
 _BANDWIDTH = 30e9
-_REACHED = 0.85
-_CACHE = 22.0
-#: Cycles of the shared-memory pipeline: of a vector of inputs on its way there, for each item loaded; of one output;
-#: of one sum that a set of warps gives to the first.
-_INPUT_CYCLES = 1.5
-_OUTPUT_CYCLES = 4.0
-_JOIN_CYCLES = 2.0
-#: Cycles that a step takes at least: a load from memory, a barrier. What a block takes to start and to end.
-_STEP = 900
-_BLOCK = 2500
+_CACHE = 54.0
+_OUTPUT_SECTOR, _INPUT_SECTOR = 3.2, 2.6
+#: Cycles of a warp's instructions: a load of fragments; a load of inputs, and their vectors' way to shared memory; a
+#: copy of weights; an output's way through shared memory, and the instruction that stores it; a sum given away.
+_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _STORE, _JOIN = 4.5, 2.7, 3.4, 1.1, 3.1, 4.2, 2.4
+#: How much longer products and instructions take where few warps are there to fill each other's gaps.
+_ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.42, 1.1, 1.2
+#: Cycles that a chunk, a step and a block take at least.
+_CHUNK, _STEP, _BLOCK = 580, 1430, 2060
 _NORM = 3.0
+#: Seconds of the preparing kernel, beside its bytes; a byte counts so often.
+_PREPARING, _PREPARED = 4.5e-6, 2.4
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class MmaCost:
     """Predicted seconds of each limit, and of all together."""
 
     products: float
-    pipeline: float
+    instructions: float
     memory: float
     cache: float
     chain: float
@@ -58,46 +67,69 @@ class MmaCost:
 
     @property
     def seconds(self) -> float:
-        limits = (self.products, self.pipeline, self.memory, self.cache, self.chain)
+        limits = (self.products, self.instructions, self.memory, self.cache, self.chain)
         return SHORTEST_SECONDS + self.preparation + sum(limit**_NORM for limit in limits) ** (1 / _NORM)
 
 
 def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaCost:
     """The cost of `problem` by a kernel of `layer` with `tile` on `gpu`."""
-    plan = launch_mma(problem, Kernel("mma", layer, tile))
+    grid = launch_mma(problem, Kernel("mma", layer, tile)).grid
     warps = tile.threads // 32
-    steps = chunks(layer, tile) * tile.chunk_steps * tile.splits
+    chunk_count = chunks(layer, tile)
+    steps = chunk_count * tile.chunk_steps * tile.splits
     used = fragments_with_taps(layer, tile)  # of all shifts and of the row tiles of a block
     three = 3 if planes(layer) == 2 else 1
     multiplied = 16 * 8 * (32 // layer.item_bytes)
-
     products = used * tile.warps_wide * tile.position_tiles * steps * three * multiplied / _RATES[layer.precision]
+    bodies = shifts(layer, tile) * tile.chunk_steps * tile.row_tiles * tile.position_tiles
+    if three > 1 or bodies > _MOST_UNROLLED:
+        products *= _LOOPED
+
     of_set = tile.warps_high * tile.warps_wide
     fragments = of_set * shifts(layer, tile) * tile.position_tiles / 2 + used * tile.warps_wide
-    loads = 4 * planes(layer) * steps * fragments
-    brought = halo_positions(layer, tile) * chunks(layer, tile) * chunk_channels(layer, tile)
-    outputs = 16 * tile.row_tiles * tile.warps_high * block_positions(tile)
-    piped = loads + brought / 32 * _INPUT_CYCLES * planes(layer) + outputs / 32 * _OUTPUT_CYCLES
-    piped += (tile.splits - 1) * outputs / 32 * _JOIN_CYCLES
-    weights = chunks(layer, tile) * shifts(layer, tile) * shift_bytes(layer, tile)
-    cached = brought * layer.item_bytes + weights
+    patches = thread_patches(layer, tile) * warps * chunk_count
+    weights = chunk_count * shifts(layer, tile) * shift_bytes(layer, tile)
+    outputs = 16 * tile.row_tiles * tile.warps_high * block_positions(tile) / 32  # of a lane
+    run_bytes, at_once = _stored(problem, layer, tile)
+    instructions = (
+        _FRAGMENT * fragments * planes(layer) * steps
+        + (_LOAD * vector_items(layer) + _PUT * tile.patch_columns * planes(layer)) * patches
+        + _COPY * weights / 512
+        + (_OUTPUT + _STORE / at_once + _JOIN * (tile.splits - 1)) * outputs
+    )
 
-    together = tile.blocks
-    waves = math.ceil(plan.grid / (gpu.multiprocessors * together))
-    # So many blocks are worked at by a multiprocessor one after the other, or at once.
-    turns = plan.grid / gpu.multiprocessors if waves > 4 else max(1.0, min(together, plan.grid / gpu.multiprocessors))
-    turns *= 1 if waves > 4 else waves
+    columns = tile.box_columns + halo(moved_axes(layer, tile)[2])
+    rows = halo_positions(layer, tile) / columns * chunk_count * chunk_channels(layer, tile)
+    input_bytes = rows * (columns * layer.item_bytes + 32)
+    output_bytes = outputs * 32 * layer.item_bytes * (1 + (32 if at_once == 1 or run_bytes % 32 else 0) / run_bytes)
+    cached = _INPUT_SECTOR * input_bytes + _OUTPUT_SECTOR * output_bytes + weights
+
+    # So many blocks are worked at by a multiprocessor, some of them at once.
+    turns = math.ceil(grid / gpu.multiprocessors)
+    waves = math.ceil(turns / tile.blocks)
+    alone = (4 / (min(tile.blocks, turns) * warps)) ** _ALONE_POWER
     shift_groups = -(-shifts(layer, tile) // tile.chunk_shifts)
-    chain = waves * (chunks(layer, tile) * shift_groups * _STEP + _BLOCK)
-    # A warp's products wait for its loads, and other warps fill the gaps.
-    alone = 1 + 1.5 / max(1, min(together, math.ceil(plan.grid / gpu.multiprocessors)) * warps / 4) ** 2
-    bandwidth = (gpu.bandwidth or _BANDWIDTH * gpu.multiprocessors) * _REACHED
+    chain = waves * (chunk_count * (_CHUNK + shift_groups * _STEP) + _BLOCK)
+    bandwidth = gpu.bandwidth or _BANDWIDTH * gpu.multiprocessors
     prepared = weight_bytes(layer, tile)
     return MmaCost(
-        products * turns * alone / _CLOCK,
-        piped * turns / _CLOCK,
-        (problem.bytes_moved + weight_bytes(layer, tile)) / bandwidth,
+        products * turns * (1 + _ALONE_PRODUCTS * alone) / _CLOCK,
+        instructions * turns * (1 + _ALONE_INSTRUCTIONS * alone) / _CLOCK,
+        (problem.bytes_moved + prepared) / bandwidth,
         cached * turns / _CACHE / _CLOCK,
         chain / _CLOCK,
-        2.5e-6 + 3 * prepared / bandwidth,
+        _PREPARING + _PREPARED * prepared / bandwidth,
     )
+
+
+def _stored(problem: Problem, layer: Layer, tile: MmaTile) -> tuple[int, int]:
+    """Bytes of outputs that a pass stores one after the other, and how many of them an instruction of a lane stores."""
+    vector, stride = vector_items(layer), layer.stride[2]
+    if tile.channels_last:
+        at_once = math.gcd(math.gcd(layer.out_channels_per_group, tile.channels), vector)
+        return tile.channels * layer.item_bytes, at_once
+    slots, whole = pass_row_tiles(layer, tile) * 16 // tile.channels, tile.box_columns * stride
+    if slots % stride and tile.row_tiles % pass_row_tiles(layer, tile) == 0 and slots < stride:
+        return slots * layer.item_bytes, 1
+    aligned = tile.origin == 0 and problem.output_size[2] % vector == 0 and whole % vector == 0
+    return whole * layer.item_bytes, vector if aligned else 1

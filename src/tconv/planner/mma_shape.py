@@ -11,6 +11,7 @@ PREPARING_THREADS = 256
 _INT_LIMIT = 2**31
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
+_PASS_LEAST_BYTES = 32 * 1024
 
 
 def launch_mma(problem: Problem, kernel: Kernel[MmaTile], reasons: tuple[str, ...] = ()) -> Plan:
@@ -142,21 +143,56 @@ def weight_bytes(layer: Layer, tile: MmaTile) -> int:
 def shared_bytes(layer: Layer, tile: MmaTile) -> int:
     """Dynamic shared memory of a block: stages of inputs and of weights, two where there are several steps.
 
-    At the end the sets of warps put their sums in the place of both.
+    At the end the sets of warps put their sums in the place of both, and then the warps their outputs.
     """
     position = planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
     input_stages = min(2, chunks(layer, tile))
     weight_stages = min(2, chunks(layer, tile) * -(-shifts(layer, tile) // tile.chunk_shifts))
     inputs, weights = halo_positions(layer, tile) * position, tile.chunk_shifts * shift_bytes(layer, tile)
-    set_threads = 32 * tile.warps_high * tile.warps_wide
-    joined = (tile.splits - 1) * set_threads * tile.row_tiles * tile.position_tiles * 16
-    return max(joined, input_stages * inputs + weight_stages * weights)
+    stages = input_stages * inputs + weight_stages * weights
+    warps = tile.warps_high * tile.warps_wide
+    joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
+    most_bytes = max(_PASS_LEAST_BYTES, stages - joined)
+    return max(stages, joined + warps * pass_bytes(layer, tile, most_bytes))
 
 
-def thread_vectors(layer: Layer, tile: MmaTile) -> int:
-    """Vectors of 16 bytes of inputs that a thread holds on their way to shared memory."""
-    vectors = halo_positions(layer, tile) * chunk_channels(layer, tile) * item_bytes(layer) // 16
-    return -(-vectors // tile.threads)
+def pass_bytes(layer: Layer, tile: MmaTile, most_bytes: int) -> int:
+    """Shared memory of a warp for the outputs that it stores at once; all warps of a set may take so many."""
+    rows, positions = 16 * pass_row_tiles(layer, tile), tile.position_tiles
+    at_most = most_bytes // (rows * tile.warps_high * tile.warps_wide)
+    while positions > 1 and (tile.position_tiles % positions or pass_pitch(layer, tile, positions) > at_most):
+        positions -= 1
+    return rows * pass_pitch(layer, tile, positions)
+
+
+def pass_row_tiles(layer: Layer, tile: MmaTile) -> int:
+    """Tiles of rows that a warp stores at once: with all column phases of their channels, where it has them."""
+    stride, tile_phases, tiles = layer.stride[2], 16 // tile.channels, phase_tiles(layer, tile)
+    whole = stride // math.gcd(stride, tile_phases)
+    if tile.row_tiles % whole == 0 and tiles % whole == 0:
+        return whole
+    return tiles if tile.row_tiles % tiles == 0 else 1
+
+
+def pass_pitch(layer: Layer, tile: MmaTile, position_tiles: int) -> int:
+    """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
+    least = 8 * position_tiles * item_bytes(layer)
+    return least + ((16 if tile.channels_last else 8 * item_bytes(layer)) - least) % 128
+
+
+def vector_items(layer: Layer) -> int:
+    return 16 // item_bytes(layer)
+
+
+def thread_patches(layer: Layer, tile: MmaTile) -> int:
+    """Patches of inputs, a vector of channels by some columns, that a thread holds on their way to shared memory."""
+    width, together = moved_axes(layer, tile)[2], tile.patch_columns
+    columns = tile.box_columns + halo(width)
+    lead = -width.shift_of(width.kernel - 1) % together
+    rows = halo_positions(layer, tile) // columns
+    return -(
+        -rows * -(-(lead + columns) // together) * (chunk_channels(layer, tile) // vector_items(layer)) // tile.threads
+    )
 
 
 def fragments_with_taps(layer: Layer, tile: MmaTile) -> int:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from tconv.planner.mma_shape import chunk_channels, planes, shared_bytes, shift_count, shifts, thread_vectors
+from tconv.planner.mma_shape import (
+    chunk_channels,
+    planes,
+    shared_bytes,
+    shift_count,
+    shifts,
+    thread_patches,
+    vector_items,
+)
 from tconv.planner.plan import MmaTile
 from tconv.problem import Axis, Layer
 
@@ -15,8 +23,8 @@ _SHARED_BYTES = 227 * 1024
 MOST_SHARED_BYTES = 99 * 1024
 #: Products that an unrolled body may have: a longer one takes long to compile.
 _MOST_PRODUCTS = 1024
-#: Items of inputs that a thread holds on their way to shared memory.
-_MOST_ITEMS = 40
+#: Registers of inputs that a thread holds on their way to shared memory.
+_MOST_HELD = 40
 _MOST_BLOCKS = 8
 #: Groups of shifts that are tried before stages of one shift.
 _MOST_GROUPS = 32
@@ -33,16 +41,23 @@ def mma_tile(
     origin: int,
     channels_last: int = 0,
     splits: int = 1,
+    together: int = 1,
 ) -> MmaTile:
     """The tile of `warps` (rows, positions) and a `box` of (images, slabs, rows, columns).
 
-    A stage holds weights of as many shifts as fit and as the compiler bears, in groups of about one size.
+    A stage holds weights of as many shifts as fit and as the compiler bears, in groups of about one size. Where rows of
+    inputs begin at multiples of so many, up to `together` are loaded at once: as many as make the fewest loads.
     """
     depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
     tile = MmaTile(
         *(*warps, splits, row_tiles, position_tiles, row_channels(layer), *box, chunk_steps, 1),
-        *(depth_origin, row_origin, origin, channels_last, 1),
+        *(depth_origin, row_origin, origin, channels_last, 1, 1),
     )
+    if not channels_last:
+        widths = (n for n in (1, 2, 4, 8) if n <= min(together, vector_items(layer)) and tile.box_columns % n == 0)
+        patched = [replace(tile, patch_columns=width) for width in widths]
+        patched = [one for one in patched if holds_inputs(layer, one)] or patched[:1]
+        tile = min(patched, key=lambda one: thread_patches(layer, one))
     count = shifts(layer, tile)
     most = (
         count
@@ -67,7 +82,15 @@ def suits_threads(layer: Layer, tile: MmaTile) -> bool:
 
 def holds_inputs(layer: Layer, tile: MmaTile) -> bool:
     """Whether a thread has registers for its part of a chunk of inputs."""
-    return thread_vectors(layer, tile) * (16 // layer.item_bytes) <= _MOST_ITEMS
+    return held(layer, tile) <= _MOST_HELD
+
+
+def held(layer: Layer, tile: MmaTile) -> int:
+    """Registers of a thread's part of a chunk of inputs."""
+    items = vector_items(layer)
+    in_vectors = tile.channels_last and layer.in_channels_per_group % items == 0
+    words = 4 if in_vectors else items * max(1, tile.patch_columns * layer.item_bytes // 4)
+    return thread_patches(layer, tile) * words
 
 
 def row_channels(layer: Layer) -> int:
@@ -95,9 +118,8 @@ def _tiles(layer: Layer, channels: int) -> int:
 def registers(layer: Layer, tile: MmaTile) -> int:
     """Registers of a thread, estimated; a compiler may take fewer."""
     sums = 4 * tile.row_tiles * tile.position_tiles
-    items = thread_vectors(layer, tile) * (16 // layer.item_bytes)
     columns = 2 * tile.position_tiles * planes(layer)
-    return min(255, sums * planes(layer) + columns + items + thread_vectors(layer, tile) + 56)
+    return min(255, sums * planes(layer) + columns + held(layer, tile) + thread_patches(layer, tile) + 56)
 
 
 def blocks_that_fit(layer: Layer, tile: MmaTile) -> int:

@@ -77,6 +77,7 @@ class MmaTile:
     row_origin: int
     origin: int
     channels_last: int
+    patch_columns: int
     blocks: int
 
     @property

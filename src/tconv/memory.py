@@ -1,0 +1,13 @@
+"""How kernels want tensors to lie in memory."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+#: What a kernel loads or stores at once, at most.
+VECTOR_BYTES = 16
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy that begins at a multiple of 16 bytes: kernels may read that many of an input at once."""
+    return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor
