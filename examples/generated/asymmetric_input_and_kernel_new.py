@@ -1440,20 +1440,20 @@ struct MmaShifts {
   }
 };
 
-// Bytes from a row to the next of the outputs that a warp stores in one pass. Lanes that write two neighbouring
+// Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
 // positions of neighbouring rows then find different banks.
-TCONV_CONSTANT int mma_pass_pitch(int position_tiles, int item_bytes, bool channels_last) {
+TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
   const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
   return least + (wanted - least % 128 + 128) % 128;
 }
 
-// What a pass may take of shared memory, if the stages took less.
-constexpr int mma_pass_least_bytes = 32 * 1024;
+// What a turn may take of shared memory, if the stages took less.
+constexpr int mma_turn_least_bytes = 32 * 1024;
 
-// The position tiles of a pass: as many as fit.
-TCONV_CONSTANT int mma_pass_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
+// The position tiles of a turn: as many as fit.
+TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
   int tiles = all;
-  while (tiles > 1 && (all % tiles != 0 || rows * mma_pass_pitch(tiles, item_bytes, channels_last) > most_bytes))
+  while (tiles > 1 && (all % tiles != 0 || rows * mma_turn_pitch(tiles, item_bytes, channels_last) > most_bytes))
     --tiles;
   return tiles;
 }
@@ -1548,20 +1548,20 @@ struct MmaShape {
   // In their place, what the other sets of warps give to the first.
   static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
 
-  // ---- outputs: a warp of the first set stores them in passes through shared memory, behind what was joined ----
-  // Row tiles of a pass: those that hold all column phases of their channels, where a warp has them.
+  // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
+  // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int pass_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
+  static constexpr int turn_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
                                             ? whole_row_tiles
                                         : phases_known ? phase_tiles
                                                        : 1;
-  static constexpr int pass_slots = pass_row_tiles * tile_phases;
-  static constexpr int pass_position_tiles = mma_pass_position_tiles(
-      Tile::position_tiles, pass_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      joined_bytes + mma_pass_least_bytes > stages_bytes ? mma_pass_least_bytes : stages_bytes - joined_bytes);
-  static constexpr int pass_pitch = mma_pass_pitch(pass_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
-  static constexpr int pass_bytes = pass_row_tiles * 16 * pass_pitch * item_bytes;
-  static constexpr int stored_bytes = joined_bytes + warps * pass_bytes;
+  static constexpr int turn_slots = turn_row_tiles * tile_phases;
+  static constexpr int turn_position_tiles = mma_turn_position_tiles(
+      Tile::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes : stages_bytes - joined_bytes);
+  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
+  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch * item_bytes;
+  static constexpr int stored_bytes = joined_bytes + warps * turn_bytes;
   static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
 
   // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
@@ -1932,24 +1932,24 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   return true;
 }
 
-// A pass of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
+// A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
 // outputs.
 template <class Layer, class Tile>
-struct MmaPass {
+struct MmaTurn {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::pass_slots;
-  static constexpr int places = 8 * Shape::pass_position_tiles, pitch = Shape::pass_pitch;
-  // Neighbouring column phases, and how many times as many a pass has.
+  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::turn_slots;
+  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch;
+  // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
   // How many outputs of one row, or channels of one output, may be stored at once, if they are aligned.
-  static constexpr bool whole_rows = Shape::pass_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
+  static constexpr bool whole_rows = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
   static constexpr int row_width =
       whole_rows && Tile::origin == 0 && Tile::box_columns * Width::stride % most == 0 ? most : 1;
   static constexpr int channel_width =
@@ -1965,7 +1965,7 @@ struct MmaPass {
     return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
   }
 
-  // Where the output of a phase at one of the pass's positions lies in its plane, and its image; false if nowhere.
+  // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
     const MmaBox in_box = mma_in_box<Tile>(number);
@@ -2057,43 +2057,43 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
                             int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  constexpr int groups = Tile::row_tiles / Shape::pass_row_tiles;
-  constexpr int passes = groups * (Tile::position_tiles / Shape::pass_position_tiles);
+  constexpr int groups = Tile::row_tiles / Shape::turn_row_tiles;
+  constexpr int turns = groups * (Tile::position_tiles / Shape::turn_position_tiles);
   Element* const staged = reinterpret_cast<Element*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
 #pragma unroll 1
-  for (int pass = 0; pass < passes; ++pass) {
-    const int row_tile = first_row_tile + pass % groups * Shape::pass_row_tiles;
+  for (int turn = 0; turn < turns; ++turn) {
+    const int row_tile = first_row_tile + turn % groups * Shape::turn_row_tiles;
     const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
     __syncwarp();
-    // Registers have no numbers at run time: the pass's are found among all.
+    // Registers have no numbers at run time: the turn's are found among all.
 #pragma unroll
-    for (int known = 0; known < passes; ++known) {
-      if (known != pass) continue;
+    for (int known = 0; known < turns; ++known) {
+      if (known != turn) continue;
 #pragma unroll
-      for (int i = 0; i < Shape::pass_row_tiles; ++i)
+      for (int i = 0; i < Shape::turn_row_tiles; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
           const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
 #pragma unroll
-          for (int j = 0; j < Shape::pass_position_tiles; ++j) {
-            const float (&own)[4] = sums.values[known % groups * Shape::pass_row_tiles + i]
-                                               [known / groups * Shape::pass_position_tiles + j];
+          for (int j = 0; j < Shape::turn_position_tiles; ++j) {
+            const float (&own)[4] = sums.values[known % groups * Shape::turn_row_tiles + i]
+                                               [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
 #pragma unroll
             for (int side = 0; side < 2; ++side)
               two.values[side] = from_accumulator<Element>(finish(own[half * 2 + side]));
-            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::pass_pitch + j * 8 + lane % 4 * 2) =
+            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =
                 two;
           }
         }
     }
     __syncwarp();
-    MmaPass<Layer, Tile>{staged,        y,
-                         box,           first_position + pass / groups * Shape::pass_position_tiles * 8,
+    MmaTurn<Layer, Tile>{staged,        y,
+                         box,           first_position + turn / groups * Shape::turn_position_tiles * 8,
                          first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
                          batch,         depths,
                          rows,          columns}
@@ -2255,7 +2255,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
   const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
   const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::pass_bytes,
+  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::turn_bytes,
             y + first_channel * (Tile::channels_last ? 1 : plane), box, first_row_tile,
             warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
 }
@@ -2866,7 +2866,7 @@ _mma_PREPARING_THREADS = 256
 _INT_LIMIT = 2**31
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
-_PASS_LEAST_BYTES = 32 * 1024
+_TURN_LEAST_BYTES = 32 * 1024
 
 
 def _launch_mma(problem, kernel, reasons=()):
@@ -2992,20 +2992,20 @@ def _mma_shared_bytes(layer, tile):
     stages = input_stages * inputs + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
-    most_bytes = max(_PASS_LEAST_BYTES, stages - joined)
-    return max(stages, joined + warps * _mma_pass_bytes(layer, tile, most_bytes))
+    most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
+    return max(stages, joined + warps * _mma_turn_bytes(layer, tile, most_bytes))
 
 
-def _mma_pass_bytes(layer, tile, most_bytes):
+def _mma_turn_bytes(layer, tile, most_bytes):
     """Shared memory of a warp for the outputs that it stores at once; all warps of a set may take so many."""
-    rows, positions = 16 * _mma_pass_row_tiles(layer, tile), tile.position_tiles
+    rows, positions = 16 * _mma_turn_row_tiles(layer, tile), tile.position_tiles
     at_most = most_bytes // (rows * tile.warps_high * tile.warps_wide)
-    while positions > 1 and (tile.position_tiles % positions or _mma_pass_pitch(layer, tile, positions) > at_most):
+    while positions > 1 and (tile.position_tiles % positions or _mma_turn_pitch(layer, tile, positions) > at_most):
         positions -= 1
-    return rows * _mma_pass_pitch(layer, tile, positions)
+    return rows * _mma_turn_pitch(layer, tile, positions)
 
 
-def _mma_pass_row_tiles(layer, tile):
+def _mma_turn_row_tiles(layer, tile):
     """Tiles of rows that a warp stores at once: with all column phases of their channels, where it has them."""
     stride, tile_phases, tiles = layer.stride[2], 16 // tile.channels, _mma_phase_tiles(layer, tile)
     whole = stride // math.gcd(stride, tile_phases)
@@ -3014,7 +3014,7 @@ def _mma_pass_row_tiles(layer, tile):
     return tiles if tile.row_tiles % tiles == 0 else 1
 
 
-def _mma_pass_pitch(layer, tile, position_tiles):
+def _mma_turn_pitch(layer, tile, position_tiles):
     """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
     least = 8 * position_tiles * _mma_item_bytes(layer)
     return least + ((16 if tile.channels_last else 8 * _mma_item_bytes(layer)) - least) % 128

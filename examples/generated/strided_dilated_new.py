@@ -2036,7 +2036,6 @@ def _launch(plan, x, weight, bias, y):
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
     launch, number = _LAUNCHERS[device, kernel]
-    x = x.clone() if kernel.family == "mma" and x.data_ptr() % 16 else x
     pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
     sizes = plan.problem.input_size + plan.problem.output_size
     with torch.cuda.device(device):
@@ -2057,7 +2056,10 @@ def _run(plan, x, weight, bias):
     shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        _launch(plan, x.contiguous(), weight.contiguous(), None if bias is None else bias.contiguous(), y)
+        inputs = x.contiguous()
+        if plan.kernel.family == "mma" and inputs.data_ptr() % 16:  # it loads up to 16 bytes at once
+            inputs = inputs.clone()
+        _launch(plan, inputs, weight.contiguous(), None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):

@@ -20,7 +20,7 @@ from tconv.planner import Family
 
 @pytest.fixture(scope="module")
 def file() -> Namespace:
-    return executed(generated_text(EXAMPLES / "unet.py"))
+    return executed(generated_text(EXAMPLES / "unet.py", families=("direct",)))
 
 
 def kernels_of(file: Namespace) -> list[object]:

@@ -40,7 +40,7 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def dense(dtype: torch.dtype = torch.float32, groups: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(2, 64, 16, 16, dtype=dtype), torch.randn(64, 64 // groups, 3, 3, dtype=dtype)
+    return torch.randn(1, 128, 16, 16, dtype=dtype), torch.randn(128, 128 // groups, 3, 3, dtype=dtype)
 
 
 def close(got: torch.Tensor, expected: torch.Tensor) -> None:

@@ -200,7 +200,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
   const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
   const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::pass_bytes,
+  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::turn_bytes,
             y + first_channel * (Tile::channels_last ? 1 : plane), box, first_row_tile,
             warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
 }

@@ -23,20 +23,20 @@ struct MmaShifts {
   }
 };
 
-// Bytes from a row to the next of the outputs that a warp stores in one pass. Lanes that write two neighbouring
+// Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
 // positions of neighbouring rows then find different banks.
-TCONV_CONSTANT int mma_pass_pitch(int position_tiles, int item_bytes, bool channels_last) {
+TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
   const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
   return least + (wanted - least % 128 + 128) % 128;
 }
 
-// What a pass may take of shared memory, if the stages took less.
-constexpr int mma_pass_least_bytes = 32 * 1024;
+// What a turn may take of shared memory, if the stages took less.
+constexpr int mma_turn_least_bytes = 32 * 1024;
 
-// The position tiles of a pass: as many as fit.
-TCONV_CONSTANT int mma_pass_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
+// The position tiles of a turn: as many as fit.
+TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
   int tiles = all;
-  while (tiles > 1 && (all % tiles != 0 || rows * mma_pass_pitch(tiles, item_bytes, channels_last) > most_bytes))
+  while (tiles > 1 && (all % tiles != 0 || rows * mma_turn_pitch(tiles, item_bytes, channels_last) > most_bytes))
     --tiles;
   return tiles;
 }
@@ -131,20 +131,20 @@ struct MmaShape {
   // In their place, what the other sets of warps give to the first.
   static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
 
-  // ---- outputs: a warp of the first set stores them in passes through shared memory, behind what was joined ----
-  // Row tiles of a pass: those that hold all column phases of their channels, where a warp has them.
+  // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
+  // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int pass_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
+  static constexpr int turn_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
                                             ? whole_row_tiles
                                         : phases_known ? phase_tiles
                                                        : 1;
-  static constexpr int pass_slots = pass_row_tiles * tile_phases;
-  static constexpr int pass_position_tiles = mma_pass_position_tiles(
-      Tile::position_tiles, pass_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      joined_bytes + mma_pass_least_bytes > stages_bytes ? mma_pass_least_bytes : stages_bytes - joined_bytes);
-  static constexpr int pass_pitch = mma_pass_pitch(pass_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
-  static constexpr int pass_bytes = pass_row_tiles * 16 * pass_pitch * item_bytes;
-  static constexpr int stored_bytes = joined_bytes + warps * pass_bytes;
+  static constexpr int turn_slots = turn_row_tiles * tile_phases;
+  static constexpr int turn_position_tiles = mma_turn_position_tiles(
+      Tile::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes : stages_bytes - joined_bytes);
+  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
+  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch * item_bytes;
+  static constexpr int stored_bytes = joined_bytes + warps * turn_bytes;
   static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
 
   // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so

@@ -73,24 +73,24 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   return true;
 }
 
-// A pass of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
+// A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
 // outputs.
 template <class Layer, class Tile>
-struct MmaPass {
+struct MmaTurn {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::pass_slots;
-  static constexpr int places = 8 * Shape::pass_position_tiles, pitch = Shape::pass_pitch;
-  // Neighbouring column phases, and how many times as many a pass has.
+  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::turn_slots;
+  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch;
+  // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
   // How many outputs of one row, or channels of one output, may be stored at once, if they are aligned.
-  static constexpr bool whole_rows = Shape::pass_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
+  static constexpr bool whole_rows = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
   static constexpr int row_width =
       whole_rows && Tile::origin == 0 && Tile::box_columns * Width::stride % most == 0 ? most : 1;
   static constexpr int channel_width =
@@ -106,7 +106,7 @@ struct MmaPass {
     return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
   }
 
-  // Where the output of a phase at one of the pass's positions lies in its plane, and its image; false if nowhere.
+  // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
     const MmaBox in_box = mma_in_box<Tile>(number);
@@ -198,43 +198,43 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
                             int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  constexpr int groups = Tile::row_tiles / Shape::pass_row_tiles;
-  constexpr int passes = groups * (Tile::position_tiles / Shape::pass_position_tiles);
+  constexpr int groups = Tile::row_tiles / Shape::turn_row_tiles;
+  constexpr int turns = groups * (Tile::position_tiles / Shape::turn_position_tiles);
   Element* const staged = reinterpret_cast<Element*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
 #pragma unroll 1
-  for (int pass = 0; pass < passes; ++pass) {
-    const int row_tile = first_row_tile + pass % groups * Shape::pass_row_tiles;
+  for (int turn = 0; turn < turns; ++turn) {
+    const int row_tile = first_row_tile + turn % groups * Shape::turn_row_tiles;
     const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
     __syncwarp();
-    // Registers have no numbers at run time: the pass's are found among all.
+    // Registers have no numbers at run time: the turn's are found among all.
 #pragma unroll
-    for (int known = 0; known < passes; ++known) {
-      if (known != pass) continue;
+    for (int known = 0; known < turns; ++known) {
+      if (known != turn) continue;
 #pragma unroll
-      for (int i = 0; i < Shape::pass_row_tiles; ++i)
+      for (int i = 0; i < Shape::turn_row_tiles; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
           const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
 #pragma unroll
-          for (int j = 0; j < Shape::pass_position_tiles; ++j) {
-            const float (&own)[4] = sums.values[known % groups * Shape::pass_row_tiles + i]
-                                               [known / groups * Shape::pass_position_tiles + j];
+          for (int j = 0; j < Shape::turn_position_tiles; ++j) {
+            const float (&own)[4] = sums.values[known % groups * Shape::turn_row_tiles + i]
+                                               [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
 #pragma unroll
             for (int side = 0; side < 2; ++side)
               two.values[side] = from_accumulator<Element>(finish(own[half * 2 + side]));
-            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::pass_pitch + j * 8 + lane % 4 * 2) =
+            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =
                 two;
           }
         }
     }
     __syncwarp();
-    MmaPass<Layer, Tile>{staged,        y,
-                         box,           first_position + pass / groups * Shape::pass_position_tiles * 8,
+    MmaTurn<Layer, Tile>{staged,        y,
+                         box,           first_position + turn / groups * Shape::turn_position_tiles * 8,
                          first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
                          batch,         depths,
                          rows,          columns}

@@ -21,11 +21,11 @@ from tconv.planner.mma_shape import (
     halo_positions,
     launch_mma,
     moved_axes,
-    pass_row_tiles,
     planes,
     shift_bytes,
     shifts,
     thread_patches,
+    turn_row_tiles,
     vector_items,
     weight_bytes,
 )
@@ -123,13 +123,13 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
 
 
 def _stored(problem: Problem, layer: Layer, tile: MmaTile) -> tuple[int, int]:
-    """Bytes of outputs that a pass stores one after the other, and how many of them an instruction of a lane stores."""
+    """Bytes of outputs that a turn stores one after the other, and how many of them an instruction of a lane stores."""
     vector, stride = vector_items(layer), layer.stride[2]
     if tile.channels_last:
         at_once = math.gcd(math.gcd(layer.out_channels_per_group, tile.channels), vector)
         return tile.channels * layer.item_bytes, at_once
-    slots, whole = pass_row_tiles(layer, tile) * 16 // tile.channels, tile.box_columns * stride
-    if slots % stride and tile.row_tiles % pass_row_tiles(layer, tile) == 0 and slots < stride:
+    slots, whole = turn_row_tiles(layer, tile) * 16 // tile.channels, tile.box_columns * stride
+    if slots % stride and tile.row_tiles % turn_row_tiles(layer, tile) == 0 and slots < stride:
         return slots * layer.item_bytes, 1
     aligned = tile.origin == 0 and problem.output_size[2] % vector == 0 and whole % vector == 0
     return whole * layer.item_bytes, vector if aligned else 1

@@ -11,7 +11,7 @@ PREPARING_THREADS = 256
 _INT_LIMIT = 2**31
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
-_PASS_LEAST_BYTES = 32 * 1024
+_TURN_LEAST_BYTES = 32 * 1024
 
 
 def launch_mma(problem: Problem, kernel: Kernel[MmaTile], reasons: tuple[str, ...] = ()) -> Plan:
@@ -152,20 +152,20 @@ def shared_bytes(layer: Layer, tile: MmaTile) -> int:
     stages = input_stages * inputs + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
-    most_bytes = max(_PASS_LEAST_BYTES, stages - joined)
-    return max(stages, joined + warps * pass_bytes(layer, tile, most_bytes))
+    most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
+    return max(stages, joined + warps * turn_bytes(layer, tile, most_bytes))
 
 
-def pass_bytes(layer: Layer, tile: MmaTile, most_bytes: int) -> int:
+def turn_bytes(layer: Layer, tile: MmaTile, most_bytes: int) -> int:
     """Shared memory of a warp for the outputs that it stores at once; all warps of a set may take so many."""
-    rows, positions = 16 * pass_row_tiles(layer, tile), tile.position_tiles
+    rows, positions = 16 * turn_row_tiles(layer, tile), tile.position_tiles
     at_most = most_bytes // (rows * tile.warps_high * tile.warps_wide)
-    while positions > 1 and (tile.position_tiles % positions or pass_pitch(layer, tile, positions) > at_most):
+    while positions > 1 and (tile.position_tiles % positions or turn_pitch(layer, tile, positions) > at_most):
         positions -= 1
-    return rows * pass_pitch(layer, tile, positions)
+    return rows * turn_pitch(layer, tile, positions)
 
 
-def pass_row_tiles(layer: Layer, tile: MmaTile) -> int:
+def turn_row_tiles(layer: Layer, tile: MmaTile) -> int:
     """Tiles of rows that a warp stores at once: with all column phases of their channels, where it has them."""
     stride, tile_phases, tiles = layer.stride[2], 16 // tile.channels, phase_tiles(layer, tile)
     whole = stride // math.gcd(stride, tile_phases)
@@ -174,7 +174,7 @@ def pass_row_tiles(layer: Layer, tile: MmaTile) -> int:
     return tiles if tile.row_tiles % tiles == 0 else 1
 
 
-def pass_pitch(layer: Layer, tile: MmaTile, position_tiles: int) -> int:
+def turn_pitch(layer: Layer, tile: MmaTile, position_tiles: int) -> int:
     """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
     least = 8 * position_tiles * item_bytes(layer)
     return least + ((16 if tile.channels_last else 8 * item_bytes(layer)) - least) % 128
