@@ -48,7 +48,7 @@ def models_text(examples: Results) -> str:
         [
             f"[{name}](examples/{name}.py)",
             milliseconds(result["pytorch_ms"]["default"]),
-            milliseconds(result["tconv_ms"]) + mark(result, examples),
+            milliseconds(result["tconv_ms"]) + mark(result, examples) + disturbed(result),
             f"**{factor(speedup(result))}**",
             milliseconds(result["floor_ms"]),
             "yes" if result["equal"] else "no",
@@ -69,9 +69,17 @@ def mark(result: Results, examples: Results) -> str:
 
 
 def marked(examples: Results) -> str:
-    """What the star means, where there is one."""
-    stars = any(mark(result, examples) for result in examples["examples"].values())
-    return "\n\\* with earlier kernels.\n" if stars else ""
+    """What the marks mean, where there are any."""
+    results = examples["examples"]
+    stars = any(mark(result, examples) for result in results.values())
+    lines = ["\n\\* with earlier kernels.\n"] if stars else []
+    lines += [f"\n† {name}: {result['pytorch_from']}\n" for name, result in results.items() if disturbed(result)]
+    return "".join(lines)
+
+
+def disturbed(result: Results) -> str:
+    """A dagger where PyTorch's model took another time beside the candidate than in a process of its own."""
+    return " †" if "differs" in result["pytorch_from"] else ""
 
 
 def layers_text(layers: Results) -> str:
