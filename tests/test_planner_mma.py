@@ -15,6 +15,7 @@ from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.kernels.instances import instances
 from tconv.planner import Gpu, Unplannable, choose, plan_direct, plan_mma
+from tconv.planner.choice import launch
 from tconv.planner.mma import MMA_PRECISIONS, candidates, equivalent, why_not_mma
 from tconv.planner.mma_model import predict_mma
 from tconv.planner.mma_shape import (
@@ -186,6 +187,15 @@ def test_the_faster_family_is_chosen_of_those_allowed():
     assert choose(alone, H200).kernel.family == "direct", "one channel leaves a matrix product nearly empty"
     with pytest.raises(Unplannable, match="fp64"):
         choose(exact, H200, ("mma",))
+
+
+def test_a_kernel_that_loads_several_inputs_of_a_row_at_once_needs_rows_of_so_many():
+    planned = plan_mma(U_NET, H200)
+    assert planned.kernel.tile.patch_columns == 4
+    fits, short = (replace(U_NET, input_size=(1, 256, width)) for width in (252, 254))
+    assert launch(fits, planned.kernel, H200) is not None
+    assert launch(short, planned.kernel, H200) is None
+    assert plan_mma(short, H200).kernel.tile.patch_columns <= 2
 
 
 def test_reasons_say_what_limits():

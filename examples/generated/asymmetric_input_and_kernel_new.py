@@ -1389,8 +1389,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 //              ............ ............              numbers beyond the box repeat the first position and are not
 //        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
 //              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
-//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a thread
-//              :..........: :..........:              holds neighbouring outputs.
+//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
+//              :..........: :..........:              mostly has whole rows of outputs.
 //
 // `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
 // to its own, in order.
@@ -1398,7 +1398,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
 // ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
 // Weights lie as the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if
-// there are several steps:
+// there are several steps; at the end warps bring their outputs into the order of memory there.
 //
 //     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
 //                               and, of a new chunk, for the                   this is the chunk's last step
@@ -1533,8 +1533,7 @@ struct MmaShape {
            WidthShifts::halo - column * WidthShifts::step;
   }
 
-  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while the other is written
-  // ----
+  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   static constexpr int input_stages = chunks > 1 ? 2 : 1;
   static constexpr int weight_stages = chunks * shift_groups > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.

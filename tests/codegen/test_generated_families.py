@@ -86,6 +86,24 @@ def test_a_kernel_for_one_input_an_axis_does_not_run_larger_maps(file: Namespace
     close(file, (2, 20, 2, 3))
 
 
+def test_rows_that_do_not_divide_into_what_is_loaded_at_once(model_file: Callable[[str], Path]) -> None:
+    model = MODEL.replace("[torch.randn(2, 20, 1, 1)]", "[torch.randn(1, 20, 9, 32)]")
+    file = executed(generated_text(model_file(model), "fp32", families=["mma"]))
+    install(file)
+
+    def family(width: int) -> str:
+        found: str = families(file, (1, 20, 9, width))[0]
+        return found
+
+    assert file["_RECORDED"] and any(tile.patch_columns > 1 for tile in file["_RECORDED"].values())
+    assert (family(32), family(31)) == ("mma", "direct")
+    close(file, (1, 20, 9, 31))
+    # A row further on in memory: what is loaded at once does not begin where it should.
+    theirs, ours = pair(file)
+    x = torch.randn(1 + 20 * 9 * 32)[1:].view(1, 20, 9, 32)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+
+
 def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[str], Path]) -> None:
     """First on one pixel, for which it is compiled with every tap as a phase, then on what that gave."""
     model = """

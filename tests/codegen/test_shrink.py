@@ -24,6 +24,12 @@ def test_the_batch_goes_first_then_the_longest_axis() -> None:
     assert describe_change(full, small) == "batch 8 → 2, 512x512 → 8x16"
 
 
+@pytest.mark.parametrize(("width", "together"), [(512, 8), (500, 4), (306, 2), (333, 1)])
+def test_rows_that_are_loaded_several_inputs_at_once_stay_so(width: int, together: int) -> None:
+    small = shrink(Problem(Layer(2, 64, 64, (1, 3, 7)), 8, (1, 512, width)))
+    assert small.input_size[2] < width and small.input_size[2] % together == 0
+
+
 def test_sparse_layers_are_cut_by_their_outputs() -> None:
     full = Problem(Layer(2, 1, 1, (1, 1, 1), (1, 64, 64)), 1, (1, 512, 512))
     small = shrink(full)

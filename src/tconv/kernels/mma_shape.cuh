@@ -116,8 +116,7 @@ struct MmaShape {
            WidthShifts::halo - column * WidthShifts::step;
   }
 
-  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while the other is written
-  // ----
+  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   static constexpr int input_stages = chunks > 1 ? 2 : 1;
   static constexpr int weight_stages = chunks * shift_groups > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
