@@ -132,11 +132,11 @@ def candidates(
     origins = sorted({0, width.padding % width.stride})
     for high, wide in _WARPS:
         for position_tiles in _POSITION_TILES:
-            positions = 8 * wide * position_tiles
+            boxes = _boxes(problem, layer, positions=8 * wide * position_tiles)
             for row_tiles in _row_tiles(layer, position_tiles):
                 if high > 1 and row_tiles * high > row_tiles_of(layer) + row_tiles - 1:
                     continue
-                for box in _boxes(problem, layer, positions):
+                for box in boxes:
                     for origin in origins:
                         for steps in _STEPS:
                             tile = mma_tile(
