@@ -11,6 +11,7 @@ import torch
 
 from tconv import dispatch, ops
 from tconv.jit import loader
+from tconv.memory import VECTOR_BYTES
 from tconv.planner import Gpu, Plan
 from tconv.planner.choice import reads_channels_last
 
@@ -27,6 +28,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
         def launch(x: int, weight: int, bias: int, y: int) -> None:
             launched.append(plan)
+            assert plan.kernel.family == "direct" or x % VECTOR_BYTES == 0, "it loads so many bytes at once"
             dtype = getattr(torch, layer.dtype)
             result = ops._NATIVE[layer.spatial_dims](
                 _stored_at(x, problem.input_shape, dtype, plan),

@@ -90,6 +90,17 @@ def test_a_call_follows_the_flags_of_its_moment(as_gpu: list[Plan]) -> None:
     assert run() == "tf32"
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_an_input_may_begin_anywhere(memory_format: torch.memory_format, as_gpu: list[Plan]) -> None:
+    x, weight = dense()
+    x = x.to(memory_format=memory_format)
+    moved = torch.empty(x.numel() + 1)[1:].as_strided(x.shape, x.stride()).copy_(x)
+    route = ops._route(2, moved, weight, None, NO_OPTIONS)
+    assert route is not None and moved.data_ptr() % 16
+    close(ops._run(route, moved, weight, None), torch.conv_transpose2d(x, weight))
+    assert as_gpu[-1].kernel.family == "mma"
+
+
 @pytest.mark.parametrize("gradient", [False, True])
 def test_channels_last_is_read_and_written_as_it_is(gradient: bool, as_gpu: list[Plan]) -> None:
     x, weight = dense()
