@@ -73,7 +73,9 @@ def marked(examples: Results) -> str:
     results = examples["examples"]
     stars = any(mark(result, examples) for result in results.values())
     lines = ["\n\\* with earlier kernels.\n"] if stars else []
-    lines += [f"\n† {name}: the time is from {result['pytorch_from']}\n" for name, result in results.items() if disturbed(result)]
+    for name, result in results.items():
+        if disturbed(result):
+            lines.append(f"\n† {name}: PyTorch's time is from {result['pytorch_from']}\n")
     return "".join(lines)
 
 
