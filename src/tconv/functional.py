@@ -1,7 +1,7 @@
 """Transposed convolutions as functions, with the signatures of `torch.nn.functional`.
 
-Where PyTorch may round the factors of float32 products to TF32 (`torch.backends.cudnn.allow_tf32`), and does so for layers
-of this kind, kernels on tensor cores do so, too.
+Where PyTorch may round the factors of float32 products to TF32 (`torch.backends.cudnn.allow_tf32`), and does so for
+layers of a kind, kernels on tensor cores do so, too.
 """
 
 from __future__ import annotations
