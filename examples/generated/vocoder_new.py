@@ -1418,8 +1418,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
-// Sizes: one plane of a channel must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
-// MmaShape<Layer, Tile>::shared_bytes.
+// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
+// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 // mma: a box's inputs on their way from memory to shared memory. `mma.cuh` has the picture.
 // mma: the weights in the order in which the warps load them. `mma.cuh` has the picture.
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
@@ -2871,6 +2871,7 @@ def _row_origin(axis):
 
 _mma_PREPARING_THREADS = 256
 _INT_LIMIT = 2**31
+_LANES = 32
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
 _TURN_LEAST_BYTES = 32 * 1024
@@ -2895,9 +2896,9 @@ def _launch_mma(problem, kernel, reasons=()):
 
 
 def _mma_needs_wide_index(problem, layer, tile):
-    """Whether offsets within a box's images, or within a plane of the output, go beyond 2^31."""
+    """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
     inputs = math.prod(problem.input_size) * (tile.box_images * layer.in_channels + _mma_chunk_channels(layer, tile))
-    return max(inputs, math.prod(problem.output_size)) >= _INT_LIMIT
+    return max(inputs, _LANES * math.prod(problem.output_size)) >= _INT_LIMIT
 
 
 def _mma_moved_axes(layer, tile):

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tconv.emulator import EmulatorError, Launch, run
 from tconv.kernels import source
-from tconv.planner import Gpu, plan_direct
-from tconv.problem import Problem
+from tconv.planner import Gpu, Plan, plan_direct, plan_mma
+from tconv.problem import Layer, Problem
 
 #: Outputs that are compared, in stretches, of all that the chosen blocks write.
 STRETCHES, STRETCH = 60, 256
@@ -51,17 +51,23 @@ class SparseFile:
             found.append(self.tensor[start // size : end // size].nonzero().flatten() + start // size)
 
 
-def chosen_blocks_are_right(problem: Problem, text: str | None = None) -> bool:
+def chosen_blocks_are_right(plan: Plan, text: str | None = None) -> bool:
     """Whether the first, a middle and the last block write about their share of the outputs, and right numbers."""
-    plan = plan_direct(problem, Gpu.h200())
+    problem = plan.problem
     dtype = getattr(torch, problem.layer.dtype)
     weights = weights_of(problem.layer)
     text = text or source.inlined([(plan.kernel, "tconv_kernel")])
     # Not quite the middle: there the grid's parts might all be the same one.
     blocks = (0, plan.grid // 2 + 1, plan.grid - 1)
     with SparseFile(problem.input_shape, dtype) as x, SparseFile(problem.output_shape, dtype) as y:
-        arguments = (x.tensor, *weights, y.tensor, problem.batch, *problem.input_size, *problem.output_size)
-        launches = [
+        weight, launches = weights.weight, []
+        if plan.preparation is not None:
+            weight = torch.empty(plan.preparation.bytes // dtype.itemsize, dtype=dtype)
+            of_weights = (plan.preparation.grid, plan.preparation.threads, 0, (weights.weight, weight))
+            launches.append(Launch("tconv_kernel_weights", *of_weights))
+        sizes = (problem.batch, *problem.input_size, *problem.output_size)
+        arguments = (x.tensor, weight, weights.bias, y.tensor, *sizes)
+        launches += [
             Launch("tconv_kernel", plan.grid, plan.kernel.threads, plan.shared_bytes, arguments, range(n, n + 1))
             for n in blocks
         ]
@@ -80,16 +86,27 @@ def chosen_blocks_are_right(problem: Problem, text: str | None = None) -> bool:
 
 @pytest.mark.parametrize("name", HUGE)
 def test_chosen_blocks_of_huge_problems(name):
-    assert chosen_blocks_are_right(HUGE[name])
+    assert chosen_blocks_are_right(plan_direct(HUGE[name], Gpu.h200()))
+
+
+@pytest.mark.parametrize("name", ["input and output", "a plane of the output", "a plane of the input", "positions"])
+def test_chosen_blocks_on_tensor_cores(name):
+    assert chosen_blocks_are_right(plan_mma(HUGE[name], Gpu.h200()))
+
+
+def test_lanes_that_store_channels_planes_apart():
+    """Each plane has fewer than 2^31 outputs; a lane's next channel is several planes on."""
+    layer = Layer(2, 4, 16, (1, 8, 1), (1, 8, 1), bias=True, precision="fp16")
+    assert chosen_blocks_are_right(plan_mma(Problem(layer, 1, (1, 2**22, 16)), Gpu.h200()))
 
 
 @pytest.mark.parametrize("name", ["input and output", "a plane of the output", "positions"])
 def test_32_bits_are_not_enough(name):
     """The same with all 64-bit arithmetic of the kernel replaced."""
-    problem = HUGE[name]
-    text = source.inlined([(plan_direct(problem, Gpu.h200()).kernel, "tconv_kernel")])
+    plan = plan_direct(HUGE[name], Gpu.h200())
+    text = source.inlined([(plan.kernel, "tconv_kernel")])
     try:
-        assert not chosen_blocks_are_right(problem, text.replace("long long", "int"))
+        assert not chosen_blocks_are_right(plan, text.replace("long long", "int"))
     except EmulatorError as error:
         assert error.kind == "crash"
 

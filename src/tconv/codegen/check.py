@@ -139,9 +139,18 @@ def _judge(candidate: Candidate, problem: Problem, family: Family, device: str, 
 def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The launch in the emulator, as a candidate."""
     y = torch.empty(problem.output_shape, dtype=x.dtype)
-    x, weight, bias = aligned(x.contiguous()), weight.contiguous(), None if bias is None else bias.contiguous()
-    run(cut.source, emulator_launches(cut, problem, x, weight, bias, y))
+    run(cut.source, emulator_launches(cut, problem, *_as_launched(cut, x, weight, bias), y))
     return y
+
+
+def _as_launched(cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What the file hands to the launch: contiguous, and where weights are prepared an input that is aligned."""
+    x = x.contiguous()
+    return (
+        x if cut.preparation is None else aligned(x),
+        weight.contiguous(),
+        None if bias is None else bias.contiguous(),
+    )
 
 
 def _pytorch_error(problem: Problem, device: str) -> float:
@@ -165,7 +174,7 @@ def _on_gpu(checked: LayerCheck, cut: Cut, gpu: Gpu, bench: bool) -> LayerCheck:
     launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x, weight, bias = aligned(x.contiguous()), weight.contiguous(), None if bias is None else bias.contiguous()
+        x, weight, bias = _as_launched(cut, x, weight, bias)
         y = torch.empty(problem.output_shape, dtype=x.dtype, device=x.device)
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
         return y

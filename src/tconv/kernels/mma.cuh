@@ -42,8 +42,8 @@
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
 //
-// Sizes: one plane of a channel must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
-// MmaShape<Layer, Tile>::shared_bytes.
+// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
+// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 #pragma once
 #include "mma_inputs.cuh"
 #include "mma_store.cuh"

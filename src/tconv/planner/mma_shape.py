@@ -9,6 +9,7 @@ from tconv.problem import Axis, Layer, Problem
 
 PREPARING_THREADS = 256
 _INT_LIMIT = 2**31
+_LANES = 32
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
 _TURN_LEAST_BYTES = 32 * 1024
@@ -33,9 +34,9 @@ def launch_mma(problem: Problem, kernel: Kernel[MmaTile], reasons: tuple[str, ..
 
 
 def needs_wide_index(problem: Problem, layer: Layer, tile: MmaTile) -> bool:
-    """Whether offsets within a box's images, or within a plane of the output, go beyond 2^31."""
+    """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
     inputs = math.prod(problem.input_size) * (tile.box_images * layer.in_channels + chunk_channels(layer, tile))
-    return max(inputs, math.prod(problem.output_size)) >= _INT_LIMIT
+    return max(inputs, _LANES * math.prod(problem.output_size)) >= _INT_LIMIT
 
 
 def moved_axes(layer: Layer, tile: MmaTile) -> tuple[Axis, Axis, Axis]:
