@@ -100,7 +100,7 @@ def test_every_candidate_suits_the_kernel(problem):
 
 @pytest.mark.parametrize("instance", list(instances("mma"))[::6], ids=lambda instance: instance.name)
 def test_kernel_and_planner_have_the_same_formulas(instance):
-    planned = launch_mma(instance.problem, instance.kernel)
+    planned = launch_mma(instance.problem, instance.kernel, H200)
     layer, tile = planned.kernel.layer, planned.kernel.tile
     shape = "tconv::MmaShape<tconv_kernel_layer, tconv_kernel_tile>"
 

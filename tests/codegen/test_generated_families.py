@@ -61,12 +61,12 @@ def close(file: Namespace, shape: tuple[int, ...], *arguments: int) -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
 
 
-def families(file: Namespace, shape: tuple[int, ...], tensor_cores: bool = True) -> list[str]:
+def families(file: Namespace, shape: tuple[int, ...], most_shared: int = 227 * 1024) -> list[str]:
     """Of the first layer on an input of this shape, and of the layers as they are built."""
     plan = file["_plan"](2, torch.float32, shape, (20, 24, 4, 4), (24,), *[(n, n) for n in (1, 0, 0)], 1, (1, 1),
-                         tensor_cores)
+                         most_shared)
     model = file["ModelNew"]()
-    return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](model, tensor_cores))]
+    return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](model, most_shared))]
 
 
 def test_the_sizes_of_get_inputs(file: Namespace) -> None:
@@ -138,14 +138,21 @@ def test_other_constructor_arguments_take_the_kernel_that_runs_everything(file: 
 
 
 def test_a_gpu_without_these_tensor_cores_takes_the_kernel_that_runs_everywhere(file: Namespace) -> None:
-    assert families(file, (2, 20, 1, 1), tensor_cores=False) == ["direct"] * 4
+    assert families(file, (2, 20, 1, 1), most_shared=0) == ["direct"] * 4
 
 
 def test_which_gpus_have_them(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability, has in (((7, 5), False), ((8, 0), True), ((9, 0), True), ((12, 0), True)):
+    for capability, kilobytes in (((7, 5), 0), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((12, 0), 99)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
-        file["_has_tensor_cores"].cache_clear()
-        assert file["_has_tensor_cores"](torch.device("cuda", 0)) is has
+        file["_most_shared"].cache_clear()
+        assert file["_most_shared"](torch.device("cuda", 0)) == kilobytes * 1024
+
+
+def test_a_gpu_with_less_shared_memory_than_planned_for(file: Namespace) -> None:
+    kernel = next(file["_module_kernels"](file["ModelNew"]()))
+    needed = file["_FAMILIES"]["mma"].shared_bytes(kernel)
+    assert families(file, (2, 20, 1, 1), most_shared=needed)[0] == "mma"
+    assert families(file, (2, 20, 1, 1), most_shared=needed - 1)[0] == "direct"
 
 
 def test_gradients(file: Namespace) -> None:

@@ -74,7 +74,7 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
     if case.tensor_cores:
         with suppress(Unplannable):
             plan = plan_mma(case.problem, gpu)
-            return launch_mma(case.problem, replace(plan.kernel, wide_index=True)) if case.wide_index else plan
+            return launch_mma(case.problem, replace(plan.kernel, wide_index=True), gpu) if case.wide_index else plan
     try:
         plan = plan_direct(case.problem, gpu)
         if not case.wide_index or plan.kernel.wide_index:

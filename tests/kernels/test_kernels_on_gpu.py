@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
-from kernel_runs import INSTANCES, Tensors, emulate, integer_tensors, plan_of, random_tensors, seen, stored, worst
+from kernel_runs import GPU, INSTANCES, Tensors, emulate, integer_tensors, plan_of, random_tensors, seen, stored, worst
 
 from tconv.jit.loader import gpu_of, launcher
 from tconv.kernels.instances import Instance
@@ -13,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 
 def launch(instance: Instance, tensors: Tensors) -> torch.Tensor:
-    plan = plan_of(instance, gpu_of(0))
+    plan = plan_of(instance, replace(gpu_of(0), multiprocessors=GPU.multiprocessors))
     x, weight, bias = (None if tensor is None else tensor.cuda() for tensor in tensors)
     y = torch.full(instance.problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")
     x, y = stored(x, instance), stored(y, instance)

@@ -50,6 +50,7 @@ _FAMILY_TEXTS = {
         lambda problem, kernel: _launch_direct(
             problem, kernel._replace(wide_index=_needs_wide_index(problem, kernel.tile)), _GPU
         ),
+        lambda kernel: _shared_bytes(kernel.layer, kernel.tile),
         lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
         lambda name, kernel: _instance(kernel, name),
     ),
@@ -57,8 +58,9 @@ _FAMILY_TEXTS = {
     "mma": """\
     "mma": _Family(
         lambda problem, kernel: _launch_mma(
-            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile))
+            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile)), _GPU
         ),
+        lambda kernel: _mma_shared_bytes(kernel.layer, kernel.tile),
         lambda name, kernel: (
             f"start({name}, {_PREPARING.format(name)}, {kernel.threads}, {_mma_PREPARING_THREADS}, "
             f"{_mma_shared_bytes(kernel.layer, kernel.tile)}, a)"

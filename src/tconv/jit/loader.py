@@ -17,7 +17,7 @@ import torch
 from tconv.errors import NotWarmedUp
 from tconv.jit.cache import cache_key, default_cache
 from tconv.jit.compile import Compiled, compile_source
-from tconv.jit.toolchain import check_driver, cuda_core, driver, uninterrupted
+from tconv.jit.toolchain import check_driver, cuda_core, driver, driver_version, uninterrupted
 from tconv.kernels.source import PREPARING, header_digest, header_directory, unit
 from tconv.planner import Gpu, Kernel, Plan
 
@@ -25,6 +25,8 @@ _log = logging.getLogger("tconv")
 _NAME = "tconv_kernel"
 #: A block has this much dynamic shared memory without asking.
 _SHARED_BYTES_BY_DEFAULT = 48 * 1024
+#: Of a multiprocessor, and of a thread at most, in the steps in which they are given.
+_REGISTERS, _MOST_REGISTERS = 65536, 256
 
 _lock = threading.Lock()
 #: Each kernel, and the one that prepares its weights.
@@ -55,7 +57,13 @@ class Launcher:
         problem = plan.problem
         self._kernel = kernel
         self._device = device
-        self._config = core.LaunchConfig(grid=plan.grid, block=plan.kernel.threads, shmem_size=plan.shared_bytes)
+        self._config = core.LaunchConfig(
+            grid=plan.grid,
+            block=plan.kernel.threads,
+            shmem_size=plan.shared_bytes,
+            # The kernel begins while its weights are prepared, and waits for them itself.
+            programmatic_stream_serialization=preparing is not None and overlaps(device),
+        )
         self._preparing = preparing
         if plan.preparation is not None:
             self._preparing_config = core.LaunchConfig(grid=plan.preparation.grid, block=plan.preparation.threads)
@@ -141,15 +149,15 @@ def compile_kernel(kernel: Kernel[Any], arch: str, name: str = _NAME) -> tuple[K
     """`kernel` compiled for `arch`, and the kernel that it became. Needs no GPU.
 
     How many registers a thread needs differs between archs and compilers; the planner estimates it. Where its number
-    of blocks for each multiprocessor leaves too few, the kernel is compiled for fewer blocks, until nothing spills.
-    That changes nothing else: neither results nor launch.
+    of blocks for each multiprocessor leaves too few, the kernel is compiled for fewer blocks, until nothing spills or
+    a thread may have as many as there are. That changes nothing else: neither results nor launch.
 
     Raises:
         MissingToolchain, CompileError: as `compile_source`.
     """
     while True:
         compiled = compile_source(unit(kernel, _NAME), arch, name=name, headers=header_directory())
-        if not compiled.spill_bytes or kernel.tile.blocks == 1:
+        if not compiled.spill_bytes or kernel.tile.blocks * kernel.threads * _MOST_REGISTERS <= _REGISTERS:
             return kernel, compiled
         kernel = replace(kernel, tile=replace(kernel.tile, blocks=kernel.tile.blocks * 3 // 4))
 
@@ -166,6 +174,13 @@ def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
             attribute = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(bindings.cuKernelSetAttribute(attribute, shared_bytes, kernel.handle, bindings.CUdevice(device)))
     return kernel
+
+
+@cache
+def overlaps(device: int) -> bool:
+    """Whether a kernel may begin there before the one in front of it has ended, in CUDA graphs as well."""
+    version = driver_version()
+    return torch.cuda.get_device_capability(device) >= (9, 0) and version is not None and version >= (12, 3)
 
 
 @cache

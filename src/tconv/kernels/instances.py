@@ -13,7 +13,8 @@ from typing import Any
 
 from tconv.planner.direct_tile import default_tile, direct_tile, is_small, phases_on_lanes
 from tconv.planner.mma import MMA_PRECISIONS, equivalent, together, why_not_mma
-from tconv.planner.mma_tile import holds_inputs, mma_tile, row_channels
+from tconv.planner.mma_shape import shared_bytes
+from tconv.planner.mma_tile import LEAST_SHARED_BYTES, holds_inputs, mma_tile, row_channels, with_resident_weights
 from tconv.planner.plan import DirectTile, Family, Kernel, MmaTile
 from tconv.problem import PRECISIONS, Layer, Precision, Problem, Triple
 
@@ -77,6 +78,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Tile::origin": "0 and more",
         "Tile::channels_last": "both; channels in whole vectors and not",
         "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
+        "Tile::resident": "both",
     },
 }
 
@@ -119,10 +121,11 @@ def _mma_instances() -> Iterator[Instance]:
             tiles = _mma_tiles(layer, together(problem))
             if not tiles:
                 continue
-            whole = [width for width in tiles if width not in ("last", "split")]
-            turns = [whole[number % len(whole)], ("last", "split", "")[number % 3]]
+            others = ("last", "split", "resident")
+            whole = [width for width in tiles if width not in others]
+            turns = [whole[number % len(whole)], others[number % 3]]
             if every:
-                turns = [*whole, *(("last", "split") if precision in ("fp32", "fp16") else ())]
+                turns = [*whole, *(others if precision in ("fp32", "fp16") else ())]
             for width in filter(tiles.__contains__, turns):
                 yield Instance(f"mma-{name}-{precision}-{width}", problem, Kernel("mma", layer, tiles[width]))
             if name in _WITH_WIDE_INDEX_OF_MMA and precision == MMA_PRECISIONS[-1]:
@@ -145,6 +148,9 @@ def _mma_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
         "last": mma_tile(layer, (1, 2), 2, 2, (1, 1, 1, 16), 2, 0, channels_last=1),
         "split": mma_tile(layer, (1, 1), 2, 2, (1, 1, 1, 16), 1, 0, splits=3),
     }
+    resident = with_resident_weights(layer, mma_tile(layer, (1, 2), 2, 2, (1, 1, 1, 16), 1, 0))
+    if resident and shared_bytes(layer, resident) <= LEAST_SHARED_BYTES:
+        tiles["resident"] = replace(resident, blocks=2)
     if most_together > 1:
         patched = mma_tile(layer, (2, 1), 2, 4, (1, 1, 1 + tall, 16), 1, 0)
         tiles["patched"] = replace(patched, patch_columns=most_together)

@@ -94,115 +94,106 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
                       int input_height, int input_width, int output_depth, int output_height, int output_width) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warp_high = warp % Tile::warps_high, warp_wide = warp / Tile::warps_high % Tile::warps_wide;
   const int first_step = warp / Shape::warps * Tile::chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
-  int rest = static_cast<int>(blockIdx.x);
-  const int row_block = rest % Shape::row_blocks;
-  rest /= Shape::row_blocks;
-  const int columns = ceil_div(Shape::Width::positions(output_width + Tile::origin), Tile::box_columns);
-  const int rows = ceil_div(Shape::Height::positions(output_height + Tile::row_origin), Tile::box_rows);
-  const int depths = ceil_div(Shape::Depth::positions(output_depth + Tile::depth_origin), Tile::box_depths);
-  MmaBox box;
-  box.column = rest % columns * Tile::box_columns;
-  rest /= columns;
-  box.row = rest % rows * Tile::box_rows;
-  rest /= rows;
-  box.depth = rest % depths * Tile::box_depths;
-  rest /= depths;
-  const int group = rest % Layer::groups;
-  box.sample = rest / Layer::groups * Tile::box_images;
+  constexpr int weight_sets = Layer::groups * Shape::row_blocks;
+  const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
+  const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
+  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::row_tiles;
+  const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
+  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::box_images);
+  int number = static_cast<int>(blockIdx.x) / weight_sets;
+  MmaBox box = boxes.box(number);
 
-  unsigned char* const input_stages = shared;
-  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
-  const unsigned char* const weights =
-      reinterpret_cast<const unsigned char*>(weight) +
-      (static_cast<long long>(group) * Shape::row_blocks + row_block) * Shape::block_weight_bytes;
-
-  constexpr int stage_vectors = Shape::weight_stage_bytes / 16;
-  AsynchronousCopies<ceil_div(stage_vectors, Shape::threads)> copies;
-  const auto bring_weights = [&](int chunk, int shift_group, unsigned char* to) {
-    const int first = shift_group * Tile::chunk_shifts;
-    const int present = Shape::shifts - first < Tile::chunk_shifts ? Shape::shifts - first : Tile::chunk_shifts;
-    const int vectors = present * (Shape::shift_bytes / 16);
-    const unsigned char* const from =
-        weights + (static_cast<long long>(chunk) * Shape::shifts + first) * Shape::shift_bytes;
-#pragma unroll 4
-    for (int i = thread; i < vectors; i += Shape::threads) copies.copy(to + i * 16, from + i * 16);
-  };
+  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
+  inputs.begin(box);
+  inputs.load(0);
 
   // Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32 bytes of channels.
   int places[Tile::position_tiles / 2];
 #pragma unroll
   for (int j = 0; j < Tile::position_tiles; j += 2) {
-    const int number = (warp_wide * Tile::position_tiles + j + lane / 16) * 8 + lane % 8;
-    const MmaBox in_box = mma_in_box<Tile>(number < Shape::box_positions ? number : 0);
+    const int position = (warp_wide * Tile::position_tiles + j + lane / 16) * 8 + lane % 8;
+    const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
     places[j / 2] =
         (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::halo_columns +
          in_box.column) *
             Shape::position_bytes +
         first_step * 32 + lane / 8 % 2 * 16;
   }
-  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::row_tiles;
 
-  MmaInputs<Layer, Tile> inputs(x, box, group, batch, input_depth, input_height, input_width);
-  MmaSums<Layer, Tile> sums;
-  sums.clear();
-  bring_weights(0, 0, weight_stages);
-  inputs.load(0);
-  inputs.store(input_stages);
-
-  int step = 0;
+  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
+  const unsigned char* const fragments =
+      weight_stages + lane * 16 +
+      (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes;
+  MmaWeightStages<Layer, Tile> weights(
+      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages);
+  wait_for_kernel_before();  // which prepared the weights
 #pragma unroll 1
-  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-    const unsigned char* const stage = input_stages + chunk % 2 * Shape::input_stage_bytes;
-    const unsigned char* rows_of_lane[Tile::position_tiles / 2];
+  for (int step = 0; step < weights.asked_at_first; ++step) weights.ask();
+  inputs.store(shared);
+
+  MmaSums<Layer, Tile> sums;
+  int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
+  bool more = false;
+  do {
+    const MmaBox current = box;
+    sums.clear();
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      const bool last_chunk = chunk == Shape::chunks - 1;
+      bool loads = !last_chunk;
+      const unsigned char* rows_of_lane[Tile::position_tiles / 2];
 #pragma unroll
-    for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = stage + places[j];
-    MmaCursor<Layer, Tile> cursor;
+      for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = shared + input_stage + places[j];
+      MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
-    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group, ++step) {
-      const bool last = shift_group == Shape::shift_groups - 1;
-      copies.wait();
-      __syncthreads();
-      if (!last || chunk + 1 < Shape::chunks)
-        bring_weights(chunk + (last ? 1 : 0), last ? 0 : shift_group + 1,
-                      weight_stages + (step + 1) % 2 * Shape::weight_stage_bytes);
-      if (shift_group == 0 && chunk + 1 < Shape::chunks) inputs.load(chunk + 1);
-
-      const unsigned char* const fragments =
-          weight_stages + step % 2 * Shape::weight_stage_bytes +
-          (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes +
-          lane * 16;
-#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
-      for (int number = 0; number < Tile::chunk_shifts; ++number) {
-        const int shift = shift_group * Tile::chunk_shifts + number;
-        if (shift >= Shape::shifts) break;
-        const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
-        const unsigned char* const of_shift = fragments + number * Shape::shift_bytes;
-        if (Shape::exact) {
-          MmaSums<Layer, Tile> partial;
-          partial.clear();
-          mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
-          sums.add(partial);
-        } else {
-          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+      for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
+        weights.copies.wait();
+        __syncthreads();
+        if (!Tile::resident) weights.ask();
+        if (shift_group == 0) {
+          if (Tile::resident && last_chunk) {
+            number += static_cast<int>(gridDim.x) / weight_sets;
+            loads = more = number < box_count;
+            if (more) inputs.begin(box = boxes.box(number));
+          }
+          if (loads) inputs.load(last_chunk ? 0 : chunk + 1);
         }
-      }
-    }
-    if (chunk + 1 < Shape::chunks) inputs.store(input_stages + (chunk + 1) % 2 * Shape::input_stage_bytes);
-  }
 
-  __syncthreads();
-  if (!mma_join(sums, shared)) return;
-  const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
-  const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
-  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::turn_bytes,
-            y + first_channel * (Tile::channels_last ? 1 : plane), box, first_row_tile,
-            warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
+#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
+        for (int of_group = 0; of_group < Tile::chunk_shifts; ++of_group) {
+          const int shift = shift_group * Tile::chunk_shifts + of_group;
+          if (shift >= Shape::shifts) break;
+          const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+          const unsigned char* const of_shift = fragments + weight_stage + of_group * Shape::shift_bytes;
+          if (Shape::exact) {
+            MmaSums<Layer, Tile> partial;
+            partial.clear();
+            mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
+            sums.add(partial);
+          } else {
+            mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+          }
+        }
+        weight_stage = Shape::next_weight_stage(weight_stage);
+      }
+      if (Shape::input_stages == 2) input_stage = Shape::input_stage_bytes - input_stage;
+      if (loads) inputs.store(shared + input_stage);
+    }
+
+    if (!Tile::resident) __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+    if (!mma_join(sums, shared)) return;
+    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
+    const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+              y + first_channel * (Tile::channels_last ? 1 : plane), current, first_row_tile,
+              warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
+  } while (more);
 }
 
 }  // namespace tconv

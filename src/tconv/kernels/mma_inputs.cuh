@@ -38,8 +38,10 @@ struct MmaInputs {
   static constexpr bool vectors = Tile::channels_last && Layer::in_channels % side == 0;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  const Element* first;  // of the block's group, in its first image
+  const Element* x;  // of the block's group
+  int batch, depths, rows, columns;
   Index plane;
+  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -60,12 +62,25 @@ struct MmaInputs {
   static TCONV_DEVICE int halo_column(int i) {
     return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
   }
-  static TCONV_DEVICE bool present(int i) { return number(i) < Shape::halo_patches * Shape::chunk_vectors; }
+  // Most are known to be there; the compiler cannot see it from their numbers.
+  static TCONV_DEVICE bool present(int i) {
+    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
+    return (i + 1) * Shape::threads <= all || number(i) < all;
+  }
+  static TCONV_DEVICE bool in_halo(int column) {
+    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
+    return whole || in_range(column, Shape::halo_columns);
+  }
 
-  TCONV_DEVICE MmaInputs(const Element* x, const MmaBox& box, int group, int batch, int depths, int rows, int columns)
-      : plane(static_cast<Index>(depths) * rows * columns), inside(0) {
-    first = x + static_cast<long long>(box.sample) * channels * plane +
-            static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+  TCONV_DEVICE MmaInputs(const Element* of_all, int group, int batch, int depths, int rows, int columns)
+      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
+    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+  }
+
+  // Whatever is loaded from now on is of this box.
+  TCONV_DEVICE void begin(const MmaBox& box) {
+    first = x + static_cast<long long>(box.sample) * channels * plane;
+    inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int slab = row(i) / Shape::halo_rows, image = slab / Shape::halo_depths;
@@ -84,11 +99,11 @@ struct MmaInputs {
 
   TCONV_DEVICE void load(int chunk) {
     const long long channel_pitch = Tile::channels_last ? 1 : plane;
-    const Element* const x = first + chunk * Shape::chunk_channels * channel_pitch;
+    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int channel = chunk * Shape::chunk_channels + vector(i) * side;
-      const Element* from = x + offsets[i];
+      const Element* from = of_chunk + offsets[i];
 #pragma unroll
       for (int k = 0; k < loads; ++k) {
         Vector<unsigned, words> together{};
@@ -106,7 +121,7 @@ struct MmaInputs {
       if (!present(i)) continue;
 #pragma unroll
       for (int c = 0; c < columns_together; ++c) {
-        if (!in_range(halo_column(i) + c, Shape::halo_columns)) continue;
+        if (!in_halo(halo_column(i) + c)) continue;
         Element column[side];
 #pragma unroll
         for (int k = 0; k < side; ++k) {

@@ -117,8 +117,9 @@ struct MmaShape {
   }
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
-  static constexpr int input_stages = chunks > 1 ? 2 : 1;
-  static constexpr int weight_stages = chunks * shift_groups > 1 ? 2 : 1;
+  static constexpr int input_stages = chunks > 1 || Tile::resident ? 2 : 1;
+  static constexpr int steps = chunks * shift_groups;
+  static constexpr int weight_stages = Tile::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int plane_bytes = stage_steps * 32;
   static constexpr int position_bytes = planes * plane_bytes + 16;
@@ -126,6 +127,10 @@ struct MmaShape {
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int shift_bytes = stage_steps * planes * block_row_tiles * fragment_bytes;
   static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
+  // Behind the stage that begins at so many bytes; the first one behind the last.
+  static TCONV_CONSTANT int next_weight_stage(int stage) {
+    return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
+  }
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
   static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
@@ -140,10 +145,13 @@ struct MmaShape {
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
       Tile::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes : stages_bytes - joined_bytes);
+      Tile::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+                                                                           : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch * item_bytes;
-  static constexpr int stored_bytes = joined_bytes + warps * turn_bytes;
+  // Resident weights stay where they are, and the next box's inputs beside them.
+  static constexpr int stored_at = Tile::resident ? stages_bytes : joined_bytes;
+  static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
 
   // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
@@ -178,6 +186,8 @@ struct MmaShape {
                     (!Tile::channels_last && is_power_of_two(Tile::patch_columns) &&
                      Tile::patch_columns <= vector_items && Tile::box_columns % Tile::patch_columns == 0),
                 "a patch is loaded at once, and does not cross what other blocks begin with");
+  static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
+                "resident weights have a stage for each chunk, and nothing is joined in their place");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
@@ -219,5 +229,23 @@ TCONV_DEVICE MmaBox mma_in_box(int number) {
   const int row = rows % Tile::box_rows, slabs = rows / Tile::box_rows;
   return {slabs / Tile::box_depths, slabs % Tile::box_depths, row, column};
 }
+
+// The box of a number among all that the outputs take: columns first, images last.
+template <class Layer, class Tile>
+struct MmaBoxes {
+  using Shape = MmaShape<Layer, Tile>;
+  int columns, rows, depths;
+
+  TCONV_DEVICE MmaBoxes(int output_depth, int output_height, int output_width)
+      : columns(ceil_div(Shape::Width::positions(output_width + Tile::origin), Tile::box_columns)),
+        rows(ceil_div(Shape::Height::positions(output_height + Tile::row_origin), Tile::box_rows)),
+        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::depth_origin), Tile::box_depths)) {}
+
+  TCONV_DEVICE MmaBox box(int number) const {
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths * Tile::box_images, depth % depths * Tile::box_depths, row % rows * Tile::box_rows,
+            number % columns * Tile::box_columns};
+  }
+};
 
 }  // namespace tconv

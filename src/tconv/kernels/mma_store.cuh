@@ -224,9 +224,7 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
             const float (&own)[4] = sums.values[known % groups * Shape::turn_row_tiles + i]
                                                [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
-#pragma unroll
-            for (int side = 0; side < 2; ++side)
-              two.values[side] = from_accumulator<Element>(finish(own[half * 2 + side]));
+            from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
             *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =
                 two;
           }

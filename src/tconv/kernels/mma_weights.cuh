@@ -1,4 +1,5 @@
-// mma: the weights in the order in which the warps load them. `mma.cuh` has the picture.
+// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
+// picture.
 #pragma once
 #include "mma_shape.cuh"
 
@@ -50,6 +51,7 @@ template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
+  let_kernel_behind_begin();
   const long long vector = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (vector >= Shape::weight_vectors) return;
   const int lane = static_cast<int>(vector % 32);
@@ -99,5 +101,35 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   }
   reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }
+
+// The prepared weights on their way to shared memory: they lie in memory in the order of a block's steps, and come into
+// one stage after the other.
+template <class Layer, class Tile>
+struct MmaWeightStages {
+  using Shape = MmaShape<Layer, Tile>;
+  // Steps that are asked for before the first one: resident weights are those of all boxes.
+  static constexpr int asked_at_first = Tile::resident ? Shape::steps : 1;
+  AsynchronousCopies<asked_at_first * ceil_div(Shape::weight_stage_bytes / 16, Shape::threads)> copies;
+  const unsigned char* from;
+  unsigned char* const stages;
+  int stage = 0, shift_group = 0, left = Shape::steps;
+
+  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages) : from(weights), stages(stages) {}
+
+  // Asks for the weights of one more step, if there is one.
+  TCONV_DEVICE void ask() {
+    if (left == 0) return;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
+    const bool last = shift_group == Shape::shift_groups - 1;
+    const int vectors = (last ? of_last : Tile::chunk_shifts) * (Shape::shift_bytes / 16);
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += Shape::threads)
+      copies.copy(stages + stage + i * 16, from + i * 16);
+    from += vectors * 16;
+    shift_group = last ? 0 : shift_group + 1;
+    stage = Shape::next_weight_stage(stage);
+    --left;
+  }
+};
 
 }  // namespace tconv

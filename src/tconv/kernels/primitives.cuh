@@ -114,12 +114,24 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
 // one or to the one further from zero.
 enum class Rounding { none, ties_to_even, ties_away };
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU. Infinities and NaN stay as they are.
+// A factor of a product, rounded to TF32 where the precision says so: PTX cvt.rn.tf32.f32 and cvt.rna.tf32.f32, in
+// integers on GPUs that do not have them. Infinities stay as they are, and NaN stays NaN.
 template <Rounding rounding>
 TCONV_DEVICE float operand(float value) {
+  if (rounding == Rounding::none) return value;
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+  unsigned rounded;
+  if (rounding == Rounding::ties_away) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return bits_float(rounded);
+#endif
+#endif
   const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
   const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
   return bits_float((bits + half_unit) & 0xffffe000u);
 }
@@ -146,6 +158,23 @@ template <>
 TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
   return float_to_bfloat16(value);
 }
+
+// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
+template <class Element>
+TCONV_DEVICE void from_accumulators(float first, float second, Element (&two)[2]) {
+  two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
+}
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
+  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
+    unsigned word;                                                                                          \
+    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
+    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
+  }
+TCONV_FROM_ACCUMULATORS(Half, f16)
+TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
+#undef TCONV_FROM_ACCUMULATORS
+#endif
 
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
@@ -316,6 +345,23 @@ struct AsynchronousCopies {
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 };
+
+// ---- kernels behind one another, sm_90 and newer -------------------------------------------------------------------
+//
+// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
+// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
+TCONV_DEVICE void wait_for_kernel_before() {
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+TCONV_DEVICE void let_kernel_behind_begin() {
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // ---- compile-time arithmetic ---------------------------------------------------------------------------------------
 

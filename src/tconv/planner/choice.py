@@ -34,7 +34,7 @@ def launch(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
     if not computes(kernel, problem):
         return None
     wide = mma_shape.needs_wide_index(problem, kernel.layer, kernel.tile)
-    return launch_mma(problem, replace(kernel, wide_index=wide))
+    return launch_mma(problem, replace(kernel, wide_index=wide), gpu)
 
 
 def choose(

@@ -43,7 +43,7 @@ _OPTIMISM = (1.0, 1.06)
 #: Dynamic shared memory that every GPU from sm_75 on gives a block: a plan may travel in a file.
 _SHARED_BYTES = 64 * 1024
 #: Sizes from here on are alike. (batch; sizes of 1-D, 2-D and 3-D inputs)
-_ALIKE = (64, {1: 2**16, 2: 2**10, 3: 2**7})
+_ALIKE = (1024, {1: 2**16, 2: 2**10, 3: 2**7})
 
 
 def plan_direct(problem: Problem, gpu: Gpu) -> Plan:

@@ -22,7 +22,14 @@ from tconv.planner.mma_shape import (
     shared_bytes,
     shifts,
 )
-from tconv.planner.mma_tile import MOST_SHARED_BYTES, mma_tile, registers, row_channels, row_tiles_of, suits_threads
+from tconv.planner.mma_tile import (
+    mma_tile,
+    registers,
+    row_channels,
+    row_tiles_of,
+    suits_threads,
+    with_resident_weights,
+)
 from tconv.planner.plan import Kernel, MmaTile, Plan, Unplannable
 from tconv.problem import Layer, Precision, Problem, Triple
 
@@ -36,9 +43,11 @@ _MOST_SUMS = 128
 _WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2))
 _POSITION_TILES = (8, 4, 2)
 _MOST_POSITIONS = 8 * 8 * 8
-_STEPS = (1, 2, 4)
+_STEPS = (1, 2, 4, 8)
 _SPLITS = (2, 4)
 _MOST_THREADS = 256
+#: Shared memory of a block, of less than so many threads and of as many.
+_SHARED_BYTES = (112 * 1024, 227 * 1024)
 #: Warps of a multiprocessor up to which sharing input channels may pay.
 _FEW_WARPS = 8
 #: Candidates have boxes that waste little more than the best.
@@ -67,7 +76,7 @@ def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
         raise Unplannable("no tile of the mma family fits into shared memory")
     tile, cost, tried = chosen
     wide = needs_wide_index(problem, alike, tile)
-    plan = launch_mma(problem, Kernel("mma", alike, tile, wide), _reasons(alike, tile, cost, tried))
+    plan = launch_mma(problem, Kernel("mma", alike, tile, wide), gpu, _reasons(alike, tile, cost, tried))
     return replace(plan, predicted_seconds=cost.seconds)
 
 
@@ -127,10 +136,11 @@ def candidates(
 ) -> Iterator[MmaTile]:
     """Tiles with which a kernel of `layer` computes `problem`, with loads of up to `most_together` inputs."""
     last = int(channels_last)
-    most_shared = min(MOST_SHARED_BYTES, gpu.shared_bytes_per_block)
     width = layer.axes[2]
     origins = sorted({0, width.padding % width.stride})
     for high, wide in _WARPS:
+        # Of few warps, several blocks share a multiprocessor.
+        most_shared = min(gpu.shared_bytes_per_block, _SHARED_BYTES[high * wide * 32 == _MOST_THREADS])
         for position_tiles in _POSITION_TILES:
             boxes = _boxes(problem, layer, positions=8 * wide * position_tiles)
             for row_tiles in _row_tiles(layer, position_tiles):
@@ -141,17 +151,27 @@ def candidates(
                         for steps in _STEPS:
                             tile = mma_tile(
                                 *(layer, (high, wide), row_tiles, position_tiles, box),
-                                *(steps, origin, last, 1, most_together),
+                                *(steps, origin, last, 1, most_together, most_shared),
                             )
-                            if suits_threads(layer, tile) and shared_bytes(layer, tile) <= most_shared:
+                            if not suits_threads(layer, tile):
+                                continue
+                            resident = with_resident_weights(layer, tile)
+                            if resident and shared_bytes(layer, resident) <= most_shared:
+                                if _grid(problem, layer, resident, gpu) < _grid(problem, layer, tile, gpu):
+                                    yield resident
+                            if shared_bytes(layer, tile) <= most_shared:
                                 yield tile
                                 if not _is_busy(problem, layer, tile, gpu):
                                     yield from _split(layer, tile, most_shared, most_together)
 
 
+def _grid(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> int:
+    return launch_mma(problem, Kernel("mma", layer, tile), gpu).grid
+
+
 def _is_busy(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> bool:
     """Whether there are so many warps that further ones would not shorten the work."""
-    warps = launch_mma(problem, Kernel("mma", layer, tile)).grid * tile.threads // 32
+    warps = _grid(problem, layer, tile, gpu) * tile.threads // 32
     return warps >= _FEW_WARPS * gpu.multiprocessors
 
 
@@ -165,6 +185,7 @@ def _split(layer: Layer, tile: MmaTile, most_shared: int, most_together: int) ->
         split = mma_tile(
             *(layer, warps, tile.row_tiles, tile.position_tiles, box),
             *(tile.chunk_steps, tile.origin, tile.channels_last, splits, most_together),
+            most_shared,
         )
         if suits_threads(layer, split) and shared_bytes(layer, split) <= most_shared:
             yield split
@@ -215,7 +236,7 @@ def _boxes(problem: Problem, layer: Layer, positions: int) -> list[tuple[int, in
 
 def _reasons(layer: Layer, tile: MmaTile, cost: MmaCost, tried: int) -> tuple[str, ...]:
     pairs = shifts(layer, tile) * tile.warps_high * tile.row_tiles
-    limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in vars(cost).items())
+    limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in cost.limits.items())
     return (
         f"{phase_tiles(layer, tile)} tiles of 16 rows hold {math.prod(layer.stride)} phases of {tile.channels} output "
         f"channels; {row_blocks(layer, tile)} blocks share the positions of a box",

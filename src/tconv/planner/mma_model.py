@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma_shape import (
     block_positions,
+    boxes,
     chunk_channels,
     chunks,
     fragments_with_taps,
@@ -22,6 +23,7 @@ from tconv.planner.mma_shape import (
     launch_mma,
     moved_axes,
     planes,
+    row_blocks,
     shift_bytes,
     shifts,
     thread_patches,
@@ -35,28 +37,34 @@ from tconv.problem import Layer, Precision, Problem
 _CLOCK = 1.75e9
 #: Multiply-adds a cycle and multiprocessor of `mma.sync`, and how much longer they take where shifts are a loop.
 _RATES: dict[Precision, float] = {"fp32": 640, "tf32": 640, "tf32_rna": 640, "fp16": 1280, "bf16": 1280}
-_LOOPED = 1.16
+_LOOPED = 1.23
 _MOST_UNROLLED = 1024
 #: Bytes a second and multiprocessor, where nobody measured the bandwidth; bytes a cycle that a multiprocessor gets from
 #: the L2 cache, and sectors of outputs and of inputs as multiples of a weight's.
 _BANDWIDTH = 30e9
-_CACHE = 54.0
-_OUTPUT_SECTOR, _INPUT_SECTOR = 3.2, 2.6
+_CACHE = 52.7
+_OUTPUT_SECTOR, _INPUT_SECTOR = 4.3, 2.8
 #: Cycles of a warp's instructions: a load of fragments; a load of inputs, and their vectors' way to shared memory; a
 #: copy of weights; an output's way through shared memory, and the instruction that stores it; a sum given away.
-_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _STORE, _JOIN = 4.5, 2.7, 3.4, 1.1, 3.1, 4.2, 2.4
+_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _STORE, _JOIN = 4.9, 2.5, 5.4, 1.25, 2.2, 2.9, 3.2
 #: How much longer products and instructions take where few warps are there to fill each other's gaps.
-_ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.42, 1.1, 1.2
+_ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.36, 1.22, 1.53
 #: Cycles that a chunk, a step and a block take at least.
-_CHUNK, _STEP, _BLOCK = 580, 1430, 2060
-_NORM = 3.0
+_CHUNK, _STEP, _BLOCK = 417, 1290, 1630
+_RESIDENT_CHUNK = 890
+#: How much longer everything takes in a body of more products, for each of them, and in one block alone.
+_FEW_PRODUCTS, _PRODUCT, _ONE_BLOCK = 256, 0.00023, 0.084
+_NORM, _NORM_OF_ONE_BLOCK = 4.0, 1.88
 #: Seconds of the preparing kernel, beside its bytes; a byte counts so often.
-_PREPARING, _PREPARED = 4.5e-6, 2.4
+_PREPARING, _PREPARED = 5e-6, 2.32
 
 
 @dataclass(frozen=True)
 class MmaCost:
-    """Predicted seconds of each limit, and of all together."""
+    """Predicted seconds of each limit, and of all together.
+
+    The largest limit rules, the more sharply the higher `norm`; all of it takes `slower` times as long.
+    """
 
     products: float
     instructions: float
@@ -64,16 +72,22 @@ class MmaCost:
     cache: float
     chain: float
     preparation: float
+    norm: float
+    slower: float
+
+    @property
+    def limits(self) -> dict[str, float]:
+        return {name: seconds for name, seconds in vars(self).items() if name not in ("preparation", "norm", "slower")}
 
     @property
     def seconds(self) -> float:
-        limits = (self.products, self.instructions, self.memory, self.cache, self.chain)
-        return SHORTEST_SECONDS + self.preparation + sum(limit**_NORM for limit in limits) ** (1 / _NORM)
+        together = sum(limit**self.norm for limit in self.limits.values()) ** (1 / self.norm)
+        return SHORTEST_SECONDS + self.preparation + self.slower * together
 
 
 def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaCost:
     """The cost of `problem` by a kernel of `layer` with `tile` on `gpu`."""
-    grid = launch_mma(problem, Kernel("mma", layer, tile)).grid
+    grid = launch_mma(problem, Kernel("mma", layer, tile), gpu).grid
     warps = tile.threads // 32
     chunk_count = chunks(layer, tile)
     steps = chunk_count * tile.chunk_steps * tile.splits
@@ -81,8 +95,9 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     three = 3 if planes(layer) == 2 else 1
     multiplied = 16 * 8 * (32 // layer.item_bytes)
     products = used * tile.warps_wide * tile.position_tiles * steps * three * multiplied / _RATES[layer.precision]
-    bodies = shifts(layer, tile) * tile.chunk_steps * tile.row_tiles * tile.position_tiles
-    if three > 1 or bodies > _MOST_UNROLLED:
+    body = shifts(layer, tile) * tile.chunk_steps * tile.row_tiles * tile.position_tiles
+    looped = three > 1 or body > _MOST_UNROLLED
+    if looped:
         products *= _LOOPED
 
     of_set = tile.warps_high * tile.warps_wide
@@ -94,7 +109,6 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     instructions = (
         _FRAGMENT * fragments * planes(layer) * steps
         + (_LOAD * vector_items(layer) + _PUT * tile.patch_columns * planes(layer)) * patches
-        + _COPY * weights / 512
         + (_OUTPUT + _STORE / at_once + _JOIN * (tile.splits - 1)) * outputs
     )
 
@@ -102,23 +116,33 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     rows = halo_positions(layer, tile) / columns * chunk_count * chunk_channels(layer, tile)
     input_bytes = rows * (columns * layer.item_bytes + 32)
     output_bytes = outputs * 32 * layer.item_bytes * (1 + (32 if at_once == 1 or run_bytes % 32 else 0) / run_bytes)
-    cached = _INPUT_SECTOR * input_bytes + _OUTPUT_SECTOR * output_bytes + weights
+    cached = _INPUT_SECTOR * input_bytes + _OUTPUT_SECTOR * output_bytes
 
-    # So many blocks are worked at by a multiprocessor, some of them at once.
-    turns = math.ceil(grid / gpu.multiprocessors)
-    waves = math.ceil(turns / tile.blocks)
-    alone = (4 / (min(tile.blocks, turns) * warps)) ** _ALONE_POWER
+    # So many blocks are worked at by a multiprocessor, some of them at once; each has some boxes.
+    of_multiprocessor = math.ceil(grid / gpu.multiprocessors)
+    waves = math.ceil(of_multiprocessor / tile.blocks)
+    sets = layer.groups * row_blocks(layer, tile)
+    rounds = -(-math.prod(boxes(problem, layer, tile)) // (grid // sets))
+    turns = of_multiprocessor * rounds
+    brought = weights * (of_multiprocessor if tile.resident else turns)
+    alone = (4 / (min(tile.blocks, of_multiprocessor) * warps)) ** _ALONE_POWER
     shift_groups = -(-shifts(layer, tile) // tile.chunk_shifts)
-    chain = waves * (chunk_count * (_CHUNK + shift_groups * _STEP) + _BLOCK)
+    chunk = _RESIDENT_CHUNK if tile.resident else _CHUNK + shift_groups * _STEP
+    chain = waves * (rounds * chunk_count * chunk + _BLOCK)
+    is_one = min(tile.blocks, of_multiprocessor) == 1
+    slower = 1 + (0 if looped else _PRODUCT * max(0, body - _FEW_PRODUCTS)) + (_ONE_BLOCK if is_one else 0)
     bandwidth = gpu.bandwidth or _BANDWIDTH * gpu.multiprocessors
     prepared = weight_bytes(layer, tile)
     return MmaCost(
         products * turns * (1 + _ALONE_PRODUCTS * alone) / _CLOCK,
-        instructions * turns * (1 + _ALONE_INSTRUCTIONS * alone) / _CLOCK,
+        (instructions * turns + _COPY * brought / 512) * (1 + _ALONE_INSTRUCTIONS * alone) / _CLOCK,
         (problem.bytes_moved + prepared) / bandwidth,
-        cached * turns / _CACHE / _CLOCK,
+        (cached * turns + brought) / _CACHE / _CLOCK,
         chain / _CLOCK,
         _PREPARING + _PREPARED * prepared / bandwidth,
+        # One block alone goes through its boxes one thing after the other.
+        _NORM_OF_ONE_BLOCK if tile.resident and is_one else _NORM,
+        slower,
     )
 
 

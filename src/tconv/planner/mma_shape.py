@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tconv.planner.gpu import Gpu
 from tconv.planner.plan import Kernel, MmaTile, Plan, Preparation, Unplannable
 from tconv.problem import Axis, Layer, Problem
 
@@ -15,22 +16,27 @@ _STEP_BYTES = 32
 _TURN_LEAST_BYTES = 32 * 1024
 
 
-def launch_mma(problem: Problem, kernel: Kernel[MmaTile], reasons: tuple[str, ...] = ()) -> Plan:
-    """The plan that runs `kernel`, whose layer must compute `problem`.
+def launch_mma(problem: Problem, kernel: Kernel[MmaTile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
+    """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.
 
     Raises:
         Unplannable: the grid would be too large.
     """
     layer, tile = kernel.layer, kernel.tile
-    grid = math.prod(boxes(problem, layer, tile)) * layer.groups * row_blocks(layer, tile)
-    if grid >= _INT_LIMIT:
-        raise Unplannable(f"the mma family would need {grid} blocks; a grid has fewer than 2^31")
+    sets, count = layer.groups * row_blocks(layer, tile), math.prod(boxes(problem, layer, tile))
+    together = count
+    if tile.resident:
+        # As many blocks as run at the same time, and as many boxes for each as for the others.
+        at_once = max(1, gpu.multiprocessors * tile.blocks // sets)
+        together = -(-count // -(-count // at_once))
+    if sets * (count + together) >= _INT_LIMIT:
+        raise Unplannable(f"the mma family would need {sets * count} blocks; a grid has fewer than 2^31")
     vectors = weight_bytes(layer, tile) // 16
     preparing = -(-vectors // PREPARING_THREADS)
     if preparing >= _INT_LIMIT:
         raise Unplannable(f"the mma family would prepare weights with {preparing} blocks; a grid has fewer than 2^31")
     preparation = Preparation(preparing, PREPARING_THREADS, 16 * vectors)
-    return Plan(problem, kernel, grid, shared_bytes(layer, tile), reasons, preparation)
+    return Plan(problem, kernel, sets * together, shared_bytes(layer, tile), reasons, preparation)
 
 
 def needs_wide_index(problem: Problem, layer: Layer, tile: MmaTile) -> bool:
@@ -142,17 +148,21 @@ def weight_bytes(layer: Layer, tile: MmaTile) -> int:
 
 
 def shared_bytes(layer: Layer, tile: MmaTile) -> int:
-    """Dynamic shared memory of a block: stages of inputs and of weights, two where there are several steps.
+    """Dynamic shared memory of a block: stages of inputs and of weights.
 
-    At the end the sets of warps put their sums in the place of both, and then the warps their outputs.
+    At the end the sets of warps put their sums in the place of both, and then the warps their outputs; resident weights
+    stay, and the next inputs with them.
     """
     position = planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
-    input_stages = min(2, chunks(layer, tile))
-    weight_stages = min(2, chunks(layer, tile) * -(-shifts(layer, tile) // tile.chunk_shifts))
+    input_stages = 2 if tile.resident else min(2, chunks(layer, tile))
+    steps = chunks(layer, tile) * -(-shifts(layer, tile) // tile.chunk_shifts)
+    weight_stages = steps if tile.resident else min(2, steps)
     inputs, weights = halo_positions(layer, tile) * position, tile.chunk_shifts * shift_bytes(layer, tile)
     stages = input_stages * inputs + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
+    if tile.resident:
+        return stages + warps * turn_bytes(layer, tile, _TURN_LEAST_BYTES)
     most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
     return max(stages, joined + warps * turn_bytes(layer, tile, most_bytes))
 

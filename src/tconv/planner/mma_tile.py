@@ -18,9 +18,9 @@ from tconv.planner.plan import MmaTile
 from tconv.problem import Axis, Layer
 
 _REGISTERS = 65536
-#: Of a multiprocessor; and what every GPU from sm_80 on gives a block: a plan may travel in a file.
+#: Of a multiprocessor; and what every GPU from sm_80 on gives a block.
 _SHARED_BYTES = 227 * 1024
-MOST_SHARED_BYTES = 99 * 1024
+LEAST_SHARED_BYTES = 99 * 1024
 #: Products that an unrolled body may have: a longer one takes long to compile.
 _MOST_PRODUCTS = 1024
 #: Registers of inputs that a thread holds on their way to shared memory.
@@ -28,7 +28,8 @@ _MOST_HELD = 40
 _MOST_BLOCKS = 8
 #: Groups of shifts that are tried before stages of one shift.
 _MOST_GROUPS = 32
-_MOST_STEPS_OF_EXACT_SUMS = 4
+#: Steps beyond which a chunk has few shifts, and no exact sums: those leave the tensor core sooner.
+_MOST_STEPS, _FEW_SHIFTS = 4, 2
 
 
 def mma_tile(
@@ -42,16 +43,18 @@ def mma_tile(
     channels_last: int = 0,
     splits: int = 1,
     together: int = 1,
+    most_shared: int = LEAST_SHARED_BYTES,
 ) -> MmaTile:
     """The tile of `warps` (rows, positions) and a `box` of (images, slabs, rows, columns).
 
-    A stage holds weights of as many shifts as fit and as the compiler bears, in groups of about one size. Where rows of
-    inputs begin at multiples of so many, up to `together` are loaded at once: as many as make the fewest loads.
+    A stage holds weights of as many shifts as fit into `most_shared` bytes and as the compiler bears, in groups of
+    about one size. Where rows of inputs begin at multiples of so many, up to `together` are loaded at once: as many as
+    make the fewest loads.
     """
     depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
     tile = MmaTile(
         *(*warps, splits, row_tiles, position_tiles, row_channels(layer), *box, chunk_steps, 1),
-        *(depth_origin, row_origin, origin, channels_last, 1, 1),
+        *(depth_origin, row_origin, origin, channels_last, 1, 0, 1),
     )
     if not channels_last:
         widths = (n for n in (1, 2, 4, 8) if n <= min(together, vector_items(layer)) and tile.box_columns % n == 0)
@@ -66,13 +69,23 @@ def mma_tile(
     )
     sizes = dict.fromkeys(-(-count // groups) for groups in range(-(-count // most), min(count, _MOST_GROUPS) + 1))
     stages = (replace(tile, chunk_shifts=size) for size in (*sizes, 1))
-    tile = next((tile for tile in stages if shared_bytes(layer, tile) <= MOST_SHARED_BYTES), tile)
+    tile = next((tile for tile in stages if shared_bytes(layer, tile) <= most_shared), tile)
+    return replace(tile, blocks=blocks_that_fit(layer, tile))
+
+
+def with_resident_weights(layer: Layer, tile: MmaTile) -> MmaTile | None:
+    """`tile` with a stage for the weights of each chunk, so that a block brings them once; None if it cannot be."""
+    count = shifts(layer, tile)
+    products = count * tile.chunk_steps * tile.row_tiles * tile.position_tiles
+    if tile.splits > 1 or (planes(layer) == 1 and products > _MOST_PRODUCTS):
+        return None
+    tile = replace(tile, chunk_shifts=count, resident=1)
     return replace(tile, blocks=blocks_that_fit(layer, tile))
 
 
 def suits_threads(layer: Layer, tile: MmaTile) -> bool:
     """Whether a thread holds what it must on the way to shared memory, and no channels are mostly padding."""
-    if planes(layer) == 2 and tile.chunk_steps > _MOST_STEPS_OF_EXACT_SUMS:
+    if tile.chunk_steps > _MOST_STEPS and (planes(layer) == 2 or shifts(layer, tile) > _FEW_SHIFTS):
         return False
     steps = tile.chunk_steps * tile.splits
     if steps > 1 and chunk_channels(layer, tile) >= 2 * layer.in_channels_per_group:

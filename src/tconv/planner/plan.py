@@ -57,8 +57,10 @@ class MmaTile:
     channels in each of ``16 / channels`` phases. The positions are those of a box of ``box_images`` images,
     ``box_depths`` slabs, ``box_rows`` rows and ``box_columns`` columns; position q owns the outputs from
     ``q * stride - origin`` on, with an origin for each axis. A stage holds ``chunk_steps`` times 32 bytes of input
-    channels for each set, and weights of ``chunk_shifts`` shifts. Input and output are contiguous, or
-    ``channels_last``. The compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
+    channels for each set, and weights of ``chunk_shifts`` shifts. ``resident`` weights have a stage for each chunk, and
+    a block goes through several boxes with them. Input and output are contiguous, or ``channels_last``; contiguous
+    inputs are loaded ``patch_columns`` at a time. The compiler limits registers so that ``blocks`` blocks fit on a
+    multiprocessor.
     """
 
     warps_high: int
@@ -78,6 +80,7 @@ class MmaTile:
     origin: int
     channels_last: int
     patch_columns: int
+    resident: int
     blocks: int
 
     @property
