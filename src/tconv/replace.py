@@ -48,8 +48,8 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
     the next one that does not prepares them anew: so call under `torch.no_grad`. Neither ``train()`` nor ``eval()``
     changes anything.
 
-    - What is kept takes as much memory on the GPU as the weights, for each kernel that runs a layer; other batch sizes
-      or types may bring another kernel.
+    - What is kept takes as much memory on the GPU as the weights, twice that in exact float32, and more where a tile is
+      wider than the layer. It is kept for each kernel that runs a layer: other sizes or types may bring another one.
     - The call that prepares waits for the GPU. From then on any stream and any thread may use what it prepared.
     - A CUDA graph uses what was kept before its capture: make one such call first, or it prepares in each replay. It
       reads that memory in each replay, so the layers must stay frozen, and where they are, while it is used. Weights
