@@ -6,6 +6,7 @@ Like torch's own, on CUDA kernels made for each layer; what they do not cover ru
     y = layer(x)                                            # as torch.nn.ConvTranspose2d
     y = tconv.conv_transpose2d(x, layer.weight, stride=2)   # as torch.nn.functional.conv_transpose2d
     print(tconv.explain(layer, x))                          # what runs, and why
+    model = tconv.optimize(model, freeze=True)              # its layers, in place; freeze: weights that stay
 
 ``tconv optimize model.py`` rewrites a model file instead: see ``tconv --help``.
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tconv.functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
     from tconv.planner import Gpu
+    from tconv.replace import optimize, restore
 
 __all__ = [
     "CompileError",
@@ -40,6 +42,8 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "explain",
+    "optimize",
+    "restore",
 ]
 
 _MODULES = {
@@ -48,6 +52,7 @@ _MODULES = {
     "functional": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     "modules": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
     "planner": ("Gpu",),
+    "replace": ("optimize", "restore"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from tconv.dispatch import Decision, decide, passing_mode
 from tconv.errors import Unsupported
-from tconv.modules import call_arguments
+from tconv.modules import Layer, call_arguments
 from tconv.ops import autocast
 from tconv.planner import Family, Gpu, Plan, floor_seconds
 from tconv.problem import Problem
+from tconv.weights import is_kept
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Explanation:
         gpu: the one asked about, or the one under the tensors.
         conversions: copies around the kernel.
         floor_seconds: roofline bound on `gpu`, or None where nobody measured that.
+        frozen: the layer's weights are prepared once, for all calls that ask for no gradient of them.
     """
 
     runs: Literal["tconv", "pytorch"]
@@ -37,6 +39,7 @@ class Explanation:
     gpu: Gpu | None = None
     conversions: tuple[str, ...] = ()
     floor_seconds: float | None = None
+    frozen: bool = False
 
     def __str__(self) -> str:
         if self.plan is None or self.gpu is None:
@@ -55,6 +58,8 @@ class Explanation:
             *(("because", reason) for reason in self.plan.reasons),
             *(("copy", conversion) for conversion in self.conversions),
         ]
+        if self.frozen:
+            rows.append(("weights", "frozen: prepared once, for all calls that ask for no gradient of them"))
         if self.floor_seconds is not None:
             rows.append(("floor", f"{self.floor_seconds * 1e6:.1f} µs"))
         return "\n".join([f"tconv runs: {self.reason}", *(f"  {name:<8} {text}" for name, text in rows)])
@@ -99,7 +104,10 @@ def _explain_module(
 ) -> Explanation:
     arguments = call_arguments(module, input, output_size)
     dims = len(module.kernel_size)
-    return _explain_call(input, module.weight, spatial_dims=dims, gpu=gpu, family=family, **arguments)
+    explanation = _explain_call(input, module.weight, spatial_dims=dims, gpu=gpu, family=family, **arguments)
+    prepares = explanation.plan is not None and explanation.plan.preparation is not None
+    keeps = isinstance(module, Layer) and module.frozen is not None and is_kept(module.weight)
+    return replace(explanation, frozen=prepares and keeps)
 
 
 def _explain_call(

@@ -11,34 +11,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tconv.functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
+from tconv import ops
+from tconv.weights import FrozenWeights
 
 
-class ConvTranspose1d(torch.nn.ConvTranspose1d):
+class Layer(torch.nn.modules.conv._ConvTransposeNd):
+    """What the layers below have beyond torch's: another forward, and weights that `tconv.optimize` may freeze."""
+
+    #: Keeps the weights prepared while they are frozen; no part of the ``state_dict``.
+    frozen: FrozenWeights | None = None
+
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """As torch's layer of the same name."""
+        arguments = call_arguments(self, input, output_size).values()
+        return ops.conv_transpose(len(self.kernel_size), input, self.weight, *arguments, frozen=self.frozen)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        if self.frozen is not None:
+            self.frozen.forget()
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        before = self._kinds()
+        applied = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.frozen is not None:
+            # Memory that a captured graph reads stays where it is, as do weights that are moved to where they are.
+            (self.frozen.forget if self._kinds() == before else self.frozen.release)()
+        return applied
+
+    def _kinds(self) -> set[tuple[torch.device, torch.dtype]]:
+        return {(parameter.device, parameter.dtype) for parameter in self.parameters(recurse=False)}
+
+
+class ConvTranspose1d(Layer, torch.nn.ConvTranspose1d):
     """Equivalent to: ``torch.nn.ConvTranspose1d``, with the same arguments."""
 
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        return _forward(self, conv_transpose1d, input, output_size)
 
-
-class ConvTranspose2d(torch.nn.ConvTranspose2d):
+class ConvTranspose2d(Layer, torch.nn.ConvTranspose2d):
     """Equivalent to: ``torch.nn.ConvTranspose2d``, with the same arguments."""
 
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        return _forward(self, conv_transpose2d, input, output_size)
 
-
-class ConvTranspose3d(torch.nn.ConvTranspose3d):
+class ConvTranspose3d(Layer, torch.nn.ConvTranspose3d):
     """Equivalent to: ``torch.nn.ConvTranspose3d``, with the same arguments."""
-
-    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        return _forward(self, conv_transpose3d, input, output_size)
 
 
 def call_arguments(
     module: torch.nn.modules.conv._ConvTransposeNd, input: Tensor, output_size: list[int] | None = None
 ) -> dict[str, Any]:
-    """The keyword arguments of the function that `module` calls on `input`.
+    """The arguments of the function that `module` calls on `input`, behind input and weight, in their order.
 
     Raises:
         ValueError: `output_size` cannot be reached; torch's own message.
@@ -60,12 +80,3 @@ def call_arguments(
         "groups": module.groups,
         "dilation": module.dilation,
     }
-
-
-def _forward(
-    module: torch.nn.modules.conv._ConvTransposeNd,
-    function: Callable[..., Tensor],
-    input: Tensor,
-    output_size: list[int] | None,
-) -> Tensor:
-    return function(input, module.weight, **call_arguments(module, input, output_size))

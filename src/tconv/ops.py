@@ -1,16 +1,17 @@
 """How a call finds its way: eager, with gradients, under autocast, traced.
 
-In plain eager mode a warm call is one look-up, one allocation and the launch. While PyTorch traces or a dispatch mode
-looks on, the call is the operator ``tconv::conv_transpose``, which computes the same and which compilers see as one
-node. Everything else is PyTorch's own operator with the caller's tensors, errors included.
+In plain eager mode a warm call is one look-up, one allocation and the launch, and one more of each where a kernel has
+its weights prepared that are not frozen. While PyTorch traces or a dispatch mode looks on, the call is the operator
+``tconv::conv_transpose``, which computes the same and which compilers see as one node. Everything else is PyTorch's own
+operator with the caller's tensors, errors included.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,10 @@ from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
 from tconv.memory import aligned
 from tconv.planner.choice import reads_channels_last
 from tconv.precision import allows_tf32
+from tconv.weights import FrozenWeights, PreparedCopy
+
+if TYPE_CHECKING:
+    from tconv.jit.loader import Launcher
 
 _log = logging.getLogger("tconv")
 _NATIVE = {
@@ -35,7 +40,7 @@ class Route:
     """A call's plan, ready to run.
 
     Args:
-        launcher: takes the addresses of input, weight, bias (0 for none) and result.
+        launcher: of the plan, on the tensors' device.
         output_shape: of the batched result.
         memory_format: of the result.
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
@@ -44,7 +49,7 @@ class Route:
         aligned: the kernel reads its input 16 bytes at a time.
     """
 
-    launcher: Callable[[int, int, int, int], None]
+    launcher: Launcher
     output_shape: tuple[int, ...]
     memory_format: torch.memory_format
     arguments: tuple[Any, ...]
@@ -59,11 +64,19 @@ _UNSEEN: Any = object()
 _INTEGERS = frozenset({int})
 
 
-def conv_transpose(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+def conv_transpose(
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *arguments: Any,
+    frozen: FrozenWeights | None = None,
+) -> Tensor:
     """``torch.nn.functional.conv_transpose{dims}d`` by the fastest way that is right.
 
     Args:
         arguments: stride, padding, output_padding, groups, dilation.
+        frozen: keeps `weight` prepared, for a layer whose weights nobody writes in place.
     """
     if torch.compiler.is_compiling():
         return _traced(dims, input, weight, bias, arguments)
@@ -81,9 +94,10 @@ def conv_transpose(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None
     route = _route(dims, *cast, arguments)
     if route is None:
         return native(input, weight, bias, *arguments)
+    copy = None if frozen is None else frozen.copy(route.launcher, weight, cast[1])
     if input.dim() == dims + 1:
-        return _run(route, cast[0].unsqueeze(0), *cast[1:]).squeeze(0)
-    return _run(route, *cast)
+        return _run(route, cast[0].unsqueeze(0), *cast[1:], copy).squeeze(0)
+    return _run(route, *cast, copy)
 
 
 def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -158,19 +172,22 @@ def _new_route(
     )
 
 
-def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, copy: PreparedCopy | None = None) -> Tensor:
     """Runs a batched call on its kernel, with a gradient if one is asked for."""
     if torch.is_grad_enabled() and (
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        result: Tensor = _ConvTranspose.apply(route, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
+        result: Tensor = _ConvTranspose.apply(route, copy, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
         return result
-    return _launch(route, input, weight, bias)
+    return _launch(route, input, weight, bias, copy)
 
 
-def _launch(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _launch(
+    route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, copy: PreparedCopy | None = None
+) -> Tensor:
     if route.copies:
-        input, weight = input if route.directly else input.contiguous(), weight.contiguous()
+        input = input if route.directly else input.contiguous()
+        weight = weight.contiguous() if copy is None else weight
         bias = bias if bias is None else bias.contiguous()
     if route.aligned:
         input = aligned(input)
@@ -180,7 +197,8 @@ def _launch(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None) ->
         )
     else:
         output = input.new_empty(route.output_shape)
-    route.launcher(input.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), output.data_ptr())
+    of_weight, of_bias = weight.data_ptr() if copy is None else copy.address, 0 if bias is None else bias.data_ptr()
+    route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None)
     if route.directly or route.memory_format is torch.contiguous_format:
         return output
     return output.contiguous(memory_format=route.memory_format)
@@ -209,14 +227,15 @@ def _gradients(ctx: Any, gradient: Tensor, wanted: Sequence[bool]) -> tuple[Tens
 class _ConvTranspose(torch.autograd.Function):
     # A setup_context of its own would let functorch in, which does not come here, and cost 15 us a call.
     @staticmethod
-    def forward(ctx: Any, route: Route, *inputs: Any) -> Tensor:
-        output = _launch(route, *inputs[:3])
+    def forward(ctx: Any, route: Route, copy: PreparedCopy | None, *inputs: Any) -> Tensor:
+        input, weight, bias = inputs[:3]
+        output = _launch(route, input, weight, bias, copy)
         _setup_context(ctx, inputs, output)
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return (None, *_gradients(ctx, gradient, ctx.needs_input_grad[1:4]))
+        return (None, None, *_gradients(ctx, gradient, ctx.needs_input_grad[2:5]))
 
 
 # The operator that compilers and dispatch modes see.

@@ -177,6 +177,28 @@ def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch)
         assert first[0] == second[0] == "stream 0xa0"
 
 
+def test_weights_that_are_prepared_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver(monkeypatch)
+    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
+    launch = loader.Launcher("kernel", plan, 0, "preparing")
+    memory = launch.prepare(200)
+    assert plan.preparation is not None and memory.nbytes == plan.preparation.bytes
+    assert launch.prepare(201, memory) is memory
+    for (stream, config, *values), weight in zip(driver.launches, (200, 201), strict=True):
+        assert (stream, values) == ("stream 0xa0", ["preparing", weight, memory.data_ptr()])
+        assert (config.grid, config.block) == (plan.preparation.grid, plan.preparation.threads)
+    driver.launches.clear()
+    driver.current_stream = 0xB0
+    launch(100, memory.data_ptr(), 0, 400, True)
+    ((stream, config, *values),) = driver.launches
+    assert (stream, values[:5]) == ("stream 0xb0", ["kernel", 100, memory.data_ptr(), 0, 400])
+    # Nothing that would let it begin before the kernel in front of it, which may be anybody's, has ended.
+    assert vars(config) == {"grid": plan.grid, "block": plan.kernel.threads, "shmem_size": plan.shared_bytes}
+    assert launch.preparing == "preparing" and loader.Launcher("kernel", plan, 0).preparing is None
+
+
 def test_both_functions_of_a_kernel_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     _Driver(monkeypatch)
     plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
@@ -193,7 +215,7 @@ def test_both_functions_of_a_kernel_are_loaded(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(loader, "load", load)
     for _ in range(2):
-        assert loader.launcher(plan, 0)._preparing == "tconv_kernel_weights"
+        assert loader.launcher(plan, 0).preparing == "tconv_kernel_weights"
     assert sorted(loads) == [("tconv_kernel", plan.shared_bytes), ("tconv_kernel_weights", 0)]
 
 

@@ -16,23 +16,37 @@ from tconv.planner import Gpu, Plan
 from tconv.planner.choice import reads_channels_last
 
 
+class Launched(list[Plan]):
+    """The plans that were launched, and apart from them those whose weights were prepared."""
+
+    def __init__(self) -> None:
+        self.prepared: list[Plan] = []
+
+
 @pytest.fixture
-def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """Takes CPU tensors for a GPU's, whose kernels are torch's operator on the raw memory; lists what was launched."""
-    launched: list[Plan] = []
+def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """Takes CPU tensors for a GPU's, whose kernels are torch's operator on the raw memory; lists what was launched.
+
+    Weights are prepared by turning the order of their bytes round.
+    """
+    launched = Launched()
     decide = dispatch.decide
 
-    def launcher(kernel: object, plan: Plan, device: int, preparing: object) -> Callable[[int, int, int, int], None]:
-        layer, problem = plan.problem.layer, plan.problem
-        used = slice(3 - layer.spatial_dims, 3)
+    class Launcher:
+        def __init__(self, kernel: object, plan: Plan, device: int, preparing: object) -> None:
+            self.plan, self.preparing = plan, preparing
 
-        def launch(x: int, weight: int, bias: int, y: int) -> None:
+        def __call__(self, x: int, weight: int, bias: int, y: int, prepared: bool = False) -> None:
+            plan, layer, problem = self.plan, self.plan.problem.layer, self.plan.problem
             launched.append(plan)
             assert plan.kernel.family == "direct" or x % VECTOR_BYTES == 0, "it loads so many bytes at once"
-            dtype = getattr(torch, layer.dtype)
+            dtype, used = getattr(torch, layer.dtype), slice(3 - layer.spatial_dims, 3)
+            assert not prepared or self.preparing, "this kernel takes weights as they are"
+            own = self.prepare(weight) if self.preparing and not prepared else None
+            weights = _at(weight if own is None else own.data_ptr(), layer.weight_shape, dtype)
             result = ops._NATIVE[layer.spatial_dims](
                 _stored_at(x, problem.input_shape, dtype, plan),
-                _at(weight, layer.weight_shape, dtype),
+                _turned_round(weights) if self.preparing else weights,
                 _at(bias, (layer.out_channels,), dtype) if layer.bias else None,
                 layer.stride[used],
                 layer.padding[used],
@@ -42,7 +56,11 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
             )
             _stored_at(y, problem.output_shape, dtype, plan).copy_(result)
 
-        return launch
+        def prepare(self, weight: int, memory: torch.Tensor | None = None) -> torch.Tensor:
+            launched.prepared.append(self.plan)
+            layer = self.plan.problem.layer
+            prepared = _turned_round(_at(weight, layer.weight_shape, getattr(torch, layer.dtype)))
+            return prepared if memory is None else memory.copy_(prepared)
 
     monkeypatch.setattr(ops, "decide", lambda *a, **k: decide(*a, gpu=Gpu.h200(), **k))
     monkeypatch.setattr(ops, "_routes", {})
@@ -51,9 +69,21 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     monkeypatch.setattr(loader, "check_driver", lambda: None)
     monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
     monkeypatch.setattr(loader, "build", lambda kernel, arch: b"cubin")
-    monkeypatch.setattr(loader, "load", lambda *_: "kernel")
-    monkeypatch.setattr(loader, "Launcher", launcher)
+    monkeypatch.setattr(loader, "load", lambda *_: object())
+    monkeypatch.setattr(loader, "Launcher", Launcher)
     return launched
+
+
+@pytest.fixture
+def as_cuda(as_gpu: Launched, monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """As `as_gpu`, for calls of the public functions and layers."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    return as_gpu
+
+
+def _turned_round(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8).flip(0).view(tensor.dtype).view(tensor.shape)
 
 
 def _at(address: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

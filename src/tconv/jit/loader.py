@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tconv.errors import NotWarmedUp
 from tconv.jit.cache import cache_key, default_cache
@@ -46,8 +47,8 @@ class Launcher:
     """
 
     __slots__ = (
-        *("_config", "_device", "_kernel", "_launch", "_prepared_bytes", "_preparing", "_preparing_config"),
-        *("_sizes", "_stream_of"),
+        *("_alone_config", "_config", "_device", "_kernel", "_launch", "_prepared_bytes", "_preparing"),
+        *("_preparing_config", "_sizes", "_stream_of"),
     )
 
     def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None) -> None:
@@ -65,6 +66,8 @@ class Launcher:
             programmatic_stream_serialization=preparing is not None and overlaps(device),
         )
         self._preparing = preparing
+        # With weights prepared long ago, anybody's kernel may stand in front, and write what this one reads at once.
+        self._alone_config = core.LaunchConfig(grid=plan.grid, block=plan.kernel.threads, shmem_size=plan.shared_bytes)
         if plan.preparation is not None:
             self._preparing_config = core.LaunchConfig(grid=plan.preparation.grid, block=plan.preparation.threads)
             self._prepared_bytes = plan.preparation.bytes
@@ -73,27 +76,63 @@ class Launcher:
         self._launch = core.launch
         self._stream_of = core.Stream.from_handle
 
-    def __call__(self, x: int, weight: int, bias: int, y: int) -> None:
-        """Enqueues the kernel. Addresses on the launcher's device; `bias` is 0 for a layer without."""
+    @property
+    def preparing(self) -> Any:
+        """The loaded kernel that prepares the weights, one for all sizes; None if they are taken as they are."""
+        return self._preparing
+
+    def __call__(self, x: int, weight: int, bias: int, y: int, prepared: bool = False) -> None:
+        """Enqueues the kernel. Addresses on the launcher's device; `bias` is 0 for a layer without.
+
+        `weight` is the address of the weights as they are, or, if `prepared`, of what `prepare` gave.
+        """
         device = self._device
         if torch._C._cuda_getDevice() != device:
             with torch.cuda.device(device):
-                self(x, weight, bias, y)
+                self(x, weight, bias, y, prepared)
             return
+        stream = self._stream()
+        if prepared:
+            self._launch(stream, self._alone_config, self._kernel, x, weight, bias, y, *self._sizes)
+            return
+        if self._preparing is not None:
+            # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
+            own = self._prepare(stream, weight)
+            weight = own.data_ptr()
+        self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes)
+
+    def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor:
+        """Enqueues the preparation alone, of the contiguous weights at address `weight`.
+
+        Args:
+            memory: what an earlier call gave, to be written anew; by default memory is allocated.
+
+        Returns:
+            The bytes that the kernel takes for its weights, at the sizes of any plan with the same `preparing`.
+        """
+        device = self._device
+        if torch._C._cuda_getDevice() != device:
+            with torch.cuda.device(device):
+                return self.prepare(weight, memory)
+        return self._prepare(self._stream(), weight, memory)
+
+    def _prepare(self, stream: Any, weight: int, memory: Tensor | None = None) -> Tensor:
+        if memory is None:
+            memory = torch.empty(self._prepared_bytes, dtype=torch.uint8, device=self._device)
+        self._launch(stream, self._preparing_config, self._preparing, weight, memory.data_ptr())
+        return memory
+
+    def _stream(self) -> Any:
+        """The current stream of the launcher's device, which is the current device."""
         if not getattr(_thread, "has_context", False):
             # torch makes a device's context current when a thread changes device, not when it merely allocates.
-            cuda_core().Device(device).set_current()
+            cuda_core().Device(self._device).set_current()
             _thread.has_context = True
-        handle = torch._C._cuda_getCurrentRawStream(device)
+        handle = torch._C._cuda_getCurrentRawStream(self._device)
         stream = _streams.get(handle)
         if stream is None:
             stream = _streams[handle] = self._stream_of(handle)
-        if self._preparing is not None:
-            # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
-            prepared = torch.empty(self._prepared_bytes, dtype=torch.uint8, device=device)
-            self._launch(stream, self._preparing_config, self._preparing, weight, prepared.data_ptr())
-            weight = prepared.data_ptr()
-        self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes)
+        return stream
 
 
 def launcher(plan: Plan, device: int) -> Launcher:
