@@ -41,7 +41,7 @@ def answers(gpu_name: str) -> Answers:
         return MappingProxyType(_read(path, gpu_name))
     except FileNotFoundError:
         return MappingProxyType({})
-    except (OSError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a cuDNN that cannot be loaded is a RuntimeError
         _log.warning("the tiles tuned in %s are not used: %s; %s", path, error, _REMEDY)
         return MappingProxyType({})
 
