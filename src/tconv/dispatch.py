@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from tconv.errors import Unsupported
 from tconv.planner import FAMILIES, Family, Gpu, Plan, Unplannable, choose
 from tconv.planner.choice import reads_channels_last
+from tconv.planner.tuned import Answers, Question
 from tconv.precision import allows_tf32, of_kind
 from tconv.problem import DTYPE_OF, InvalidProblem, Layer, Precision, Problem, Triple
 from tconv.settings import settings
@@ -203,8 +204,20 @@ def _plan(problem: Problem, gpu: Gpu, family: Family | None, channels_last: bool
     if problem.batch == 0:
         raise _Refused("the batch is empty")
     rounds = problem.layer.precision == "fp32" and allows_tf32()
+    question = Question(problem, of_kind(problem) if rounds else None, channels_last)
+    tuned = _answers(gpu)
+    answer = tuned.get(question)
+    if family is None and answer is not None and answer.prefers_pytorch:
+        raise _Refused(answer.why_pytorch())
     families = FAMILIES if family is None else (family,)
-    return choose(problem, gpu, families, of_kind(problem) if rounds else None, channels_last)
+    return choose(problem, gpu, families, question.tensor_core_precision, channels_last, tuned)
+
+
+def _answers(gpu: Gpu) -> Answers:
+    """What `tconv tune` measured on such a GPU."""
+    from tconv.jit.tuned import answers
+
+    return answers(gpu.name)
 
 
 def _gpu_under(tensor: Tensor) -> Gpu:

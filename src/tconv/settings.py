@@ -1,7 +1,7 @@
 """The environment variables that tconv reads, once, at first use.
 
-- ``TCONV_CACHE_DIR``: where compiled kernels are kept. Default: ``$XDG_CACHE_HOME/tconv``, or ``~/.cache/tconv``
-  (``%LOCALAPPDATA%\\tconv`` on Windows).
+- ``TCONV_CACHE_DIR``: where compiled kernels and measurements are kept. Default: ``$XDG_CACHE_HOME/tconv``, or
+  ``~/.cache/tconv`` (``%LOCALAPPDATA%\\tconv`` on Windows).
 - ``TCONV_DISABLE``: ``1`` hands every call of the library to PyTorch's own operator.
 """
 

@@ -18,7 +18,7 @@ from tconv.cli import app as frame
 from tconv.errors import MissingToolchain, Trouble
 from tconv.version import __version__
 
-COMMANDS = ("optimize", "verify", "bench", "explain", "doctor", "cache")
+COMMANDS = ("optimize", "verify", "bench", "explain", "tune", "doctor", "cache")
 
 
 def tconv(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tconv.cli import bench, cache, doctor, exit_codes, explain, optimize, verify
+from tconv.cli import bench, cache, doctor, exit_codes, explain, optimize, tune, verify
 from tconv.cli.console import messages
 from tconv.errors import Trouble
 from tconv.version import __version__
@@ -102,7 +102,7 @@ def _register(group: typer.Typer, *commands: Command) -> None:
         group.command()(guarded(command))
 
 
-_register(app, optimize.optimize, verify.verify, bench.bench, explain.explain, doctor.doctor)
+_register(app, optimize.optimize, verify.verify, bench.bench, explain.explain, tune.tune, doctor.doctor)
 _cache_app = typer.Typer(no_args_is_help=True, help="The compiled kernels kept on disk.")
 _register(_cache_app, cache.info, cache.clear)
 app.add_typer(_cache_app, name="cache")

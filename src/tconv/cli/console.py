@@ -42,6 +42,19 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
         status.stop()
 
 
+@contextmanager
+def progress_bar(total: float) -> Iterator[Callable[[float, str], None]]:
+    """A bar on a terminal's stderr; the function yielded adds to what is done and says what comes next."""
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = messages()
+    columns = (BarColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("starting", total=total)
+        yield lambda done, what: bar.update(task, advance=done, description=escape(what))
+
+
 def _console(stderr: bool) -> Console:
     from rich.console import Console
 

@@ -27,6 +27,7 @@ def explain(
     from tconv.errors import Trouble
     from tconv.evaluation.precision import resolve
     from tconv.evaluation.worker import WorkerFailed
+    from tconv.jit.tuned import answers
     from tconv.planner import Gpu
 
     has_gpu = torch.cuda.is_available()
@@ -41,7 +42,8 @@ def explain(
         found = trace(model)
     except WorkerFailed as failure:
         raise Trouble(f"{model.name}: the process that runs it {failure}") from None
-    layers = plan_layers(found, model, gpu, "match", functools.partial(resolve, device=device))
+    resolved = functools.partial(resolve, device=device)
+    layers = plan_layers(found, model, gpu, "match", resolved, tuned=answers(gpu.name) if has_gpu else {})
     console = results()
     for layer in layers:
         console.print(f"[bold]{layer.name}[/]: {layer.plan.problem.layer.describe()}", soft_wrap=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tconv.codegen.generate import PlannedLayer, generate
@@ -19,6 +20,7 @@ from tconv.jit.loader import compile_kernel
 from tconv.planner import FAMILIES, Family, Gpu, Kernel, Plan, Unplannable, choose
 from tconv.planner.choice import launch
 from tconv.planner.direct_tile import default_tile
+from tconv.planner.tuned import Answers
 from tconv.problem import Layer, Precision, Problem
 
 #: The arithmetic of a problem, as `tconv.evaluation.precision.resolve` tells it.
@@ -27,6 +29,8 @@ Resolve = Callable[[Problem, Wanted], Precision]
 _COMMON_ARCHS = ("sm_80", "sm_90a")
 _log = logging.getLogger("tconv")
 
+_NOT_TUNED: Answers = MappingProxyType({})
+_SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
 _OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
 
 
@@ -39,22 +43,44 @@ class Generated:
 
 
 def plan_layers(
-    trace: Trace, model: Path, gpu: Gpu, wanted: Wanted, resolve: Resolve, families: Sequence[Family] = FAMILIES
+    trace: Trace,
+    model: Path,
+    gpu: Gpu,
+    wanted: Wanted,
+    resolve: Resolve,
+    families: Sequence[Family] = FAMILIES,
+    tuned: Answers = _NOT_TUNED,
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in.
+
+    Args:
+        tuned: what was measured on this GPU.
 
     Raises:
         ModelFileError: the model has none that can be replaced.
         Trouble: one is larger than a launch can be.
     """
-    if wanted == "match" and not trace.tf32:
-        wanted = "fp32"
-    layers = tuple(_plan_each(trace.layers, _precisions(trace.layers, wanted, resolve), gpu, families))
+    def plan(traced: TracedLayer, problem: Problem) -> Plan:
+        try:
+            return choose(problem, gpu, families, tuned=tuned)
+        except Unplannable as refusal:
+            raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
+
+    layers = tuple(_plan_each(list(zip(trace.layers, problems(trace, wanted, resolve), strict=True)), gpu, plan))
     if not layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
     if all(layer.left for layer in layers):
         raise ModelFileError(f"{model.name}: nothing can be replaced: {layers[0].name} is {layers[0].reason}")
     return layers
+
+
+def problems(trace: Trace, wanted: Wanted, resolve: Resolve) -> list[Problem]:
+    """What every traced layer computes, in the precision it is to run in."""
+    if wanted == "match" and not trace.tf32:
+        wanted = "fp32"
+    precisions = _precisions(trace.layers, wanted, resolve)
+    layers = [(traced.problem, traced.problem.layer) for traced in trace.layers]
+    return [replace(problem, layer=replace(layer, precision=precisions[layer])) for problem, layer in layers]
 
 
 def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, trace: Trace, wanted: Wanted) -> Generated:
@@ -99,24 +125,20 @@ def _precisions(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve)
 
 
 def _plan_each(
-    layers: Sequence[TracedLayer], precisions: Mapping[Layer, Precision], gpu: Gpu, families: Sequence[Family]
+    layers: Sequence[tuple[TracedLayer, Problem]], gpu: Gpu, plan: Callable[[TracedLayer, Problem], Plan]
 ) -> Iterator[PlannedLayer]:
     """Every layer with its plan; those that are compiled alike share the kernel of the one with the most work."""
-    problems = [
-        replace(traced.problem, layer=replace(traced.problem.layer, precision=precisions[traced.problem.layer]))
-        for traced in layers
-    ]
     kernels: dict[Layer, Kernel[Any]] = {}
-    for traced, problem in sorted(zip(layers, problems, strict=True), key=lambda pair: pair[1].multiply_adds):
-        kernels[problem.layer] = _plan(traced.name, problem, gpu, families).kernel
-    for traced, problem in zip(layers, problems, strict=True):
-        own = _plan(traced.name, problem, gpu, families)
+    for traced, problem in sorted(layers, key=lambda pair: pair[1].multiply_adds):
+        kernels[problem.layer] = plan(traced, problem).kernel
+    for traced, problem in layers:
+        own = plan(traced, problem)
         # Where that kernel does not run these sizes, the file takes the one that runs any size.
         direct = Kernel("direct", problem.layer, default_tile(problem.layer))
         shared = launch(problem, kernels[problem.layer], gpu) or launch(problem, direct, gpu) or own
-        plan = own if own.kernel == shared.kernel else replace(shared, reasons=own.reasons)
+        taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
         reason = _OUT_OF_REACH if traced.elsewhere else ""
-        yield PlannedLayer(traced.name, plan, traced.count, traced.called, traced.line, traced.elsewhere, reason)
+        yield PlannedLayer(traced.name, taken, traced.count, traced.called, traced.line, traced.elsewhere, reason)
 
 
 @lru_cache(maxsize=256)
@@ -129,10 +151,3 @@ def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
     except (MissingToolchain, CompileError) as error:
         _log.info("registers stay estimated: %s", error)
     return replace(plan, kernel=kernel)
-
-
-def _plan(name: str, problem: Problem, gpu: Gpu, families: Sequence[Family]) -> Plan:
-    try:
-        return choose(problem, gpu, families)
-    except Unplannable as refusal:
-        raise Trouble(f"{name}: {refusal}; make the inputs of get_inputs() smaller") from None

@@ -24,7 +24,9 @@ from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted, resolve
 from tconv.evaluation.report import Report
 from tconv.evaluation.worker import WorkerFailed, Workshop
+from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Family, Gpu, floor_seconds
+from tconv.planner.tuned import Answers
 from tconv.problem import Precision, Problem
 
 #: What NVRTC compiles for on a machine without a GPU.
@@ -78,7 +80,8 @@ class _Job:
         attempts: tuple[tuple[Family, ...], ...] = (FAMILIES, _PLAINEST)
         for families in attempts:
             self.say("planning")
-            layers = plan_layers(found, self.request.model, gpu, self.request.precision, self._resolve, families)
+            planned_by = (gpu, self.request.precision, self._resolve, families, self._tuned(gpu))
+            layers = plan_layers(found, self.request.model, *planned_by)
             outcome = self._attempt(found, gpu, layers, takes_slower=not self.request.only_faster)
             if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
                 break
@@ -108,6 +111,9 @@ class _Job:
         from tconv.jit.loader import gpu_of
 
         return gpu_of(torch.cuda.current_device())
+
+    def _tuned(self, gpu: Gpu) -> Answers:
+        return answers(gpu.name) if self.on_gpu else {}
 
     def _resolve(self, problem: Problem, wanted: Wanted) -> Precision:
         return resolve(problem, wanted, device=torch.device("cuda" if self.on_gpu else "cpu"))

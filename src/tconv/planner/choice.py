@@ -1,9 +1,11 @@
-"""Which family runs a problem."""
+"""Which family runs a problem, and which tiles are worth a measurement."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, get_args
 
 from tconv.planner import mma_shape
@@ -13,6 +15,8 @@ from tconv.planner.gpu import Gpu
 from tconv.planner.mma import computes, plan_mma
 from tconv.planner.mma_shape import launch_mma
 from tconv.planner.plan import Family, Kernel, MmaTile, Plan, Unplannable
+from tconv.planner.ranking import Ranked, kernels, ranked
+from tconv.planner.tuned import Answers, Question, Tuned
 from tconv.problem import Precision, Problem
 
 #: Bytes a second of copies on a GPU that nobody measured.
@@ -20,6 +24,8 @@ _BANDWIDTH = 2e12
 FAMILIES: tuple[Family, ...] = get_args(Family)
 #: How much longer kernels take than predicted where the families are near each other, as measured on one NVIDIA H200.
 _UNDERESTIMATED: dict[Family, float] = {"direct": 1.12, "mma": 1.0}
+#: One in so many of the leading candidates is left to each family, however its model ranks it: models err.
+_SHARE = 4
 
 
 def launch(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
@@ -43,35 +49,81 @@ def choose(
     families: Sequence[Family] = FAMILIES,
     tensor_core_precision: Precision | None = None,
     channels_last: bool = False,
+    tuned: Answers = MappingProxyType({}),
 ) -> Plan:
-    """The plan of `problem` on `gpu`: of those of `families` the one that is predicted to be the fastest.
+    """The plan of `problem` on `gpu`: the one of `families` that was measured, or else is predicted, to be the fastest.
 
     Args:
         tensor_core_precision: of families that run on tensor cores, where it is not the layer's own: CUDA cores gain
             nothing from TF32.
         channels_last: how input and output lie in memory. A family that cannot read and write that has them copied.
+        tuned: what was measured on this GPU.
 
     Raises:
         Unplannable: no family runs it; the message says what each lacks.
     """
+    question = Question(problem, tensor_core_precision, channels_last)
+    answer = tuned.get(question)
+    if answer is not None and answer.family in families:
+        plan = _measured(question, answer, gpu)
+        if plan is not None:
+            return plan
     plans, troubles = [], []
-    rounded = replace(problem, layer=replace(problem.layer, precision=tensor_core_precision or problem.layer.precision))
     for family in families:
+        asked = question.problem_of(family)
         try:
-            plans.append(plan_mma(rounded, gpu, channels_last) if family == "mma" else plan_direct(problem, gpu))
+            plans.append(plan_mma(asked, gpu, channels_last) if family == "mma" else plan_direct(asked, gpu))
         except Unplannable as trouble:
             troubles.append(str(trouble))
     if not plans:
         raise Unplannable("; ".join(troubles))
-    copies = 2 * problem.bytes_moved / (gpu.bandwidth or _BANDWIDTH) if channels_last else 0.0
+    return min(plans, key=lambda plan: _seconds(question, plan.kernel, plan.predicted_seconds or 0.0, gpu))
 
-    def seconds(plan: Plan) -> float:
-        of_kernel = (plan.predicted_seconds or 0.0) * _UNDERESTIMATED[plan.kernel.family]
-        return of_kernel + (0.0 if reads_channels_last(plan) else copies)
 
-    return min(plans, key=seconds)
+def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
+    """The `first` kernels by the models, with the seconds predicted of each; the one that `choose` takes is in front.
+
+    A quarter of them, and at least one, is left to each family that runs the problem.
+    """
+    by_family = [_expected(question, family, gpu) for family in FAMILIES]
+    share = math.ceil(first / _SHARE)
+    kept = [candidate for candidates in by_family for candidate in candidates[:share]]
+    rest = [candidate for candidates in by_family for candidate in candidates[share:]]
+    others = sorted(rest, key=lambda pair: pair[1])[: max(0, first - len(kept))]
+    return sorted([*kept, *others], key=lambda pair: pair[1])
 
 
 def reads_channels_last(plan: Plan) -> bool:
     """Whether its input and output are channels_last; else they are contiguous."""
-    return isinstance(plan.kernel.tile, MmaTile) and bool(plan.kernel.tile.channels_last)
+    return _reads_channels_last(plan.kernel)
+
+
+def _measured(question: Question, answer: Tuned, gpu: Gpu) -> Plan | None:
+    """The plan with the measured tile; None if the planner would not consider that tile, so that it is of others."""
+    problem = question.problem_of(answer.family)
+    considered = kernels(problem, answer.family, gpu, question.channels_last)
+    kernel = next((kernel for kernel in considered if kernel.tile == answer.tile), None)
+    try:
+        plan = None if kernel is None else launch(problem, kernel, gpu)
+    except Unplannable:
+        return None
+    return None if plan is None else replace(plan, reasons=(answer.why(),))
+
+
+def _expected(question: Question, family: Family, gpu: Gpu) -> list[tuple[Kernel[Any], float]]:
+    def seconds(candidate: Ranked) -> float:
+        return _seconds(question, candidate.kernel, candidate.cost.seconds, gpu)
+
+    found = ranked(question.problem_of(family), family, gpu, question.channels_last)
+    return [(candidate.kernel, seconds(candidate)) for candidate in found]
+
+
+def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu) -> float:
+    """What is to be expected of a kernel, with the copies around one that cannot read and write channels_last."""
+    copies = question.channels_last and not _reads_channels_last(kernel)
+    of_copies = 2 * question.problem.bytes_moved / (gpu.bandwidth or _BANDWIDTH) if copies else 0.0
+    return predicted * _UNDERESTIMATED[kernel.family] + of_copies
+
+
+def _reads_channels_last(kernel: Kernel[Any]) -> bool:
+    return isinstance(kernel.tile, MmaTile) and bool(kernel.tile.channels_last)

@@ -156,9 +156,12 @@ def candidates(
                             if not suits_threads(layer, tile):
                                 continue
                             resident = with_resident_weights(layer, tile)
-                            if resident and shared_bytes(layer, resident) <= most_shared:
-                                if _grid(problem, layer, resident, gpu) < _grid(problem, layer, tile, gpu):
-                                    yield resident
+                            if (
+                                resident
+                                and shared_bytes(layer, resident) <= most_shared
+                                and _grid(problem, layer, resident, gpu) < _grid(problem, layer, tile, gpu)
+                            ):
+                                yield resident
                             if shared_bytes(layer, tile) <= most_shared:
                                 yield tile
                                 if not _is_busy(problem, layer, tile, gpu):

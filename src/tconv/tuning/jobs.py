@@ -1,0 +1,73 @@
+"""What is tried for a model: the questions that its layers put to the planner, and the kernels that may answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tconv.codegen.pipeline import Resolve, problems
+from tconv.codegen.trace import Trace
+from tconv.evaluation.precision import Wanted
+from tconv.planner import Gpu, Kernel
+from tconv.planner.choice import leading
+from tconv.planner.tuned import Question
+from tconv.precision import of_kind
+from tconv.problem import Problem
+
+
+@dataclass(frozen=True)
+class Job:
+    """A layer at one size, measured in one go.
+
+    Args:
+        name: of the first layer of the model that computes this.
+        problem: with the precision of its dtype.
+        questions: what the library asks, and what a written file asks, where that differs.
+        candidates: for each question the kernels, with the seconds predicted; the planner's own choice is in front.
+    """
+
+    name: str
+    problem: Problem
+    questions: tuple[Question, ...]
+    candidates: tuple[tuple[tuple[Kernel[Any], float], ...], ...]
+
+    @property
+    def kernels(self) -> tuple[Kernel[Any], ...]:
+        """All candidates, each once."""
+        return tuple(dict.fromkeys(kernel for candidates in self.candidates for kernel, _ in candidates))
+
+    @property
+    def channels_last(self) -> bool:
+        """How input and output lie in memory."""
+        return self.questions[0].channels_last
+
+
+def jobs(
+    trace: Trace, gpu: Gpu, wanted: Wanted, resolve: Resolve, first: int, channels_last: bool = False
+) -> list[Job]:
+    """A job for each distinct layer and size of a model.
+
+    Args:
+        first: how many candidates a question has.
+        channels_last: of layers that know that format; written files do not ask for it.
+    """
+    rounds = wanted != "fp32" and trace.tf32
+    found: dict[Problem, Job] = {}
+    for traced, problem in zip(trace.layers, problems(trace, wanted, resolve), strict=True):
+        if traced.problem not in found:
+            questions = _questions(traced.problem, problem, rounds, channels_last)
+            found[traced.problem] = _job(traced.name, traced.problem, questions, gpu, first)
+    return list(found.values())
+
+
+def _questions(own: Problem, in_file: Problem, rounds: bool, channels_last: bool) -> tuple[Question, ...]:
+    layer = own.layer
+    library = Question(own, of_kind(own) if rounds and layer.precision == "fp32" else None)
+    if channels_last and layer.spatial_dims > 1 and layer.precision != "fp64":
+        return (Question(own, library.tensor_core_precision, channels_last=True),)
+    return tuple(dict.fromkeys((library, Question(in_file))))
+
+
+def _job(name: str, problem: Problem, questions: Sequence[Question], gpu: Gpu, first: int) -> Job:
+    return Job(name, problem, tuple(questions), tuple(tuple(leading(question, gpu, first)) for question in questions))

@@ -1,0 +1,119 @@
+"""One kernel on trial: compiled aside, called on tensors, compared with what is right."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.reference import Operands
+from tconv.jit.compile import Compiled
+from tconv.jit.loader import Launcher, compile_kernel, load
+from tconv.kernels.source import PREPARING
+from tconv.planner import Gpu, Kernel, Plan, Unplannable
+from tconv.planner.choice import launch, reads_channels_last
+from tconv.problem import Precision, Problem
+
+_NAME = "tconv_kernel"
+#: Relative errors, pooled, beyond which a result is wrong rather than rounded otherwise than the right one.
+WRONG: dict[Precision, float] = {
+    "fp32": 1e-5,
+    "tf32": 2e-3,
+    "tf32_rna": 2e-3,
+    "fp16": 2e-3,
+    "bf16": 2e-2,
+    "fp64": 1e-13,
+}
+#: Elements that are compared at once.
+_CHUNK_ELEMENTS = 2**25
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A kernel and its compilation, under way, which may leave it fewer blocks a multiprocessor."""
+
+    kernel: Kernel[Any]
+    compiled: Future[tuple[Kernel[Any], Compiled]]
+
+
+@contextmanager
+def compilers() -> Iterator[Executor]:
+    """Processes that compile, all but one of the processors. What still waits when the block ends is dropped."""
+    workers = max(1, (os.cpu_count() or 2) - 1)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def submit(problem: Problem, kernel: Kernel[Any], gpu: Gpu, pool: Executor) -> Trial | None:
+    """`kernel` for this problem, being compiled; None where it does not run these very sizes."""
+    try:
+        plan = launch(problem, kernel, gpu)
+    except Unplannable:
+        return None
+    return None if plan is None else Trial(kernel, pool.submit(compile_kernel, plan.kernel, gpu.arch))
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a result is from the right one: the relative error, pooled, and the furthest element beside their rms."""
+
+    pooled: float
+    worst: float
+
+    @classmethod
+    def between(cls, got: Tensor, expected: Tensor) -> Distance:
+        """Of two tensors (N, ...) of one shape; NaN where one has a NaN."""
+        step = max(1, _CHUNK_ELEMENTS // max(1, expected[:1].numel()))
+        apart, size, worst = torch.zeros(3, dtype=torch.float64, device=expected.device)
+        for start in range(0, len(expected), step):
+            right = expected[start : start + step].double()
+            difference = (got[start : start + step].double() - right).abs()
+            apart, size = apart + difference.square().sum(), size + right.square().sum()
+            worst = torch.maximum(worst, difference.max())
+        return cls(float((apart / size).sqrt()), float(worst / (size / expected.numel()).sqrt()))
+
+
+def caller(plan: Plan, cubin: bytes, operands: Operands, channels_last: bool = False) -> Callable[[], Tensor]:
+    """The call of a compiled kernel on these tensors as the library makes it, copies included.
+
+    Args:
+        channels_last: how the input lies in memory, and the result shall.
+    """
+    device = torch.cuda.current_device()
+    preparing = None if plan.preparation is None else load(cubin, PREPARING.format(_NAME), 0, device)
+    launcher = Launcher(load(cubin, _NAME, plan.shared_bytes, device), plan, device, preparing)
+    x, weight, bias = operands
+    directly = reads_channels_last(plan)
+    wanted = memory_format(x.dim(), channels_last)
+    written = memory_format(x.dim(), directly)
+
+    def call() -> Tensor:
+        given, weights = x.contiguous(memory_format=written), weight.contiguous()
+        y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
+        launcher(given.data_ptr(), weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+        return y.contiguous(memory_format=wanted)
+
+    return call
+
+
+def memory_format(dims: int, channels_last: bool) -> torch.memory_format:
+    """Of tensors with so many axes, batch and channels among them."""
+    if not channels_last:
+        return torch.contiguous_format
+    return torch.channels_last if dims == 4 else torch.channels_last_3d
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C is for the parent, which then drops what waits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

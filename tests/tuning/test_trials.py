@@ -1,0 +1,63 @@
+"""The call of one kernel: what is copied, and in which memory format results come."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from tconv.evaluation.draws import draw
+from tconv.evaluation.reference import Operands, conv_transpose
+from tconv.planner import Gpu, Plan
+from tconv.planner.choice import launch, leading, reads_channels_last
+from tconv.planner.tuned import Question
+from tconv.problem import Layer, Problem
+from tconv.tuning import trials
+
+PROBLEM = Problem(Layer(2, 16, 8, (1, 3, 3), (1, 2, 2), bias=True), 2, (1, 5, 6))
+
+
+def _stored_at(address: int, shape: tuple[int, ...], channels_last: bool) -> torch.Tensor:
+    memory = (ctypes.c_char * (math.prod(shape) * 4)).from_address(address)
+    flat = torch.frombuffer(memory, dtype=torch.float32)
+    return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1) if channels_last else flat.view(shape)
+
+
+def _launcher(kernel: object, plan: Plan, device: int, preparing: object) -> Callable[[int, int, int, int], None]:
+    """PyTorch's operator on the raw memory, as the plan's kernel would read and write it."""
+    assert (preparing is None) == (plan.preparation is None)
+    directly = reads_channels_last(plan)
+
+    def run(x: int, weight: int, bias: int, y: int) -> None:
+        layer = plan.problem.layer
+        given = Operands(
+            _stored_at(x, plan.problem.input_shape, directly),
+            _stored_at(weight, layer.weight_shape, False),
+            _stored_at(bias, (layer.out_channels,), False),
+        )
+        _stored_at(y, plan.problem.output_shape, directly).copy_(conv_transpose(*given, plan.problem))
+
+    return run
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("family", ["direct", "mma"])
+def test_a_kernel_is_called_as_the_library_does(
+    family: str, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(trials, "load", lambda cubin, name, shared_bytes, device: "kernel")
+    monkeypatch.setattr(trials, "Launcher", _launcher)
+    question, gpu = Question(PROBLEM, "tf32", channels_last), Gpu.h200()
+    kernel = next(kernel for kernel, _ in leading(question, gpu, 4) if kernel.family == family)
+    plan = launch(question.problem_of(kernel.family), kernel, gpu)
+    assert plan is not None and reads_channels_last(plan) == (channels_last and family == "mma")
+    operands = draw(PROBLEM, torch.device("cpu"), 0)
+    wanted = trials.memory_format(4, channels_last)
+    laid_out = Operands(*(tensor.contiguous(memory_format=wanted) for tensor in operands[:2]), operands.bias)
+    got = trials.caller(plan, b"cubin", laid_out, channels_last)()
+    assert got.is_contiguous(memory_format=wanted)
+    torch.testing.assert_close(got, conv_transpose(*operands, PROBLEM), rtol=1e-5, atol=1e-5)
