@@ -26,10 +26,12 @@ from tconv.planner.mma_shape import (
     launch_mma,
     needs_wide_index,
     row_blocks,
+    shared_bytes,
     shifts,
     weight_bytes,
 )
-from tconv.planner.mma_tile import mma_tile, row_channels, suits_threads
+from tconv.planner.mma_tile import mma_tile, row_channels, suits_threads, with_resident_weights
+from tconv.planner.plan import Kernel
 from tconv.problem import InvalidProblem, Layer, Problem
 
 H200 = Gpu.h200()
@@ -71,15 +73,48 @@ def test_plans_can_be_launched(problem):
     tile, layer = planned.kernel.tile, planned.kernel.layer
     assert planned.kernel.threads % 32 == 0
     assert 32 <= planned.kernel.threads <= 256
-    assert 0 < planned.shared_bytes <= SMALLEST_SHARED_BYTES
+    assert 0 < planned.shared_bytes <= H200.shared_bytes_per_block
     assert 0 < planned.grid < 2**31
-    assert planned.grid == math.prod(boxes(problem, layer, tile)) * layer.groups * row_blocks(layer, tile)
+    sets, count = layer.groups * row_blocks(layer, tile), math.prod(boxes(problem, layer, tile))
+    assert planned.grid % sets == 0
+    assert sets <= planned.grid <= count * sets
+    assert tile.resident or planned.grid == count * sets
     assert math.prod(boxes(problem, layer, tile)) * box_positions(tile) >= positions(problem, layer)
     assert planned.preparation.grid * planned.preparation.threads * 16 >= planned.preparation.bytes
     assert planned.preparation.bytes == weight_bytes(layer, tile)
     assert planned.predicted_seconds > 0
     assert planned.reasons
     assert planned == plan_mma(problem, H200), "planning is deterministic"
+
+
+@settings(max_examples=20, deadline=None)
+@given(problems())
+def test_blocks_take_no_more_memory_than_the_gpu_gives(problem):
+    small = replace(H200, shared_bytes_per_block=SMALLEST_SHARED_BYTES)
+    try:
+        assert plan_mma(problem, small).shared_bytes <= SMALLEST_SHARED_BYTES
+    except Unplannable:
+        assume(False)
+
+
+def test_resident_weights_share_the_boxes_evenly():
+    """So many blocks as run at once; of 1000 boxes each has 4 at most, and as few blocks as that takes."""
+    layer = Layer(2, 16, 16, (1, 2, 2), (1, 2, 2), precision="fp16")
+    tile = with_resident_weights(layer, mma_tile(layer, (1, 4), 4, 8, (1, 1, 1, 256), 1, 0))
+    problem = Problem(layer, 1000, (1, 1, 256))
+    gpu = replace(H200, multiprocessors=132)
+    assert launch_mma(problem, Kernel("mma", layer, replace(tile, blocks=2)), gpu).grid == 250
+    assert launch_mma(problem, Kernel("mma", layer, replace(tile, resident=0)), gpu).grid == 1000
+
+
+@pytest.mark.parametrize("channels", [16, 128, 512])
+def test_resident_weights_fit_into_shared_memory(channels):
+    layer = Layer(2, channels, channels, (1, 2, 2), (1, 2, 2), precision="fp16")
+    tiles = [tile for tile in candidates(Problem(layer, 64, (1, 64, 64)), layer, H200) if tile.resident]
+    assert tiles
+    for tile in tiles:
+        assert shared_bytes(layer, tile) >= weight_bytes(layer, tile) // row_blocks(layer, tile)
+        assert shared_bytes(layer, tile) <= H200.shared_bytes_per_block
 
 
 @settings(max_examples=25, deadline=None)

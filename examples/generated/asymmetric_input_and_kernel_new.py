@@ -3,7 +3,7 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  mma: 18496 blocks of 128, 97536 bytes of shared memory
+#   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  mma: 18496 blocks of 128, 84736 bytes of shared memory
 
 import functools
 import hashlib
@@ -132,12 +132,24 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
 // one or to the one further from zero.
 enum class Rounding { none, ties_to_even, ties_away };
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU. Infinities and NaN stay as they are.
+// A factor of a product, rounded to TF32 where the precision says so: PTX cvt.rn.tf32.f32 and cvt.rna.tf32.f32, in
+// integers on GPUs that do not have them. Infinities stay as they are, and NaN stays NaN.
 template <Rounding rounding>
 TCONV_DEVICE float operand(float value) {
+  if (rounding == Rounding::none) return value;
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+  unsigned rounded;
+  if (rounding == Rounding::ties_away) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return bits_float(rounded);
+#endif
+#endif
   const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
   const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
   return bits_float((bits + half_unit) & 0xffffe000u);
 }
@@ -164,6 +176,23 @@ template <>
 TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
   return float_to_bfloat16(value);
 }
+
+// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
+template <class Element>
+TCONV_DEVICE void from_accumulators(float first, float second, Element (&two)[2]) {
+  two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
+}
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
+  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
+    unsigned word;                                                                                          \
+    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
+    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
+  }
+TCONV_FROM_ACCUMULATORS(Half, f16)
+TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
+#undef TCONV_FROM_ACCUMULATORS
+#endif
 
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
@@ -334,6 +363,23 @@ struct AsynchronousCopies {
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 };
+
+// ---- kernels behind one another, sm_90 and newer -------------------------------------------------------------------
+//
+// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
+// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
+TCONV_DEVICE void wait_for_kernel_before() {
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+TCONV_DEVICE void let_kernel_behind_begin() {
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // ---- compile-time arithmetic ---------------------------------------------------------------------------------------
 
@@ -1416,7 +1462,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 // mma: a box's inputs on their way from memory to shared memory. `mma.cuh` has the picture.
-// mma: the weights in the order in which the warps load them. `mma.cuh` has the picture.
+// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
+// picture.
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 
@@ -1534,8 +1581,9 @@ struct MmaShape {
   }
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
-  static constexpr int input_stages = chunks > 1 ? 2 : 1;
-  static constexpr int weight_stages = chunks * shift_groups > 1 ? 2 : 1;
+  static constexpr int input_stages = chunks > 1 || Tile::resident ? 2 : 1;
+  static constexpr int steps = chunks * shift_groups;
+  static constexpr int weight_stages = Tile::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int plane_bytes = stage_steps * 32;
   static constexpr int position_bytes = planes * plane_bytes + 16;
@@ -1543,6 +1591,10 @@ struct MmaShape {
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int shift_bytes = stage_steps * planes * block_row_tiles * fragment_bytes;
   static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
+  // Behind the stage that begins at so many bytes; the first one behind the last.
+  static TCONV_CONSTANT int next_weight_stage(int stage) {
+    return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
+  }
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
   static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
@@ -1557,10 +1609,13 @@ struct MmaShape {
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
       Tile::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes : stages_bytes - joined_bytes);
+      Tile::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+                                                                           : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch * item_bytes;
-  static constexpr int stored_bytes = joined_bytes + warps * turn_bytes;
+  // Resident weights stay where they are, and the next box's inputs beside them.
+  static constexpr int stored_at = Tile::resident ? stages_bytes : joined_bytes;
+  static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
 
   // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
@@ -1595,6 +1650,8 @@ struct MmaShape {
                     (!Tile::channels_last && is_power_of_two(Tile::patch_columns) &&
                      Tile::patch_columns <= vector_items && Tile::box_columns % Tile::patch_columns == 0),
                 "a patch is loaded at once, and does not cross what other blocks begin with");
+  static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
+                "resident weights have a stage for each chunk, and nothing is joined in their place");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
@@ -1636,6 +1693,24 @@ TCONV_DEVICE MmaBox mma_in_box(int number) {
   const int row = rows % Tile::box_rows, slabs = rows / Tile::box_rows;
   return {slabs / Tile::box_depths, slabs % Tile::box_depths, row, column};
 }
+
+// The box of a number among all that the outputs take: columns first, images last.
+template <class Layer, class Tile>
+struct MmaBoxes {
+  using Shape = MmaShape<Layer, Tile>;
+  int columns, rows, depths;
+
+  TCONV_DEVICE MmaBoxes(int output_depth, int output_height, int output_width)
+      : columns(ceil_div(Shape::Width::positions(output_width + Tile::origin), Tile::box_columns)),
+        rows(ceil_div(Shape::Height::positions(output_height + Tile::row_origin), Tile::box_rows)),
+        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::depth_origin), Tile::box_depths)) {}
+
+  TCONV_DEVICE MmaBox box(int number) const {
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths * Tile::box_images, depth % depths * Tile::box_depths, row % rows * Tile::box_rows,
+            number % columns * Tile::box_columns};
+  }
+};
 
 }  // namespace tconv
 
@@ -1687,6 +1762,7 @@ template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
+  let_kernel_behind_begin();
   const long long vector = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (vector >= Shape::weight_vectors) return;
   const int lane = static_cast<int>(vector % 32);
@@ -1737,6 +1813,36 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }
 
+// The prepared weights on their way to shared memory: they lie in memory in the order of a block's steps, and come into
+// one stage after the other.
+template <class Layer, class Tile>
+struct MmaWeightStages {
+  using Shape = MmaShape<Layer, Tile>;
+  // Steps that are asked for before the first one: resident weights are those of all boxes.
+  static constexpr int asked_at_first = Tile::resident ? Shape::steps : 1;
+  AsynchronousCopies<asked_at_first * ceil_div(Shape::weight_stage_bytes / 16, Shape::threads)> copies;
+  const unsigned char* from;
+  unsigned char* const stages;
+  int stage = 0, shift_group = 0, left = Shape::steps;
+
+  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages) : from(weights), stages(stages) {}
+
+  // Asks for the weights of one more step, if there is one.
+  TCONV_DEVICE void ask() {
+    if (left == 0) return;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
+    const bool last = shift_group == Shape::shift_groups - 1;
+    const int vectors = (last ? of_last : Tile::chunk_shifts) * (Shape::shift_bytes / 16);
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += Shape::threads)
+      copies.copy(stages + stage + i * 16, from + i * 16);
+    from += vectors * 16;
+    shift_group = last ? 0 : shift_group + 1;
+    stage = Shape::next_weight_stage(stage);
+    --left;
+  }
+};
+
 }  // namespace tconv
 
 namespace tconv {
@@ -1775,8 +1881,10 @@ struct MmaInputs {
   static constexpr bool vectors = Tile::channels_last && Layer::in_channels % side == 0;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  const Element* first;  // of the block's group, in its first image
+  const Element* x;  // of the block's group
+  int batch, depths, rows, columns;
   Index plane;
+  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -1797,12 +1905,25 @@ struct MmaInputs {
   static TCONV_DEVICE int halo_column(int i) {
     return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
   }
-  static TCONV_DEVICE bool present(int i) { return number(i) < Shape::halo_patches * Shape::chunk_vectors; }
+  // Most are known to be there; the compiler cannot see it from their numbers.
+  static TCONV_DEVICE bool present(int i) {
+    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
+    return (i + 1) * Shape::threads <= all || number(i) < all;
+  }
+  static TCONV_DEVICE bool in_halo(int column) {
+    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
+    return whole || in_range(column, Shape::halo_columns);
+  }
 
-  TCONV_DEVICE MmaInputs(const Element* x, const MmaBox& box, int group, int batch, int depths, int rows, int columns)
-      : plane(static_cast<Index>(depths) * rows * columns), inside(0) {
-    first = x + static_cast<long long>(box.sample) * channels * plane +
-            static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+  TCONV_DEVICE MmaInputs(const Element* of_all, int group, int batch, int depths, int rows, int columns)
+      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
+    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+  }
+
+  // Whatever is loaded from now on is of this box.
+  TCONV_DEVICE void begin(const MmaBox& box) {
+    first = x + static_cast<long long>(box.sample) * channels * plane;
+    inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int slab = row(i) / Shape::halo_rows, image = slab / Shape::halo_depths;
@@ -1821,11 +1942,11 @@ struct MmaInputs {
 
   TCONV_DEVICE void load(int chunk) {
     const long long channel_pitch = Tile::channels_last ? 1 : plane;
-    const Element* const x = first + chunk * Shape::chunk_channels * channel_pitch;
+    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int channel = chunk * Shape::chunk_channels + vector(i) * side;
-      const Element* from = x + offsets[i];
+      const Element* from = of_chunk + offsets[i];
 #pragma unroll
       for (int k = 0; k < loads; ++k) {
         Vector<unsigned, words> together{};
@@ -1843,7 +1964,7 @@ struct MmaInputs {
       if (!present(i)) continue;
 #pragma unroll
       for (int c = 0; c < columns_together; ++c) {
-        if (!in_range(halo_column(i) + c, Shape::halo_columns)) continue;
+        if (!in_halo(halo_column(i) + c)) continue;
         Element column[side];
 #pragma unroll
         for (int k = 0; k < side; ++k) {
@@ -2082,9 +2203,7 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
             const float (&own)[4] = sums.values[known % groups * Shape::turn_row_tiles + i]
                                                [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
-#pragma unroll
-            for (int side = 0; side < 2; ++side)
-              two.values[side] = from_accumulator<Element>(finish(own[half * 2 + side]));
+            from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
             *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =
                 two;
           }
@@ -2148,115 +2267,106 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
                       int input_height, int input_width, int output_depth, int output_height, int output_width) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warp_high = warp % Tile::warps_high, warp_wide = warp / Tile::warps_high % Tile::warps_wide;
   const int first_step = warp / Shape::warps * Tile::chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
-  int rest = static_cast<int>(blockIdx.x);
-  const int row_block = rest % Shape::row_blocks;
-  rest /= Shape::row_blocks;
-  const int columns = ceil_div(Shape::Width::positions(output_width + Tile::origin), Tile::box_columns);
-  const int rows = ceil_div(Shape::Height::positions(output_height + Tile::row_origin), Tile::box_rows);
-  const int depths = ceil_div(Shape::Depth::positions(output_depth + Tile::depth_origin), Tile::box_depths);
-  MmaBox box;
-  box.column = rest % columns * Tile::box_columns;
-  rest /= columns;
-  box.row = rest % rows * Tile::box_rows;
-  rest /= rows;
-  box.depth = rest % depths * Tile::box_depths;
-  rest /= depths;
-  const int group = rest % Layer::groups;
-  box.sample = rest / Layer::groups * Tile::box_images;
+  constexpr int weight_sets = Layer::groups * Shape::row_blocks;
+  const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
+  const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
+  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::row_tiles;
+  const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
+  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::box_images);
+  int number = static_cast<int>(blockIdx.x) / weight_sets;
+  MmaBox box = boxes.box(number);
 
-  unsigned char* const input_stages = shared;
-  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
-  const unsigned char* const weights =
-      reinterpret_cast<const unsigned char*>(weight) +
-      (static_cast<long long>(group) * Shape::row_blocks + row_block) * Shape::block_weight_bytes;
-
-  constexpr int stage_vectors = Shape::weight_stage_bytes / 16;
-  AsynchronousCopies<ceil_div(stage_vectors, Shape::threads)> copies;
-  const auto bring_weights = [&](int chunk, int shift_group, unsigned char* to) {
-    const int first = shift_group * Tile::chunk_shifts;
-    const int present = Shape::shifts - first < Tile::chunk_shifts ? Shape::shifts - first : Tile::chunk_shifts;
-    const int vectors = present * (Shape::shift_bytes / 16);
-    const unsigned char* const from =
-        weights + (static_cast<long long>(chunk) * Shape::shifts + first) * Shape::shift_bytes;
-#pragma unroll 4
-    for (int i = thread; i < vectors; i += Shape::threads) copies.copy(to + i * 16, from + i * 16);
-  };
+  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
+  inputs.begin(box);
+  inputs.load(0);
 
   // Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32 bytes of channels.
   int places[Tile::position_tiles / 2];
 #pragma unroll
   for (int j = 0; j < Tile::position_tiles; j += 2) {
-    const int number = (warp_wide * Tile::position_tiles + j + lane / 16) * 8 + lane % 8;
-    const MmaBox in_box = mma_in_box<Tile>(number < Shape::box_positions ? number : 0);
+    const int position = (warp_wide * Tile::position_tiles + j + lane / 16) * 8 + lane % 8;
+    const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
     places[j / 2] =
         (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::halo_columns +
          in_box.column) *
             Shape::position_bytes +
         first_step * 32 + lane / 8 % 2 * 16;
   }
-  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::row_tiles;
 
-  MmaInputs<Layer, Tile> inputs(x, box, group, batch, input_depth, input_height, input_width);
-  MmaSums<Layer, Tile> sums;
-  sums.clear();
-  bring_weights(0, 0, weight_stages);
-  inputs.load(0);
-  inputs.store(input_stages);
-
-  int step = 0;
+  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
+  const unsigned char* const fragments =
+      weight_stages + lane * 16 +
+      (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes;
+  MmaWeightStages<Layer, Tile> weights(
+      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages);
+  wait_for_kernel_before();  // which prepared the weights
 #pragma unroll 1
-  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-    const unsigned char* const stage = input_stages + chunk % 2 * Shape::input_stage_bytes;
-    const unsigned char* rows_of_lane[Tile::position_tiles / 2];
+  for (int step = 0; step < weights.asked_at_first; ++step) weights.ask();
+  inputs.store(shared);
+
+  MmaSums<Layer, Tile> sums;
+  int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
+  bool more = false;
+  do {
+    const MmaBox current = box;
+    sums.clear();
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      const bool last_chunk = chunk == Shape::chunks - 1;
+      bool loads = !last_chunk;
+      const unsigned char* rows_of_lane[Tile::position_tiles / 2];
 #pragma unroll
-    for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = stage + places[j];
-    MmaCursor<Layer, Tile> cursor;
+      for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = shared + input_stage + places[j];
+      MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
-    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group, ++step) {
-      const bool last = shift_group == Shape::shift_groups - 1;
-      copies.wait();
-      __syncthreads();
-      if (!last || chunk + 1 < Shape::chunks)
-        bring_weights(chunk + (last ? 1 : 0), last ? 0 : shift_group + 1,
-                      weight_stages + (step + 1) % 2 * Shape::weight_stage_bytes);
-      if (shift_group == 0 && chunk + 1 < Shape::chunks) inputs.load(chunk + 1);
-
-      const unsigned char* const fragments =
-          weight_stages + step % 2 * Shape::weight_stage_bytes +
-          (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes +
-          lane * 16;
-#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
-      for (int number = 0; number < Tile::chunk_shifts; ++number) {
-        const int shift = shift_group * Tile::chunk_shifts + number;
-        if (shift >= Shape::shifts) break;
-        const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
-        const unsigned char* const of_shift = fragments + number * Shape::shift_bytes;
-        if (Shape::exact) {
-          MmaSums<Layer, Tile> partial;
-          partial.clear();
-          mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
-          sums.add(partial);
-        } else {
-          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+      for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
+        weights.copies.wait();
+        __syncthreads();
+        if (!Tile::resident) weights.ask();
+        if (shift_group == 0) {
+          if (Tile::resident && last_chunk) {
+            number += static_cast<int>(gridDim.x) / weight_sets;
+            loads = more = number < box_count;
+            if (more) inputs.begin(box = boxes.box(number));
+          }
+          if (loads) inputs.load(last_chunk ? 0 : chunk + 1);
         }
-      }
-    }
-    if (chunk + 1 < Shape::chunks) inputs.store(input_stages + (chunk + 1) % 2 * Shape::input_stage_bytes);
-  }
 
-  __syncthreads();
-  if (!mma_join(sums, shared)) return;
-  const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
-  const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
-  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-  mma_store(sums, epilogue, shared + Shape::joined_bytes + warp * Shape::turn_bytes,
-            y + first_channel * (Tile::channels_last ? 1 : plane), box, first_row_tile,
-            warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
+#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
+        for (int of_group = 0; of_group < Tile::chunk_shifts; ++of_group) {
+          const int shift = shift_group * Tile::chunk_shifts + of_group;
+          if (shift >= Shape::shifts) break;
+          const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+          const unsigned char* const of_shift = fragments + weight_stage + of_group * Shape::shift_bytes;
+          if (Shape::exact) {
+            MmaSums<Layer, Tile> partial;
+            partial.clear();
+            mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
+            sums.add(partial);
+          } else {
+            mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+          }
+        }
+        weight_stage = Shape::next_weight_stage(weight_stage);
+      }
+      if (Shape::input_stages == 2) input_stage = Shape::input_stage_bytes - input_stage;
+      if (loads) inputs.store(shared + input_stage);
+    }
+
+    if (!Tile::resident) __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+    if (!mma_join(sums, shared)) return;
+    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
+    const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+              y + first_channel * (Tile::channels_last ? 1 : plane), current, first_row_tile,
+              warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
+  } while (more);
 }
 
 }  // namespace tconv
@@ -2282,10 +2392,31 @@ static int start(void (*kernel)(const Element*, const Element*, const Element*, 
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  kernel<<<static_cast<unsigned>(a.grid), block, shared_bytes, reinterpret_cast<cudaStream_t>(a.stream)>>>(
-      reinterpret_cast<const Element*>(a.x), reinterpret_cast<const Element*>(a.weight),
-      reinterpret_cast<const Element*>(a.bias), reinterpret_cast<Element*>(a.y), a.batch, a.input[0], a.input[1],
-      a.input[2], a.output[0], a.output[1], a.output[2]);
+  const auto x = reinterpret_cast<const Element*>(a.x), weight = reinterpret_cast<const Element*>(a.weight);
+  const auto bias = reinterpret_cast<const Element*>(a.bias);
+  const auto y = reinterpret_cast<Element*>(a.y);
+  const auto grid = static_cast<unsigned>(a.grid);
+  const auto stream = reinterpret_cast<cudaStream_t>(a.stream);
+#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
+  // It begins while its weights are prepared, and waits for them itself.
+  int driver = 0;
+  if (a.prepared != 0 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+    cudaLaunchAttribute overlaps[1];
+    overlaps[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlaps[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = overlaps;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
+                              a.output[0], a.output[1], a.output[2]);
+  }
+#endif
+  kernel<<<grid, block, shared_bytes, stream>>>(x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
+                                                a.output[0], a.output[1], a.output[2]);
   return cudaGetLastError();
 }
 
@@ -2429,7 +2560,7 @@ class _Tile(
 class _MmaTile(
     namedtuple(
         "_MmaTile",
-        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns blocks",
+        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns resident blocks",
     )
 ):
     @property
@@ -2454,7 +2585,7 @@ _Preparation = namedtuple("_Preparation", "grid threads bytes")
 
 # What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {
-    _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 1, 1, 8, 16, 2, 4, 0, 0, 0, 0, 4, 2),
+    _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 1, 1, 8, 16, 1, 8, 0, 0, 0, 0, 4, 0, 2),
 }
 # Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
 _STRIDES = {}
@@ -2869,22 +3000,27 @@ _STEP_BYTES = 32
 _TURN_LEAST_BYTES = 32 * 1024
 
 
-def _launch_mma(problem, kernel, reasons=()):
-    """The plan that runs `kernel`, whose layer must compute `problem`.
+def _launch_mma(problem, kernel, gpu, reasons=()):
+    """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.
 
     Raises:
         Unplannable: the grid would be too large.
     """
     layer, tile = kernel.layer, kernel.tile
-    grid = math.prod(_mma_boxes(problem, layer, tile)) * layer.groups * _mma_row_blocks(layer, tile)
-    if grid >= _INT_LIMIT:
-        raise ValueError(f"the mma family would need {grid} blocks; a grid has fewer than 2^31")
+    sets, count = layer.groups * _mma_row_blocks(layer, tile), math.prod(_mma_boxes(problem, layer, tile))
+    together = count
+    if tile.resident:
+        # As many blocks as run at the same time, and as many boxes for each as for the others.
+        at_once = max(1, gpu.multiprocessors * tile.blocks // sets)
+        together = -(-count // -(-count // at_once))
+    if sets * (count + together) >= _INT_LIMIT:
+        raise ValueError(f"the mma family would need {sets * count} blocks; a grid has fewer than 2^31")
     vectors = _mma_weight_bytes(layer, tile) // 16
     preparing = -(-vectors // _mma_PREPARING_THREADS)
     if preparing >= _INT_LIMIT:
         raise ValueError(f"the mma family would prepare weights with {preparing} blocks; a grid has fewer than 2^31")
     preparation = _Preparation(preparing, _mma_PREPARING_THREADS, 16 * vectors)
-    return _Plan(problem, kernel, grid, _mma_shared_bytes(layer, tile), reasons, preparation)
+    return _Plan(problem, kernel, sets * together, _mma_shared_bytes(layer, tile), reasons, preparation)
 
 
 def _mma_needs_wide_index(problem, layer, tile):
@@ -2981,17 +3117,21 @@ def _mma_weight_bytes(layer, tile):
 
 
 def _mma_shared_bytes(layer, tile):
-    """Dynamic shared memory of a block: stages of inputs and of weights, two where there are several steps.
+    """Dynamic shared memory of a block: stages of inputs and of weights.
 
-    At the end the sets of warps put their sums in the place of both, and then the warps their outputs.
+    At the end the sets of warps put their sums in the place of both, and then the warps their outputs; resident weights
+    stay, and the next inputs with them.
     """
     position = _mma_planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
-    input_stages = min(2, _mma_chunks(layer, tile))
-    weight_stages = min(2, _mma_chunks(layer, tile) * -(-_mma_shifts(layer, tile) // tile.chunk_shifts))
+    input_stages = 2 if tile.resident else min(2, _mma_chunks(layer, tile))
+    steps = _mma_chunks(layer, tile) * -(-_mma_shifts(layer, tile) // tile.chunk_shifts)
+    weight_stages = steps if tile.resident else min(2, steps)
     inputs, weights = _mma_halo_positions(layer, tile) * position, tile.chunk_shifts * _mma_shift_bytes(layer, tile)
     stages = input_stages * inputs + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
+    if tile.resident:
+        return stages + warps * _mma_turn_bytes(layer, tile, _TURN_LEAST_BYTES)
     most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
     return max(stages, joined + warps * _mma_turn_bytes(layer, tile, most_bytes))
 
@@ -3032,20 +3172,23 @@ def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-# Of a family of kernels: plan(problem, kernel) a launch, start(name, kernel) by the host's side, text(name, kernel).
-_Family = namedtuple("_Family", "plan start text")
+# Of a family of kernels: plan(problem, kernel) a launch, shared_bytes(kernel) of a block, start(name, kernel) by the
+# host's side, text(name, kernel).
+_Family = namedtuple("_Family", "plan shared_bytes start text")
 _FAMILIES = {
     "direct": _Family(
         lambda problem, kernel: _launch_direct(
             problem, kernel._replace(wide_index=_needs_wide_index(problem, kernel.tile)), _GPU
         ),
+        lambda kernel: _shared_bytes(kernel.layer, kernel.tile),
         lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
         lambda name, kernel: _instance(kernel, name),
     ),
     "mma": _Family(
         lambda problem, kernel: _launch_mma(
-            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile))
+            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile)), _GPU
         ),
+        lambda kernel: _mma_shared_bytes(kernel.layer, kernel.tile),
         lambda name, kernel: (
             f"start({name}, {_PREPARING.format(name)}, {kernel.threads}, {_mma_PREPARING_THREADS}, "
             f"{_mma_shared_bytes(kernel.layer, kernel.tile)}, a)"
@@ -3053,25 +3196,34 @@ _FAMILIES = {
         lambda name, kernel: _instance(kernel, name) + _weights_instance(kernel, name),
     ),
 }
+_MOST_SHARED = 227 * 1024
 
 
-def _kernel(layer, tensor_cores=True):
-    """What was planned for a layer, if that runs on this GPU; else a kernel that runs everywhere."""
+def _kernel(layer, most_shared=_MOST_SHARED):
+    """What was planned for a layer, if that runs where blocks have so much memory; else a kernel for every GPU."""
     tile = _RECORDED.get(layer)
-    if tile is None or isinstance(tile, _Tile) or not tensor_cores:
-        return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
-    return _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
+    if tile is not None and not isinstance(tile, _Tile):
+        kernel = _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
+        if _FAMILIES["mma"].shared_bytes(kernel) <= most_shared:
+            return kernel
+    return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
 
 
 @functools.lru_cache(maxsize=None)
-def _has_tensor_cores(device):
-    """Whether kernels for tensor cores run there; elsewhere than on a GPU nothing is known against it."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+def _most_shared(device):
+    """Bytes of shared memory for a block on tensor cores; 0 without such. What is no GPU is taken for the largest."""
+    if device.type != "cuda":
+        return _MOST_SHARED
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        return 0
+    return _MOST_SHARED if capability[0] in (9, 10) else (163 if capability in ((8, 0), (8, 7)) else 99) * 1024
 
 
 @functools.lru_cache(maxsize=None)
 def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, tensor_cores=True
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation,
+    most_shared=_MOST_SHARED
 ):
     """The launch for a batch of these shapes; None if there is no such transposed convolution."""
     options = (stride, padding, output_padding, dilation)
@@ -3091,22 +3243,22 @@ def _plan(
     if min(output) < 1:
         return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), tensor_cores)
+    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), most_shared)
 
 
-def _sized(problem, tensor_cores):
+def _sized(problem, most_shared):
     """The launch of a layer at one size."""
     layer, sizes = problem.layer, problem.output_size
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = _kernel(layer, tensor_cores)
+    kernel = _kernel(layer, most_shared)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
     if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
         # Such a kernel loads so many neighbours of a row at once.
         problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
     ):
-        kernel = _kernel(layer, tensor_cores=False)
+        kernel = _kernel(layer, most_shared=0)
     return _FAMILIES[kernel.family].plan(problem, kernel)
 
 
@@ -3200,6 +3352,8 @@ def _load_options(kernels, capability):
     cuda = _cuda_source(kernels)
     version = "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
+    if capability >= (9, 0):
+        flags.append("-DTCONV_OVERLAPS")
     digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
     options = {
         "name": "tconv_" + digest[:20],
@@ -3316,7 +3470,7 @@ def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, 
         raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
     x = input if input.dim() == dims + 2 else input.unsqueeze(0)
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _has_tensor_cores(x.device))
+    plan = _plan(dims, x.dtype, *shapes, *options, _most_shared(x.device))
     if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
         # Not a transposed convolution. PyTorch knows best what is wrong with it.
         getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
@@ -3414,7 +3568,7 @@ def _swap(model):
             module._left = True
 
 
-def _module_kernels(model, tensor_cores=True):
+def _module_kernels(model, most_shared=_MOST_SHARED):
     for module in model.modules():
         parameter = next(module.parameters(), None)
         if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
@@ -3423,7 +3577,7 @@ def _module_kernels(model, tensor_cores=True):
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), tensor_cores)
+            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), most_shared)
 
 
 def _cuda_model(model):
@@ -3436,9 +3590,9 @@ def _cuda_model(model):
         _swap(self)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            tensor_cores = _has_tensor_cores(device)
-            called = [_kernel(layer, tensor_cores) for layer in _CALLED]
-            _build(list(_module_kernels(self, tensor_cores)) + called, device)
+            most_shared = _most_shared(device)
+            called = [_kernel(layer, most_shared) for layer in _CALLED]
+            _build(list(_module_kernels(self, most_shared)) + called, device)
 
     model.__init__ = __init__
     return model

@@ -132,12 +132,24 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
 // one or to the one further from zero.
 enum class Rounding { none, ties_to_even, ties_away };
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU. Infinities and NaN stay as they are.
+// A factor of a product, rounded to TF32 where the precision says so: PTX cvt.rn.tf32.f32 and cvt.rna.tf32.f32, in
+// integers on GPUs that do not have them. Infinities stay as they are, and NaN stays NaN.
 template <Rounding rounding>
 TCONV_DEVICE float operand(float value) {
+  if (rounding == Rounding::none) return value;
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+  unsigned rounded;
+  if (rounding == Rounding::ties_away) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return bits_float(rounded);
+#endif
+#endif
   const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
   const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
   return bits_float((bits + half_unit) & 0xffffe000u);
 }
@@ -1277,10 +1289,31 @@ static int start(void (*kernel)(const Element*, const Element*, const Element*, 
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  kernel<<<static_cast<unsigned>(a.grid), block, shared_bytes, reinterpret_cast<cudaStream_t>(a.stream)>>>(
-      reinterpret_cast<const Element*>(a.x), reinterpret_cast<const Element*>(a.weight),
-      reinterpret_cast<const Element*>(a.bias), reinterpret_cast<Element*>(a.y), a.batch, a.input[0], a.input[1],
-      a.input[2], a.output[0], a.output[1], a.output[2]);
+  const auto x = reinterpret_cast<const Element*>(a.x), weight = reinterpret_cast<const Element*>(a.weight);
+  const auto bias = reinterpret_cast<const Element*>(a.bias);
+  const auto y = reinterpret_cast<Element*>(a.y);
+  const auto grid = static_cast<unsigned>(a.grid);
+  const auto stream = reinterpret_cast<cudaStream_t>(a.stream);
+#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
+  // It begins while its weights are prepared, and waits for them itself.
+  int driver = 0;
+  if (a.prepared != 0 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+    cudaLaunchAttribute overlaps[1];
+    overlaps[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlaps[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = overlaps;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
+                              a.output[0], a.output[1], a.output[2]);
+  }
+#endif
+  kernel<<<grid, block, shared_bytes, stream>>>(x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
+                                                a.output[0], a.output[1], a.output[2]);
   return cudaGetLastError();
 }
 
@@ -1852,36 +1885,47 @@ def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-# Of a family of kernels: plan(problem, kernel) a launch, start(name, kernel) by the host's side, text(name, kernel).
-_Family = namedtuple("_Family", "plan start text")
+# Of a family of kernels: plan(problem, kernel) a launch, shared_bytes(kernel) of a block, start(name, kernel) by the
+# host's side, text(name, kernel).
+_Family = namedtuple("_Family", "plan shared_bytes start text")
 _FAMILIES = {
     "direct": _Family(
         lambda problem, kernel: _launch_direct(
             problem, kernel._replace(wide_index=_needs_wide_index(problem, kernel.tile)), _GPU
         ),
+        lambda kernel: _shared_bytes(kernel.layer, kernel.tile),
         lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
         lambda name, kernel: _instance(kernel, name),
     ),
 }
+_MOST_SHARED = 227 * 1024
 
 
-def _kernel(layer, tensor_cores=True):
-    """What was planned for a layer, if that runs on this GPU; else a kernel that runs everywhere."""
+def _kernel(layer, most_shared=_MOST_SHARED):
+    """What was planned for a layer, if that runs where blocks have so much memory; else a kernel for every GPU."""
     tile = _RECORDED.get(layer)
-    if tile is None or isinstance(tile, _Tile) or not tensor_cores:
-        return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
-    return _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
+    if tile is not None and not isinstance(tile, _Tile):
+        kernel = _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
+        if _FAMILIES["mma"].shared_bytes(kernel) <= most_shared:
+            return kernel
+    return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
 
 
 @functools.lru_cache(maxsize=None)
-def _has_tensor_cores(device):
-    """Whether kernels for tensor cores run there; elsewhere than on a GPU nothing is known against it."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+def _most_shared(device):
+    """Bytes of shared memory for a block on tensor cores; 0 without such. What is no GPU is taken for the largest."""
+    if device.type != "cuda":
+        return _MOST_SHARED
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        return 0
+    return _MOST_SHARED if capability[0] in (9, 10) else (163 if capability in ((8, 0), (8, 7)) else 99) * 1024
 
 
 @functools.lru_cache(maxsize=None)
 def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, tensor_cores=True
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation,
+    most_shared=_MOST_SHARED
 ):
     """The launch for a batch of these shapes; None if there is no such transposed convolution."""
     options = (stride, padding, output_padding, dilation)
@@ -1901,22 +1945,22 @@ def _plan(
     if min(output) < 1:
         return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), tensor_cores)
+    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), most_shared)
 
 
-def _sized(problem, tensor_cores):
+def _sized(problem, most_shared):
     """The launch of a layer at one size."""
     layer, sizes = problem.layer, problem.output_size
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = _kernel(layer, tensor_cores)
+    kernel = _kernel(layer, most_shared)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
     if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
         # Such a kernel loads so many neighbours of a row at once.
         problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
     ):
-        kernel = _kernel(layer, tensor_cores=False)
+        kernel = _kernel(layer, most_shared=0)
     return _FAMILIES[kernel.family].plan(problem, kernel)
 
 
@@ -1996,6 +2040,8 @@ def _load_options(kernels, capability):
     cuda = _cuda_source(kernels)
     version = "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
+    if capability >= (9, 0):
+        flags.append("-DTCONV_OVERLAPS")
     digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
     options = {
         "name": "tconv_" + digest[:20],
@@ -2112,7 +2158,7 @@ def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, 
         raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
     x = input if input.dim() == dims + 2 else input.unsqueeze(0)
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _has_tensor_cores(x.device))
+    plan = _plan(dims, x.dtype, *shapes, *options, _most_shared(x.device))
     if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
         # Not a transposed convolution. PyTorch knows best what is wrong with it.
         getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
@@ -2210,7 +2256,7 @@ def _swap(model):
             module._left = True
 
 
-def _module_kernels(model, tensor_cores=True):
+def _module_kernels(model, most_shared=_MOST_SHARED):
     for module in model.modules():
         parameter = next(module.parameters(), None)
         if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
@@ -2219,7 +2265,7 @@ def _module_kernels(model, tensor_cores=True):
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), tensor_cores)
+            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), most_shared)
 
 
 def _cuda_model(model):
@@ -2232,9 +2278,9 @@ def _cuda_model(model):
         _swap(self)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            tensor_cores = _has_tensor_cores(device)
-            called = [_kernel(layer, tensor_cores) for layer in _CALLED]
-            _build(list(_module_kernels(self, tensor_cores)) + called, device)
+            most_shared = _most_shared(device)
+            called = [_kernel(layer, most_shared) for layer in _CALLED]
+            _build(list(_module_kernels(self, most_shared)) + called, device)
 
     model.__init__ = __init__
     return model

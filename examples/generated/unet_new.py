@@ -3,10 +3,10 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   ups.0.up  2-D 512→256 k2 s2 bias tf32  mma: 128 blocks of 256, 102400 bytes of shared memory
-#   ups.1.up  2-D 256→128 k2 s2 bias tf32  mma: 128 blocks of 256, 167936 bytes of shared memory
-#   ups.2.up  2-D 128→64 k2 s2 bias tf32   mma: 128 blocks of 256, 176128 bytes of shared memory
-#   ups.3.up  2-D 64→32 k2 s2 bias tf32    mma: 128 blocks of 256, 114688 bytes of shared memory
+#   ups.0.up  2-D 512→256 k2 s2 bias tf32  mma: 128 blocks of 256, 165888 bytes of shared memory
+#   ups.1.up  2-D 256→128 k2 s2 bias tf32  mma: 128 blocks of 256, 200704 bytes of shared memory
+#   ups.2.up  2-D 128→64 k2 s2 bias tf32   mma: 256 blocks of 256, 200704 bytes of shared memory
+#   ups.3.up  2-D 64→32 k2 s2 bias tf32    mma: 256 blocks of 128, 90112 bytes of shared memory
 
 """A small U-Net for segmentation: four levels down, four up by transposed convolutions, a skip connection at each."""
 
@@ -137,12 +137,24 @@ TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
 // one or to the one further from zero.
 enum class Rounding { none, ties_to_even, ties_away };
 
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU. Infinities and NaN stay as they are.
+// A factor of a product, rounded to TF32 where the precision says so: PTX cvt.rn.tf32.f32 and cvt.rna.tf32.f32, in
+// integers on GPUs that do not have them. Infinities stay as they are, and NaN stays NaN.
 template <Rounding rounding>
 TCONV_DEVICE float operand(float value) {
+  if (rounding == Rounding::none) return value;
+#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+  unsigned rounded;
+  if (rounding == Rounding::ties_away) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#if __CUDA_ARCH__ >= 900
+  asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return bits_float(rounded);
+#endif
+#endif
   const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
   const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
   return bits_float((bits + half_unit) & 0xffffe000u);
 }
@@ -327,45 +339,33 @@ TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
 TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
 #undef TCONV_MATRIX_PRODUCT
 
-// A thread's asynchronous copies of 16 aligned bytes from global to shared memory, in groups of at most `Most`. What
-// was copied before `close` is a group. `wait<open>` waits for all groups but the last `open` ones; what landed is
-// visible to the thread then, and to others after a barrier behind it. At most `Groups` are on their way at a time.
-// PTX cp.async.cg, cp.async.commit_group and cp.async.wait_group.
-template <int Most, int Groups>
+// A thread's asynchronous copies of 16 aligned bytes from global to shared memory; at most `Most` at a time. What
+// landed is visible to the thread after `wait`, and to others after a barrier behind it. PTX cp.async.cg and
+// cp.async.wait_all.
+template <int Most>
 struct AsynchronousCopies {
 #if defined(TCONV_EMULATOR)
   struct alignas(16) Bytes {
     unsigned words[4];
   };
-  Bytes* to[Groups][Most];
-  const Bytes* from[Groups][Most];
-  int counts[Groups] = {};
-  int oldest = 0, closed = 0;
+  Bytes* to[Most];
+  const Bytes* from[Most];
+  int count = 0;
 
   void copy(void* shared, const void* global) {
-    const int group = (oldest + closed) % Groups, number = counts[group]++;
-    to[group][number] = static_cast<Bytes*>(shared), from[group][number] = static_cast<const Bytes*>(global);
-    if (!tconv_emulator::copies_are_late()) land(group);
+    to[count] = static_cast<Bytes*>(shared), from[count] = static_cast<const Bytes*>(global), ++count;
+    if (!tconv_emulator::copies_are_late()) wait();
   }
-  void close() { ++closed; }
-  template <int open>
   void wait() {
-    for (; closed > open; --closed, oldest = (oldest + 1) % Groups) land(oldest);
-  }
-  void land(int group) {
-    for (int i = 0; i < counts[group]; ++i) *to[group][i] = *from[group][i];
-    counts[group] = 0;
+    for (int i = 0; i < count; ++i) *to[i] = *from[i];
+    count = 0;
   }
 #else
   TCONV_DEVICE void copy(void* shared, const void* global) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
   }
-  TCONV_DEVICE void close() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int open>
-  TCONV_DEVICE void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(open) : "memory");
-  }
+  TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 };
 
@@ -1588,7 +1588,7 @@ struct MmaShape {
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   static constexpr int input_stages = chunks > 1 || Tile::resident ? 2 : 1;
   static constexpr int steps = chunks * shift_groups;
-  static constexpr int weight_stages = Tile::resident || steps < Tile::weight_stages ? steps : Tile::weight_stages;
+  static constexpr int weight_stages = Tile::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int plane_bytes = stage_steps * 32;
   static constexpr int position_bytes = planes * plane_bytes + 16;
@@ -1657,7 +1657,6 @@ struct MmaShape {
                 "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each chunk, and nothing is joined in their place");
-  static_assert(Tile::resident || weight_stages > 1 || steps == 1, "one stage is read while another is written");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
@@ -1820,38 +1819,33 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
 }
 
 // The prepared weights on their way to shared memory: they lie in memory in the order of a block's steps, and come into
-// one stage after the other, in groups of copies, one for each step.
+// one stage after the other.
 template <class Layer, class Tile>
 struct MmaWeightStages {
   using Shape = MmaShape<Layer, Tile>;
-  // Steps that are asked for before the first one. Resident weights are asked for once, and are those of all boxes.
-  static constexpr int asked = Tile::resident || Shape::steps == 1 ? Shape::steps : Shape::weight_stages - 1;
-  AsynchronousCopies<ceil_div(Shape::weight_stage_bytes / 16, Shape::threads), Shape::weight_stages> copies;
+  // Steps that are asked for before the first one: resident weights are those of all boxes.
+  static constexpr int asked_at_first = Tile::resident ? Shape::steps : 1;
+  AsynchronousCopies<asked_at_first * ceil_div(Shape::weight_stage_bytes / 16, Shape::threads)> copies;
   const unsigned char* from;
   unsigned char* const stages;
   int stage = 0, shift_group = 0, left = Shape::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages) : from(weights), stages(stages) {}
 
-  // Asks for the weights of one more step; behind the last one for nothing, as groups are counted.
+  // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
-    if (left > 0) {
-      constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
-      const bool last = shift_group == Shape::shift_groups - 1;
-      const int vectors = (last ? of_last : Tile::chunk_shifts) * (Shape::shift_bytes / 16);
+    if (left == 0) return;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
+    const bool last = shift_group == Shape::shift_groups - 1;
+    const int vectors = (last ? of_last : Tile::chunk_shifts) * (Shape::shift_bytes / 16);
 #pragma unroll 4
-      for (int i = static_cast<int>(threadIdx.x); i < vectors; i += Shape::threads)
-        copies.copy(stages + stage + i * 16, from + i * 16);
-      from += vectors * 16;
-      shift_group = last ? 0 : shift_group + 1;
-      stage = Shape::next_weight_stage(stage);
-      --left;
-    }
-    copies.close();
+    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += Shape::threads)
+      copies.copy(stages + stage + i * 16, from + i * 16);
+    from += vectors * 16;
+    shift_group = last ? 0 : shift_group + 1;
+    stage = Shape::next_weight_stage(stage);
+    --left;
   }
-
-  // For the weights of the step that begins.
-  TCONV_DEVICE void wait() { copies.template wait<Tile::resident ? 0 : asked - 1>(); }
 };
 
 }  // namespace tconv
@@ -1916,7 +1910,15 @@ struct MmaInputs {
   static TCONV_DEVICE int halo_column(int i) {
     return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
   }
-  static TCONV_DEVICE bool present(int i) { return number(i) < Shape::halo_patches * Shape::chunk_vectors; }
+  // Most are known to be there; the compiler cannot see it from their numbers.
+  static TCONV_DEVICE bool present(int i) {
+    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
+    return (i + 1) * Shape::threads <= all || number(i) < all;
+  }
+  static TCONV_DEVICE bool in_halo(int column) {
+    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
+    return whole || in_range(column, Shape::halo_columns);
+  }
 
   TCONV_DEVICE MmaInputs(const Element* of_all, int group, int batch, int depths, int rows, int columns)
       : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
@@ -1967,7 +1969,7 @@ struct MmaInputs {
       if (!present(i)) continue;
 #pragma unroll
       for (int c = 0; c < columns_together; ++c) {
-        if (!in_range(halo_column(i) + c, Shape::halo_columns)) continue;
+        if (!in_halo(halo_column(i) + c)) continue;
         Element column[side];
 #pragma unroll
         for (int k = 0; k < side; ++k) {
@@ -2309,7 +2311,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages);
   wait_for_kernel_before();  // which prepared the weights
 #pragma unroll 1
-  for (int step = 0; step < weights.asked; ++step) weights.ask();
+  for (int step = 0; step < weights.asked_at_first; ++step) weights.ask();
   inputs.store(shared);
 
   MmaSums<Layer, Tile> sums;
@@ -2328,9 +2330,9 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        weights.wait();
+        weights.copies.wait();
         __syncthreads();
-        if (!Tile::resident && Shape::steps > 1) weights.ask();
+        if (!Tile::resident) weights.ask();
         if (shift_group == 0) {
           if (Tile::resident && last_chunk) {
             number += static_cast<int>(gridDim.x) / weight_sets;
@@ -2563,7 +2565,7 @@ class _Tile(
 class _MmaTile(
     namedtuple(
         "_MmaTile",
-        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns weight_stages resident blocks",
+        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns resident blocks",
     )
 ):
     @property
@@ -2588,10 +2590,10 @@ _Preparation = namedtuple("_Preparation", "grid threads bytes")
 
 # What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {
-    _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 2, 4, 8, 16, 8, 1, 1, 16, 2, 1, 0, 0, 0, 0, 4, 4, 0, 1),
-    _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(4, 2, 1, 4, 8, 16, 4, 1, 1, 32, 4, 1, 0, 0, 0, 0, 4, 4, 0, 1),
-    _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(4, 2, 1, 4, 8, 16, 2, 1, 1, 64, 4, 1, 0, 0, 0, 0, 4, 4, 1, 1),
-    _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 4, 1, 4, 8, 16, 2, 1, 1, 128, 4, 1, 0, 0, 0, 0, 4, 2, 1, 1),
+    _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(4, 2, 1, 4, 4, 16, 4, 1, 1, 16, 8, 1, 0, 0, 0, 0, 4, 0, 1),
+    _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(4, 2, 1, 4, 8, 16, 4, 1, 1, 32, 8, 1, 0, 0, 0, 0, 4, 0, 1),
+    _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(4, 2, 1, 4, 8, 16, 2, 1, 1, 64, 8, 1, 0, 0, 0, 0, 4, 0, 1),
+    _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 1, 1, 1, 128, 4, 1, 0, 0, 0, 0, 4, 1, 2),
 }
 # Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
 _STRIDES = {}
@@ -3131,7 +3133,7 @@ def _mma_shared_bytes(layer, tile):
     position = _mma_planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
     input_stages = 2 if tile.resident else min(2, _mma_chunks(layer, tile))
     steps = _mma_chunks(layer, tile) * -(-_mma_shifts(layer, tile) // tile.chunk_shifts)
-    weight_stages = steps if tile.resident else min(tile.weight_stages, steps)
+    weight_stages = steps if tile.resident else min(2, steps)
     inputs, weights = _mma_halo_positions(layer, tile) * position, tile.chunk_shifts * _mma_shift_bytes(layer, tile)
     stages = input_stages * inputs + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
@@ -3228,7 +3230,8 @@ def _most_shared(device):
 
 @functools.lru_cache(maxsize=None)
 def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, most_shared=_MOST_SHARED
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation,
+    most_shared=_MOST_SHARED
 ):
     """The launch for a batch of these shapes; None if there is no such transposed convolution."""
     options = (stride, padding, output_padding, dilation)
