@@ -1446,12 +1446,19 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // Weights lie as the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if
 // there are several steps; at the end warps bring their outputs into the order of memory there.
 //
+// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
+// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
+// chunk of this one. Outputs have memory of their own then.
+//
 //     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
 //                               and, of a new chunk, for the                   this is the chunk's last step
 //                               next chunk's inputs
 //
 // A step is one chunk of channels and one group of shifts. Weights come by asynchronous copies; inputs come through
 // registers, where they are rounded and, unless they are channels_last, transposed.
+//
+// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
+// there when the preparing kernel began, and it writes nothing.
 //
 // Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
 // bits of long sums: they go to registers of their own at least every 32 channels.
@@ -2224,8 +2231,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
 namespace tconv {
 
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
-// highest one. `weights` points to the lane's fragment of the warp's
-// first row tile, `inputs` to the row of each pair of position tiles that the lane names, at the highest shift.
+// highest one. `weights` points to the lane's fragment of the warp's first row tile, `inputs` to the row of each pair
+// of position tiles that the lane names, at the highest shift.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
