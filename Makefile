@@ -1,6 +1,6 @@
 # make demo    what tconv does, on one example
 # make test    lint, types and tests: what CI runs
-# make bench   the README's table, on a machine with a GPU
+# make bench   the documents' tables and plots, on a machine with a GPU
 # make fuzz    10,000 random problems against float64, on the GPU where there is one, else in the emulator
 #
 # PYTHON  the interpreter to start from (3.10 or newer)
@@ -45,6 +45,8 @@ fuzz: $(TEST_STAMP)
 bench: $(RUN_STAMP)
 	$(bin)/python benchmarks/examples.py
 	$(bin)/python benchmarks/layers.py
+	$(bin)/python benchmarks/dense.py
+	$(bin)/python benchmarks/growth.py
 	$(bin)/python -m pip install --quiet "matplotlib>=3.8"
 	$(bin)/python benchmarks/report.py
 

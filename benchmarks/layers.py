@@ -9,16 +9,16 @@ takes the layers with groups or few channels in another memory format or type, a
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from results import KINDS, VARIANTS, Results, cases, environment, kind, load, save, speedup
+from results import KINDS, VARIANTS, Results, cases, kind
+from runs import measure_missing, parser
 from torch import Tensor
 
 import tconv
@@ -28,6 +28,9 @@ from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import Operands
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Call, Measured, interleave, quantile
+from tconv.jit.loader import gpu_of
+from tconv.planner import floor_seconds
+from tconv.precision import allows_tf32, of_kind
 from tconv.problem import Layer, Precision, Problem, Triple
 
 _PRECISION: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
@@ -38,6 +41,27 @@ _DRAWS = 5
 #: Calls a side: by turns in so many rounds of so many each; fewer of those that take long.
 _ROUNDS, _EACH = 10, 10
 _LONG_MS, _LONG_ROUNDS, _LONG_EACH = 5.0, 5, 3
+_LONG_MS_IF_QUICK = 1.0
+
+
+def strided(
+    kernel: int, batch: int, channels: tuple[int, int], size: int, padding: int = 0, output_padding: int = 0
+) -> Results:
+    """A dense 2-D layer of stride 2, all squares, as a line of cases.json would have it."""
+    return {
+        "in_channels": channels[0],
+        "out_channels": channels[1],
+        "kernel": [kernel] * 2,
+        "stride": [2, 2],
+        "padding": [padding] * 2,
+        "output_padding": [output_padding] * 2,
+        "dilation": [1, 1],
+        "groups": 1,
+        "bias": False,
+        "batch": batch,
+        "input_size": [size] * 2,
+        "dtype": "float32",
+    }
 
 
 def problem_of(case: Results) -> Problem:
@@ -61,6 +85,19 @@ def problem_of(case: Results) -> Problem:
         precision=_PRECISION[case["dtype"]],
     )
     return Problem(layer, case["batch"], three("input_size", 1), three("output_padding", 0))
+
+
+def as_pytorch_rounds(problem: Problem) -> Problem:
+    """The problem in the arithmetic that PyTorch runs on float32 layers of its kind, under the flags in force."""
+    if problem.layer.precision != "fp32" or not allows_tf32():
+        return problem
+    return replace(problem, layer=replace(problem.layer, precision=of_kind(problem)))
+
+
+def floor_ms(problem: Problem) -> float | None:
+    """The roofline bound on this GPU, in that arithmetic; None where nobody measured the GPU's rates."""
+    seconds = floor_seconds(as_pytorch_rounds(problem), gpu_of(torch.cuda.current_device()))
+    return None if seconds is None else round(seconds * 1e3, 6)
 
 
 def arguments(problem: Problem) -> dict[str, Any]:
@@ -88,7 +125,10 @@ def laid_out(operands: Operands, variant: str | None) -> Operands:
 
 
 def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
-    """The verdict on one layer, and its times. `quick` leaves draws and the awkward inputs out."""
+    """The verdict on one layer, and its times.
+
+    `quick` leaves draws, the awkward inputs and PyTorch's other settings out, and times long calls less often.
+    """
     problem = problem_of(case)
     keywords, dims = arguments(problem), problem.layer.spatial_dims
     ours, theirs = _OURS[dims - 1], _THEIRS[dims - 1]
@@ -111,14 +151,14 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
         "error": next((check.got for check in verdict.checks if check.name == "pooled error"), None),
         "plan": {"family": explained.plan.kernel.family, "tile": vars(explained.plan.kernel.tile)},
         "floor_ms": case["floor_ms"],
-        **times(partial(ours, *operands, **keywords), partial(theirs, **keywords), operands),
+        **times(partial(ours, *operands, **keywords), partial(theirs, **keywords), operands, quick),
     }
 
 
-def times(ours: Call, theirs: Callable[..., Tensor], operands: Operands) -> Results:
+def times(ours: Call, theirs: Callable[..., Tensor], operands: Operands, quick: bool) -> Results:
     """Device milliseconds of both sides, by turns: medians with the 20th and 80th percentile; host microseconds."""
     clock = CudaClock()
-    long = clock.device_ms(ours, 2)[-1] > _LONG_MS
+    long = clock.device_ms(ours, 2)[-1] > (_LONG_MS_IF_QUICK if quick else _LONG_MS)
     rounds, each = (_LONG_ROUNDS, _LONG_EACH) if long else (_ROUNDS, _EACH)
     measured = interleave(clock, {"tconv": ours, "pytorch": partial(theirs, *operands)}, rounds=rounds, each=each)
 
@@ -130,7 +170,7 @@ def times(ours: Call, theirs: Callable[..., Tensor], operands: Operands) -> Resu
         "tconv_spread_ms": spread(measured["tconv"]),
         "pytorch_ms": {
             "default": round(measured["pytorch"].series.median, 6),
-            **other_settings(clock, theirs, operands, each),
+            **({} if quick else other_settings(clock, theirs, operands, each)),
         },
         "pytorch_spread_ms": spread(measured["pytorch"]),
         "host_us": {name: round(side.host_us, 2) for name, side in measured.items()},
@@ -152,53 +192,19 @@ def other_settings(clock: CudaClock, theirs: Callable[..., Tensor], operands: Op
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--variant", choices=VARIANTS, help="another memory format or type")
-    parser.add_argument("--name", help="of the file in benchmarks/results")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose id contains this")
-    parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS", help="start no layer after")
-    parser.add_argument("--quick", action="store_true", help="judge on one draw and without the awkward inputs")
-    parser.add_argument("--fresh", action="store_true", help="forget what was measured before")
-    options = parser.parse_args()
-    options.name = options.name or (f"layers-{options.variant}" if options.variant else "layers")
-    if not torch.cuda.is_available():
-        print("layers.py measures on a GPU, and there is none here", file=sys.stderr)
-        return 2
-    return run(options)
-
-
-def run(options: argparse.Namespace) -> int:
-    """Measure what is still missing; exit code 0 when everything was measured and is equal."""
-    kept = None if options.fresh else load(options.name)
-    here = environment()
-    if kept and kept["environment"] != here:
-        print("the stored results are of another machine or version: start anew with --fresh", file=sys.stderr)
-        return 2
-    results: Results = kept or {"environment": here, "layers": {}}
-    started = time.monotonic()
-    wanted = [
-        (name, case)
+    parsed = parser(__doc__)
+    parsed.add_argument("--variant", choices=VARIANTS, help="another memory format or type")
+    parsed.add_argument("--name", help="of the file in benchmarks/results")
+    parsed.add_argument("--quick", action="store_true", help="one draw, no awkward inputs, PyTorch's default alone")
+    options = parsed.parse_args()
+    wanted = {
+        name: partial(measure, case, options.quick, options.variant)
         for name, plain in cases().items()
-        if options.only in name and (not options.variant or kind(plain) != KINDS[-1])
+        if not options.variant or kind(plain) != KINDS[-1]
         if (case := varied(plain, options.variant)) is not None
-    ]
-    for name, case in wanted:
-        if name in results["layers"]:
-            continue
-        if time.monotonic() - started > options.budget:
-            break
-        result = measure(case, options.quick, options.variant)
-        results["layers"][name] = result
-        save(options.name, results)
-        verdict = "equal" if result["equal"] else "NOT EQUAL: " + "; ".join(result["reasons"])
-        ratio = f"{speedup(result):.2f}x" if "tconv_ms" in result else ""
-        print(f"{name}: {verdict} {ratio}", flush=True)
-        torch.cuda.empty_cache()
-    missing = [name for name, _ in wanted if name not in results["layers"]]
-    if missing:
-        print(f"{len(missing)} layers are still missing: run again", file=sys.stderr)
-    unequal = [name for name, _ in wanted if not results["layers"].get(name, {"equal": True})["equal"]]
-    return 1 if missing or unequal else 0
+    }
+    name = options.name or (f"layers-{options.variant}" if options.variant else "layers")
+    return measure_missing(name, wanted, options)
 
 
 if __name__ == "__main__":

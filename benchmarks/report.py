@@ -1,4 +1,4 @@
-"""The tables of README.md and examples/README.md and the plot, from the files in benchmarks/results.
+"""The tables of README.md, examples/README.md and docs/performance.md and the plots, from benchmarks/results.
 
     python benchmarks/report.py             writes them
     python benchmarks/report.py --check     exit code 1 where they are not what the results say
@@ -9,29 +9,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from plot import digest, draw
+from performance import dense_body, growth_body, variants_body
+from plot import PLOTS, digest
 from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
+from texts import NOTHING, factor, milliseconds, table
 
-PLOT = ROOT / "docs" / "layers.svg"
 BEGIN = "<!-- benchmarks: written by benchmarks/report.py -->\n"
 END = "<!-- end of benchmarks -->\n"
-NOTHING = "Nothing has been measured yet.\n"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
-
-
-def milliseconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.3g}" if value < 100 else f"{value:.0f}"
-
-
-def factor(value: float) -> str:
-    return f"{value:.2f}x" if value < 1 else f"{value:.1f}x" if value < 10 else f"{value:.0f}x"
 
 
 def readme_body(examples: Results | None, layers: Results | None) -> str:
@@ -110,33 +96,8 @@ def layers_text(layers: Results) -> str:
         f"{len(measured)} of the {len(known)} layers of `benchmarks/cases.json`, taken from named models, through the "
         f"library, on {machine(layers['environment'])}, beside PyTorch's default. Means are geometric:\n\n"
         + table(head, rows)
-        + f"\n![Speed-up of every layer]({PLOT.relative_to(ROOT)})\n"
+        + f"\n![Speed-up of every layer]({PLOTS['layers'][0].relative_to(ROOT)})\n"
     )
-
-
-def variants_body(measured: dict[str, Results | None]) -> str:
-    """What stands between the markers of docs/performance.md: memory-bound layers in another format and type."""
-    parts = []
-    for variant, results in measured.items():
-        if not results:
-            continue
-        rows = [
-            [
-                name,
-                milliseconds(result["pytorch_ms"]["default"]),
-                milliseconds(result["tconv_ms"]),
-                factor(speedup(result)),
-                "yes" if result["equal"] else "no",
-            ]
-            for name, result in results["layers"].items()
-            if "tconv_ms" in result
-        ]
-        mean = factor(geometric_mean(speedup(result) for result in results["layers"].values() if "tconv_ms" in result))
-        parts.append(
-            f"In {variant}, on {machine(results['environment'])}, beside PyTorch on the same tensors; geometric mean "
-            f"{mean}:\n\n" + table(["layer", "PyTorch ms", "tconv ms", "speed-up", "equal"], rows)
-        )
-    return "\n".join(parts) or NOTHING
 
 
 def examples_body(examples: Results | None) -> str:
@@ -164,32 +125,40 @@ def examples_body(examples: Results | None) -> str:
     return f"On {machine(examples['environment'])}:\n\n" + table(head, rows) + marked(examples)
 
 
-def replaced(text: str, body: str) -> str:
-    """`text` with `body` between its markers."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"the markers are missing: {BEGIN.strip()} and {END.strip()}")
-    return before + BEGIN + body + END + after
+def replaced(text: str, *bodies: str) -> str:
+    """`text` with each of `bodies` between the next markers."""
+    done = ""
+    for body in bodies:
+        before, begin, rest = text.partition(BEGIN)
+        _, end, text = rest.partition(END)
+        if not begin or not end:
+            raise SystemExit(f"the markers are missing: {BEGIN.strip()} and {END.strip()}")
+        done += before + BEGIN + body + END
+    return done + text
 
 
 def targets() -> dict[Path, str]:
     """Every text with a generated part, as it should be."""
     examples, layers = load("examples"), load("layers")
     bodies = {
-        "README.md": readme_body(examples, layers),
-        "examples/README.md": examples_body(examples),
-        "docs/performance.md": variants_body({variant: load(f"layers-{variant}") for variant in VARIANTS}),
+        "README.md": [readme_body(examples, layers)],
+        "examples/README.md": [examples_body(examples)],
+        "docs/performance.md": [
+            variants_body({variant: load(f"layers-{variant}") for variant in VARIANTS}),
+            dense_body(load("dense")),
+            growth_body(load("growth")),
+        ],
     }
-    return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), body) for name, body in bodies.items()}
+    return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), *parts) for name, parts in bodies.items()}
 
 
 def stale() -> list[str]:
     """The files that do not say what the results say."""
     wrong = [path for path, text in targets().items() if path.read_text(encoding="utf-8") != text]
-    layers = load("layers")
-    if layers and (not PLOT.exists() or digest(layers) not in PLOT.read_text(encoding="utf-8")):
-        wrong.append(PLOT)
+    for name, (plot, _) in PLOTS.items():
+        results = load(name)
+        if results and (not plot.exists() or digest(results) not in plot.read_text(encoding="utf-8")):
+            wrong.append(plot)
     return [str(path.relative_to(ROOT)) for path in wrong]
 
 
@@ -221,9 +190,10 @@ def main() -> int:
         return 1 if wrong else 0
     for path, text in targets().items():
         path.write_text(text, encoding="utf-8")
-    layers = load("layers")
-    if layers:
-        draw(layers, PLOT)
+    for name, (plot, draw) in PLOTS.items():
+        results = load(name)
+        if results:
+            draw(results, plot)
     return 0
 
 

@@ -14,6 +14,10 @@ RESULTS = ROOT / "benchmarks" / "results"
 KINDS = ("groups, depthwise", "few channels", "dense")
 #: In what else layers are measured; each has a file of results.
 VARIANTS = ("channels_last", "bfloat16")
+#: The memory formats of benchmarks/dense.py, side by side in its table.
+FORMATS = ("contiguous", "channels_last")
+#: The layer around which benchmarks/growth.py changes one quantity at a time.
+GROWTH_BASE = {"batch": 8, "channels": 64, "size": 64}
 _FEW_CHANNELS = 8
 
 #: A whole file of results, or what it holds of one layer or model.

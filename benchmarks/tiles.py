@@ -15,13 +15,13 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, get_args
 
 import torch
-from layers import problem_of
+from layers import as_pytorch_rounds, problem_of
 from results import Results, cases, kind
 
 from tconv.evaluation.draws import draw
@@ -79,9 +79,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
 def _problem(case: Results, family: Family) -> Problem | None:
     problem = problem_of(case)
-    if family == "mma" and problem.layer.precision == "fp32" and allows_tf32():
-        return replace(problem, layer=replace(problem.layer, precision=of_kind(problem)))
-    return problem
+    return as_pytorch_rounds(problem) if family == "mma" else problem
 
 
 def _submitted(

@@ -1,29 +1,48 @@
-"""The generated tables: they say what the results say, and the README says what they say."""
+"""What is measured, how an interrupted run goes on, and the tables: the documents say what the results say."""
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
+
+from tconv.planner import Gpu
+from tconv.precision import allows_tf32
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 ENVIRONMENT = {"gpu": "NVIDIA X", "torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "9.19.0", "kernels": "0"}
 
 
+Script = Callable[[str], ModuleType]
+
+
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """benchmarks/report.py, imported as the script imports its neighbours."""
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    """A script of benchmarks/ by name, imported as the scripts import each other."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import report
-
-    yield report
-    for name in {"report", "results", "plot"} - before:
+    yield importlib.import_module
+    for name in {path.stem for path in BENCHMARKS.glob("*.py")} - before:
         sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def report(script: Script) -> ModuleType:
+    return script("report")
+
+
+@pytest.fixture
+def on_h200(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts find an H200 to measure on, as far as planning goes."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(script("layers"), "gpu_of", lambda device: Gpu.h200())
 
 
 def measured(pytorch: float, tconv: float, floor: float, equal: bool = True) -> dict[str, Any]:
@@ -76,9 +95,192 @@ def test_a_plot_of_other_results_is_stale(report: ModuleType, monkeypatch: pytes
     monkeypatch.setattr(report, "load", lambda name: layers if name == "layers" else None)
     monkeypatch.setattr(report, "targets", dict)
     monkeypatch.setattr(report, "ROOT", tmp_path)
-    monkeypatch.setattr(report, "PLOT", tmp_path / "plot.svg")
+    monkeypatch.setattr(report, "PLOTS", {"layers": (tmp_path / "plot.svg", report.PLOTS["layers"][1])})
     assert report.stale() == ["plot.svg"]
     (tmp_path / "plot.svg").write_text(f"<svg>{report.digest(layers)}</svg>")
     assert report.stale() == []
     layers["layers"][next(iter(layers["layers"]))]["tconv_ms"] = 1.5
     assert report.stale() == ["plot.svg"]
+
+
+def test_each_marked_part_has_a_text_of_its_own(report: ModuleType) -> None:
+    parts = f"{report.BEGIN}old\n{report.END}"
+    expected = f"a\n{report.BEGIN}one\n{report.END}b\n{report.BEGIN}two\n{report.END}c\n"
+    assert report.replaced(f"a\n{parts}b\n{parts}c\n", "one\n", "two\n") == expected
+    with pytest.raises(SystemExit, match="markers"):
+        report.replaced(f"a\n{parts}", "one\n", "two\n")
+
+
+def test_a_missing_plot_of_growth_is_stale(report: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    growth = {"environment": ENVIRONMENT, "layers": {}}
+    assert set(report.PLOTS) == {"layers", "growth"}
+    monkeypatch.setattr(report, "load", {"growth": growth}.get)
+    monkeypatch.setattr(report, "targets", dict)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    drawn = {name: (tmp_path / f"{name}.svg", draw) for name, (_, draw) in report.PLOTS.items()}
+    monkeypatch.setattr(report, "PLOTS", drawn)
+    assert report.stale() == ["growth.svg"]
+
+
+def dense(layer: str, dtype: str, layout: str, result: dict[str, Any]) -> dict[str, Any]:
+    return {"layer": layer, "type": dtype, "format": layout, **result}
+
+
+def test_dense_layers_have_their_formats_side_by_side(script: Script) -> None:
+    refused = {"equal": False, "reasons": ["PyTorch's operator runs: so it is"]}
+    results = [
+        dense("k2", "float16", "contiguous", measured(8, 1, 0.5)),
+        dense("k2", "float16", "channels_last", measured(2, 4, 0.5)),
+        dense("k3", "float16", "contiguous", measured(4, 2, 0.25)),
+        dense("k3", "float16", "channels_last", measured(3, 1, 0.25, equal=False)),
+        dense("k3", "float32, no TF32", "contiguous", refused),
+    ]
+    text = script("performance").dense_body({"environment": ENVIRONMENT, "layers": dict(enumerate(results))})
+    # Speed-ups 8 and 2 in one format, 1/2 and 3 in the other.
+    assert "geometric mean 4.0x contiguous, 1.2x channels_last:" in text
+    assert "| k2 | float16 | 8 | 1 | 8.0x | 2 | 4 | 0.50x | 0.5 | yes |\n" in text
+    assert "| k3 | float16 | 4 | 2 | 2.0x | 3 | 1 | 3.0x | 0.25 | no |\n" in text
+    assert "| k3 | float32, no TF32 |  |  |  |  |  |  |  | no |\n" in text
+
+
+def test_what_was_not_measured_says_so(script: Script) -> None:
+    performance = script("performance")
+    assert performance.dense_body(None) == performance.growth_body(None) == "Nothing has been measured yet.\n"
+
+
+def test_a_curve_has_the_layers_that_differ_in_one_quantity(script: Script) -> None:
+    base = {"batch": 8, "channels": 64, "size": 64}
+    results = [
+        {"at": base | {"batch": 16}, **measured(6, 2, 0.5)},
+        {"at": base, **measured(4, 1, 0.25)},
+        {"at": base | {"size": 128}, **measured(9, 3, 1) | {"floor_ms": None}},
+        {"at": base | {"batch": 32}, "equal": False, "reasons": ["PyTorch's operator runs: so it is"]},
+    ]
+    growth = {"environment": ENVIRONMENT, "layers": dict(enumerate(results))}
+    curves = script("plot").curves
+    batch = {"PyTorch's default": {8: 4, 16: 6}, "tconv": {8: 1, 16: 2}, "floor": {8: 0.25, 16: 0.5}}
+    assert curves(growth, "batch") == batch
+    assert list(curves(growth, "batch")["tconv"]) == [8, 16]
+    assert curves(growth, "size") == {
+        "PyTorch's default": {64: 4, 128: 9},
+        "tconv": {64: 1, 128: 3},
+        "floor": {64: 0.25},
+    }
+    assert "3 of these 4 layers are equal" in script("performance").growth_body(growth)
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_dense_layers_are_measured_in_each_type_and_format(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, seen = script("dense"), {}
+
+    def measure(case: dict[str, Any], quick: bool, variant: str) -> dict[str, Any]:
+        assert quick
+        return {"dtype": case["dtype"], "variant": variant, "floor": case["floor_ms"], "tf32": allows_tf32()}
+
+    monkeypatch.setattr(module, "measure", measure)
+    for name, measure_one in module.wanted().items():
+        seen[name] = measure_one()
+        assert name == "{layer}, {type}, {format}".format(**seen[name])
+    assert len(seen) == 7 * 3 * 2 + 1
+    assert allows_tf32()
+    row = "k(3,7), 8×64→64, 512×512"
+    names = {"layer": row, "type": "bfloat16", "format": "channels_last"}
+    found = {"dtype": "bfloat16", "variant": "channels_last", "floor": 0.517614, "tf32": True}
+    assert seen[f"{row}, bfloat16, channels_last"] == names | found
+    # As the line of cases.json has it, and 355/51 of it without TF32.
+    assert seen[f"{row}, float32, contiguous"]["floor"] == 1.016274
+    names = {"layer": row, "type": "float32, no TF32", "format": "contiguous"}
+    found = {"dtype": "float32", "variant": "contiguous", "floor": 7.074064, "tf32": False}
+    assert seen[f"{row}, float32, no TF32, contiguous"] == names | found
+    assert "k3 s2 p1 op1, 8×128→64, 128×128, float16, contiguous" in seen
+
+
+@pytest.mark.usefixtures("on_h200")
+def test_growth_changes_one_quantity_at_a_time(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = script("growth")
+    problem_of, base = script("layers").problem_of, module.GROWTH_BASE
+    monkeypatch.setattr(module, "measure", lambda case, quick: {"problem": problem_of(case), "floor": case["floor_ms"]})
+    seen = {name: measure_one() for name, measure_one in module.wanted().items()}
+    changed = [sum(result["at"][name] != value for name, value in base.items()) for result in seen.values()]
+    assert sorted(changed) == [0] + [1] * (6 + 4 + 6)
+    large = seen["batch 8, channels 512, size 64"]
+    assert large["problem"].input_shape == (8, 512, 64, 64)
+    assert large["problem"].output_shape == (8, 512, 128, 128)
+    assert large["floor"] == round(2 * 8 * 512 * 512 * 16 * 64 * 64 / 355e12 * 1e3, 6)
+
+
+def options(**changes: Any) -> argparse.Namespace:
+    return argparse.Namespace(**{"only": "", "budget": float("inf"), "fresh": False, **changes})
+
+
+@pytest.fixture
+def runs(script: Script, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """benchmarks/runs.py on a GPU, with results in a folder of its own."""
+    module = script("runs")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(module, "environment", lambda: ENVIRONMENT)
+    monkeypatch.setattr(script("results"), "RESULTS", tmp_path)
+    return module
+
+
+def test_a_run_goes_on_where_it_stopped(runs: ModuleType) -> None:
+    def interrupted() -> dict[str, Any]:
+        raise RuntimeError("stopped")
+
+    one, other = measured(2, 1, 1), measured(4, 1, 1)
+    with pytest.raises(RuntimeError, match="stopped"):
+        runs.measure_missing("some", {"one": lambda: one, "other": interrupted}, options())
+    assert runs.load("some") == {"environment": ENVIRONMENT, "layers": {"one": one}}
+    assert runs.measure_missing("some", {"one": interrupted, "other": lambda: other}, options()) == 0
+    assert runs.load("some")["layers"] == {"one": one, "other": other}
+    assert runs.measure_missing("some", {"one": lambda: other}, options(fresh=True)) == 0
+    assert runs.load("some")["layers"] == {"one": other}
+
+
+def test_a_run_says_what_is_missing_and_what_is_unequal(runs: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = {
+        "good": lambda: measured(2, 1, 1),
+        "bad": lambda: measured(2, 1, 1, equal=False) | {"reasons": ["it lies"]},
+    }
+    assert runs.measure_missing("some", wanted, options(budget=-1.0)) == 1
+    assert "2 layers are still missing" in capsys.readouterr().err
+    assert runs.measure_missing("some", wanted, options(only="good")) == 0
+    assert runs.measure_missing("some", wanted, options()) == 1
+    assert "bad: NOT EQUAL: it lies 2.00x" in capsys.readouterr().out
+
+
+def test_a_run_refuses_results_of_another_machine(runs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert runs.measure_missing("some", {"one": lambda: measured(2, 1, 1)}, options()) == 0
+    monkeypatch.setattr(runs, "environment", lambda: ENVIRONMENT | {"kernels": "1"})
+    assert runs.measure_missing("some", {"two": lambda: measured(2, 1, 1)}, options()) == 2
+    assert list(runs.load("some")["layers"]) == ["one"]
+
+
+class FakeClock:
+    """Every call takes as long as its result says; counts the calls that were timed."""
+
+    def __init__(self) -> None:
+        self.timed: list[float] = []
+
+    def device_ms(self, call: Callable[[], float], count: int, between: object = None) -> list[float]:
+        self.timed += [call()] * count
+        return [call()] * count
+
+    synchronised_ms = device_ms
+
+    def host_us(self, call: Callable[[], float], count: int, between: object = None) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(("quick", "counts"), [(False, 10 * 10), (True, 5 * 3)])
+def test_quick_times_long_calls_less_often_and_the_default_alone(
+    script: Script, monkeypatch: pytest.MonkeyPatch, quick: bool, counts: int
+) -> None:
+    layers, clock = script("layers"), FakeClock()
+    monkeypatch.setattr(layers, "CudaClock", lambda: clock)
+    monkeypatch.setattr(layers, "other_settings", lambda *_: {"cudnn.benchmark": 5.0})
+    found = layers.times(lambda: 2.0, lambda: 6.0, (), quick)
+    assert (found["tconv_ms"], found["pytorch_ms"]["default"]) == (2.0, 6.0)
+    assert ("cudnn.benchmark" in found["pytorch_ms"]) is not quick
+    # Besides the rounds, one more series for the time with everything waited for.
+    assert clock.timed.count(6.0) == counts + (3 if quick else 10)

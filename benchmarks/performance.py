@@ -1,0 +1,79 @@
+"""The generated parts of docs/performance.md."""
+
+from __future__ import annotations
+
+from plot import PLOTS
+from results import FORMATS, Results, geometric_mean, machine, speedup
+from texts import NOTHING, factor, milliseconds, table
+
+
+def variants_body(measured: dict[str, Results | None]) -> str:
+    """Memory-bound layers in another format and type."""
+    parts = []
+    for variant, results in measured.items():
+        if not results:
+            continue
+        rows = [
+            [
+                name,
+                milliseconds(result["pytorch_ms"]["default"]),
+                milliseconds(result["tconv_ms"]),
+                factor(speedup(result)),
+                "yes" if result["equal"] else "no",
+            ]
+            for name, result in results["layers"].items()
+            if "tconv_ms" in result
+        ]
+        mean = factor(geometric_mean(speedup(result) for result in results["layers"].values() if "tconv_ms" in result))
+        parts.append(
+            f"In {variant}, on {machine(results['environment'])}, beside PyTorch on the same tensors; geometric mean "
+            f"{mean}:\n\n" + table(["layer", "PyTorch ms", "tconv ms", "speed-up", "equal"], rows)
+        )
+    return "\n".join(parts) or NOTHING
+
+
+def dense_body(dense: Results | None) -> str:
+    """Dense layers: a row for each layer and type, memory formats side by side."""
+    if not dense:
+        return NOTHING
+    rows: dict[tuple[str, str], dict[str, Results]] = {}
+    for result in dense["layers"].values():
+        rows.setdefault((result["layer"], result["type"]), {})[result["format"]] = result
+    head = [f"{layout}: {words}" for layout in FORMATS for words in ("PyTorch ms", "tconv ms", "speed-up")]
+    cells = [[*names, *dense_cells(formats)] for names, formats in rows.items()]
+    said = f"On {machine(dense['environment'])}, beside PyTorch's default on the same tensors; {dense_means(dense)}"
+    return f"{said}:\n\n" + table(["layer", "type", *head, "floor ms", "equal"], cells)
+
+
+def dense_means(dense: Results) -> str:
+    """The mean speed-up in each memory format."""
+    told = []
+    for layout in FORMATS:
+        timed = [each for each in dense["layers"].values() if each["format"] == layout and "tconv_ms" in each]
+        told += [f"{factor(geometric_mean(map(speedup, timed)))} {layout}"] if timed else []
+    return f"geometric mean {', '.join(told) or 'not known'}"
+
+
+def dense_cells(formats: dict[str, Results]) -> list[str]:
+    """The figures of one row, by memory format; empty cells where nothing was timed."""
+    cells = []
+    for layout in FORMATS:
+        result = formats.get(layout, {})
+        if "tconv_ms" in result:
+            times = (result["pytorch_ms"]["default"], result["tconv_ms"])
+            cells += [*map(milliseconds, times), factor(speedup(result))]
+        else:
+            cells += [""] * 3
+    floor = next((result["floor_ms"] for result in formats.values() if "floor_ms" in result), None)
+    return [*cells, milliseconds(floor), "yes" if all(result["equal"] for result in formats.values()) else "no"]
+
+
+def growth_body(growth: Results | None) -> str:
+    """The plot of growth, and how many of its layers are equal."""
+    if not growth:
+        return NOTHING
+    equal = [result["equal"] for result in growth["layers"].values()]
+    return (
+        f"On {machine(growth['environment'])}; {sum(equal)} of these {len(equal)} layers are equal:\n\n"
+        f"![Time by batch, size and channels]({PLOTS['growth'][0].name})\n"
+    )
