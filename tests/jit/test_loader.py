@@ -116,6 +116,7 @@ class _Driver:
         self.streams_made: list[int] = []
         self.threads_given_context: list[int] = []
         self.current_stream = 0xA0
+        self.overlaps = True
         core = SimpleNamespace(
             LaunchConfig=lambda **values: SimpleNamespace(**values),
             Stream=SimpleNamespace(from_handle=self._stream),
@@ -123,6 +124,7 @@ class _Driver:
             Device=lambda index: SimpleNamespace(set_current=self._set_current),
         )
         monkeypatch.setattr(loader, "cuda_core", lambda: core)
+        monkeypatch.setattr(loader, "overlaps", lambda device: self.overlaps)
         monkeypatch.setattr(loader, "_streams", {})
         monkeypatch.setattr(loader, "_thread", threading.local())
         monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
@@ -174,7 +176,32 @@ def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch)
         assert first[2:] == ("preparing", 200, 5000 + number)
         assert (first[1].grid, first[1].block) == (plan.preparation.grid, plan.preparation.threads)
         assert second[2:7] == ("kernel", 100, 5000 + number, 0, 400)
+        assert second[1].programmatic_stream_serialization
+        # Whatever is in front of the preparation may write the input.
+        assert "programmatic_stream_serialization" not in vars(first[1])
         assert first[0] == second[0] == "stream 0xa0"
+
+
+def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only with a preparation in front, from sm_90 on, and with drivers whose graphs know of it."""
+    for capability, version, expected in (
+        ((9, 0), (12, 3), True),
+        ((10, 0), (13, 0), True),
+        ((8, 9), (13, 0), False),
+        ((9, 0), (12, 2), False),
+        ((9, 0), None, False),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        monkeypatch.setattr(loader, "driver_version", lambda found=version: found)
+        loader.overlaps.cache_clear()
+        assert loader.overlaps(0) is expected
+    loader.overlaps.cache_clear()
+
+
+def test_without_a_preparation_nothing_overlaps(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver(monkeypatch)
+    loader.Launcher("kernel", plan, 0)(100, 200, 0, 400)
+    assert not driver.launches[0][1].programmatic_stream_serialization
 
 
 def test_weights_that_are_prepared_already(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,10 @@ TCONV_DEVICE void mma_item(unsigned word, int number, Half16& item) {
 // products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
 template <class Layer>
 TCONV_DEVICE float mma_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return operand<Layer::rounding>(value);
-  const float high = operand<Rounding::ties_away>(value);
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
   if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : operand<Rounding::ties_away>(value - high);
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
 template <class Layer>
 TCONV_DEVICE Half mma_factor(Half value, int) {
