@@ -71,3 +71,13 @@ def test_inlined_text_includes_nothing():
     text = source.inlined(kernels)
     assert "#include" not in text
     assert all(f"\n{name}(" in text for _, name in kernels)
+
+
+def test_weights_are_used_and_outputs_written_behind_the_wait_for_their_preparation():
+    """On a GPU the two kernels overlap. The emulator runs one after the other, so the text has to say it."""
+    text = source.headers_text(["mma.cuh"])
+    body = text[text.index("TCONV_DEVICE void mma(") :]
+    waits = body.index("wait_for_kernel_before();")
+    assert all(waits < body.index(use) for use in ("weights.ask()", "mma_join(", "mma_store("))
+    preparing = text[text.index("TCONV_DEVICE void mma_weights(") :]
+    assert preparing.index("let_kernel_behind_begin();") < preparing.index("load_constant(")
