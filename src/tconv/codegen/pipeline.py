@@ -60,6 +60,7 @@ def plan_layers(
         ModelFileError: the model has none that can be replaced.
         Trouble: one is larger than a launch can be.
     """
+
     def plan(traced: TracedLayer, problem: Problem) -> Plan:
         try:
             return choose(problem, gpu, families, tuned=tuned)
