@@ -115,7 +115,7 @@ def test_carries_the_kernels_as_they_are(texts: dict[str, str]) -> None:
     kernels = headers_text(["primitives.cuh", "direct.cuh"])
     tensor_cores = (
         *("load_matrices(", "struct MatrixProduct;", "struct AsynchronousCopies", "load_constant_words("),
-        *("from_accumulators(", "wait_for_kernel_before(", "let_kernel_behind_begin("),
+        *("matrix_operand(", "from_accumulators(", "wait_for_kernel_before(", "let_kernel_behind_begin("),
     )
     for paragraph in re.split(r"(?<=\n)\n+(?=\S)", kernels):
         wanted = not any(words in paragraph for words in tensor_cores)
