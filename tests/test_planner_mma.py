@@ -24,6 +24,7 @@ from tconv.planner.mma_shape import (
     fragments_with_taps,
     halo_positions,
     launch_mma,
+    preparing_items,
     needs_wide_index,
     row_blocks,
     shared_bytes,
@@ -80,7 +81,7 @@ def test_plans_can_be_launched(problem):
     assert sets <= planned.grid <= count * sets
     assert tile.resident or planned.grid == count * sets
     assert math.prod(boxes(problem, layer, tile)) * box_positions(tile) >= positions(problem, layer)
-    assert planned.preparation.grid * planned.preparation.threads * 16 >= planned.preparation.bytes
+    assert 0 <= planned.preparation.grid * planned.preparation.threads - preparing_items(layer, tile) < 256
     assert planned.preparation.bytes == weight_bytes(layer, tile)
     assert planned.predicted_seconds > 0
     assert planned.reasons
@@ -143,6 +144,7 @@ def test_kernel_and_planner_have_the_same_formulas(instance):
         checks = f"{shape}::shared_bytes == {shared_bytes} && {shape}::row_blocks == {row_blocks(layer, tile)}"
         checks += f" && {shape}::weight_vectors * 16 == {planned.preparation.bytes}"
         checks += f" && {shape}::shifts == {shifts(layer, tile)}"
+        checks += f" && {shape}::preparing_items == {preparing_items(layer, tile)}"
         text = source.unit(planned.kernel) + f'static_assert({checks}, "formulas differ");\n'
         try:
             compile_source(text, "sm_80", headers=source.header_directory())

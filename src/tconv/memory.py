@@ -9,5 +9,5 @@ VECTOR_BYTES = 16
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy that begins at a multiple of 16 bytes: kernels may read that many of an input at once."""
+    """The tensor, or a copy that begins at a multiple of 16 bytes: kernels may read that many at once."""
     return tensor.clone() if tensor.data_ptr() % VECTOR_BYTES else tensor

@@ -46,7 +46,7 @@ class Route:
         arguments: stride, padding, output_padding, groups, dilation, one integer an axis.
         copies: some tensor is not contiguous.
         directly: the kernel reads and writes channels_last; else contiguous tensors.
-        aligned: the kernel reads its input 16 bytes at a time.
+        aligned: the kernel reads its input and its weights 16 bytes at a time.
     """
 
     launcher: Launcher
@@ -190,7 +190,7 @@ def _launch(
         weight = weight.contiguous() if copy is None else weight
         bias = bias if bias is None else bias.contiguous()
     if route.aligned:
-        input = aligned(input)
+        input, weight = aligned(input), weight if copy is not None else aligned(weight)
     if route.directly:
         output = torch.empty(
             route.output_shape, dtype=input.dtype, device=input.device, memory_format=route.memory_format

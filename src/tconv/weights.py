@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tconv.memory import aligned
+
 
 class Preparing(Protocol):
     """What is needed here of a `tconv.jit.loader.Launcher`."""
@@ -92,7 +94,7 @@ class FrozenWeights:
 
     def _prepared(self, launcher: Preparing, weight: Tensor) -> Tensor:
         key, device = launcher.preparing, weight.device
-        weight = weight.contiguous()  # held until it was read
+        weight = aligned(weight.contiguous())  # held until it was read
         memory = self._memory.get(key)
         if memory is not None:
             torch.cuda.synchronize(device)  # nobody still reads what is written anew

@@ -14,17 +14,18 @@ PRODUCT = """
 extern "C" __global__ void product(const ELEMENT* a, const ELEMENT* b, float* d) {
   TCONV_SHARED(shared);
   const int lane = threadIdx.x;
-  tconv::AsynchronousCopies<2> copies;
-  copies.copy(shared + lane * 16, reinterpret_cast<const unsigned char*>(a) + lane * 16);
-  if (lane < 16) copies.copy(shared + 512 + lane * 16, reinterpret_cast<const unsigned char*>(b) + lane * 16);
-  copies.wait();
+  tconv::BlockCopy<32> of_a(shared + 768), of_b(shared + 776);
+  of_a.begin(shared, a, 512);
+  of_b.begin(shared + 512, b, 256);
+  of_a.wait();
+  of_b.wait();
   __syncwarp();
   unsigned rows[4], columns[4];
   tconv::load_matrices(shared + (lane % 16) * 32 + lane / 16 * 16, rows);
   tconv::load_matrices(shared + 512 + lane % 8 * 32 + lane / 8 % 2 * 16, columns);
-  const unsigned of_b[2] = {columns[0], columns[1]};
+  const unsigned column_words[2] = {columns[0], columns[1]};
   float sums[4] = {};
-  tconv::MatrixProduct<ELEMENT>::add(sums, rows, of_b);
+  tconv::MatrixProduct<ELEMENT>::add(sums, rows, column_words);
   for (int i = 0; i < 4; ++i) d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sums[i];
 }
 """
@@ -34,7 +35,7 @@ ELEMENTS = {torch.float32: "float", torch.float16: "tconv::Half", torch.bfloat16
 def product(a: torch.Tensor, b: torch.Tensor, text: str = PRODUCT, mode: Mode = "plain", copies: Copies = "late"):
     d = torch.full((16, 8), float("nan"))
     source = text.replace("ELEMENT", ELEMENTS[a.dtype])
-    run(source, [Launch("product", 1, 32, 768, (a, b, d))], mode=mode, copies=copies)
+    run(source, [Launch("product", 1, 32, 784, (a, b, d))], mode=mode, copies=copies)
     return d
 
 
@@ -76,7 +77,7 @@ def test_not_a_number_and_infinity_go_through() -> None:
 
 def test_a_copy_that_nobody_waits_for_does_not_land() -> None:
     a, b = integers(16, torch.float32), integers(8, torch.float32)
-    text = PRODUCT.replace("  copies.wait();\n", "")
+    text = PRODUCT.replace("  of_b.wait();\n", "")
     assert not torch.equal(product(a, b, text), a @ b.T)
     assert torch.equal(product(a, b, text, copies="eager"), a @ b.T)
 
@@ -97,7 +98,7 @@ def test_a_product_wants_the_whole_warp() -> None:
 
 def test_rows_of_matrices_are_aligned() -> None:
     a, b = integers(16, torch.float32), integers(8, torch.float32)
-    text = PRODUCT.replace("copies.copy(shared + lane * 16,", "copies.copy(shared + 4 + lane * 16,")
+    text = PRODUCT.replace("of_a.begin(shared,", "of_a.begin(shared + 4,")
     with pytest.raises(EmulatorError) as caught:
         product(a, b, text, "address")
     assert caught.value.kind == "undefined"

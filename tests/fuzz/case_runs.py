@@ -148,10 +148,12 @@ def _one_by_one(cases: Sequence[Case], mode: Mode, change: Callable[[str], str],
 class _EmulatorRun:
     def __init__(self, case: Case, plan: Plan) -> None:
         self.case, self.plan = case, plan
-        # A kernel's tensors are contiguous, at any offset, but for the input of `mma`.
+        # A kernel's tensors are contiguous, at any offset, but for the input and the weights of `mma`.
         x, weight, bias = operands_of(case)
-        x = x.contiguous() if self.plan.kernel.family == "direct" else aligned(x.contiguous())
-        self.operands = Operands(x, weight.contiguous(), None if bias is None else bias.contiguous())
+        x, weight = x.contiguous(), weight.contiguous()
+        if self.plan.kernel.family == "mma":
+            x, weight = aligned(x), aligned(weight)
+        self.operands = Operands(x, weight, None if bias is None else bias.contiguous())
         self.y = torch.full(case.problem.output_shape, float("nan"), dtype=self.operands.x.dtype)
 
     def launches(self, kernel: str) -> Iterator[Launch]:
@@ -232,7 +234,7 @@ def _through_loader(case: Case, report: Report) -> Iterator[Tensor]:
     if case.storage == "offset":
         tensors = offset_storage(tensors)
     if plan.kernel.family == "mma":
-        tensors = tensors._replace(x=aligned(tensors.x))
+        tensors = tensors._replace(x=aligned(tensors.x), weight=aligned(tensors.weight))
     count = torch.Size(case.problem.output_shape).numel()
     for _ in range(2):
         memory = torch.full((count + 2 * _GUARD,), float("nan"), dtype=tensors.x.dtype, device="cuda")

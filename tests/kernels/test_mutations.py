@@ -290,14 +290,14 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "weights used before they are there": (
-        "        weights.copies.wait();\n        __syncthreads();",
+        "        if (!Tile::resident) weights.copy.wait();\n        __syncthreads();",
         "        __syncthreads();",
         "mma-1d-k4-s2-tf32-wide",
         "plain",
     ),
     "no barrier between steps": (
-        "        weights.copies.wait();\n        __syncthreads();",
-        "        weights.copies.wait();",
+        "        if (!Tile::resident) weights.copy.wait();\n        __syncthreads();",
+        "        if (!Tile::resident) weights.copy.wait();",
         "mma-1d-k4-s2-tf32-wide",
         "thread",
     ),
@@ -338,8 +338,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "outputs stored as if aligned": (
-        "} else if (columns % row_width == 0) {",
-        "} else if (true) {",
+        "if (columns % row_width == 0) {",
+        "if (true) {",
         "mma-2d-k3-s1-tf32-flat",
         "address",
     ),

@@ -144,13 +144,11 @@ def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tenso
 
 
 def _as_launched(cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """What the file hands to the launch: contiguous, and where weights are prepared an input that is aligned."""
-    x = x.contiguous()
-    return (
-        x if cut.preparation is None else aligned(x),
-        weight.contiguous(),
-        None if bias is None else bias.contiguous(),
-    )
+    """What the file hands to the launch: contiguous, and where weights are prepared aligned."""
+    x, weight = x.contiguous(), weight.contiguous()
+    if cut.preparation is not None:
+        x, weight = aligned(x), aligned(weight)
+    return x, weight, None if bias is None else bias.contiguous()
 
 
 def _pytorch_error(problem: Problem, device: str) -> float:

@@ -14,7 +14,14 @@ from typing import Any
 from tconv.planner.direct_tile import default_tile, direct_tile, is_small, phases_on_lanes
 from tconv.planner.mma import MMA_PRECISIONS, equivalent, together, why_not_mma
 from tconv.planner.mma_shape import shared_bytes
-from tconv.planner.mma_tile import LEAST_SHARED_BYTES, holds_inputs, mma_tile, row_channels, with_resident_weights
+from tconv.planner.mma_tile import (
+    LEAST_SHARED_BYTES,
+    holds_inputs,
+    mma_tile,
+    row_channels,
+    taps_together,
+    with_resident_weights,
+)
 from tconv.planner.plan import DirectTile, Family, Kernel, MmaTile
 from tconv.problem import PRECISIONS, Layer, Precision, Problem, Triple
 
@@ -79,6 +86,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Tile::channels_last": "both; channels in whole vectors and not",
         "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
         "Tile::resident": "both",
+        "Tile::taps_together": "1, all, a part; loaded 2 to 16 bytes at a time",
     },
 }
 
@@ -154,6 +162,9 @@ def _mma_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
     if most_together > 1:
         patched = mma_tile(layer, (2, 1), 2, 4, (1, 1, 1 + tall, 16), 1, 0)
         tiles["patched"] = replace(patched, patch_columns=most_together)
+    # Sizes are small here, for which one tap a thread would do.
+    for name, threads in (("high", 1), ("wide", 300), ("last", 1), ("split", 1)):
+        tiles[name] = replace(tiles[name], taps_together=taps_together(layer, threads))
     return {name: tile for name, tile in tiles.items() if holds_inputs(layer, tile)}
 
 
@@ -253,4 +264,7 @@ _CASES: dict[str, _Case] = {
     "3d-dilated-depth": _Case((2, 3), (4, 3, 3), (3, 2, 2), (2, 3, 1), (1, 1, 0), (3, 2, 2), (2, 1, 1), bias=True),
     "2d-k3-s2-aligned": _Case((19, 6), (3, 24), (3, 3), (2, 2), (1, 1), (), (1, 1), bias=True),
     "2d-k3-s2-many-out": _Case((9, 20), (4, 5), (3, 3), (2, 2), (1, 1), bias=True),
+    "2d-k4-s2-full": _Case((20, 16), (4, 5), (4, 4), (2, 2), (1, 1), bias=True, batch=1),
+    "1d-k20-s10-full": _Case((9, 16), (5,), (20,), (10,), (5,), batch=1),
+    "1d-k16-s8-full": _Case((20, 16), (5,), (16,), (8,), (4,), batch=1),
 }

@@ -1,7 +1,7 @@
 // mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
 //
 // Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
-// `mma_weights` must have prepared the weights, which were contiguous.
+// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. So for all phases together
@@ -27,7 +27,8 @@
 // Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
 // ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
 // Weights lie as the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if
-// there are several steps; at the end warps bring their outputs into the order of memory there.
+// there are several steps; at the end warps bring their outputs into the order of memory there. Behind it all stands
+// what tells when weights have landed.
 //
 // Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
 // a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
@@ -37,14 +38,14 @@
 //                               and, of a new chunk, for the                   this is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by asynchronous copies; inputs come through
+// A step is one chunk of channels and one group of shifts. Weights come by copies of the block; inputs come through
 // registers, where they are rounded and, unless they are channels_last, transposed.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
 //
 // Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own at least every 32 channels.
+// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
 //
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
@@ -137,11 +138,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       weight_stages + lane * 16 +
       (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes;
   MmaWeightStages<Layer, Tile> weights(
-      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages);
+      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
+      shared + Shape::barrier_at);
   wait_for_kernel_before();  // which prepared the weights
-#pragma unroll 1
-  for (int step = 0; step < weights.asked_at_first; ++step) weights.ask();
+  weights.ask();
   inputs.store(shared);
+  if (Tile::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
@@ -159,7 +161,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        weights.copies.wait();
+        if (!Tile::resident) weights.copy.wait();
         __syncthreads();
         if (!Tile::resident) weights.ask();
         if (shift_group == 0) {
@@ -172,19 +174,18 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
         }
 
 #pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
-        for (int of_group = 0; of_group < Tile::chunk_shifts; ++of_group) {
-          const int shift = shift_group * Tile::chunk_shifts + of_group;
-          if (shift >= Shape::shifts) break;
-          const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
-          const unsigned char* const of_shift = fragments + weight_stage + of_group * Shape::shift_bytes;
-          if (Shape::exact) {
-            MmaSums<Layer, Tile> partial;
-            partial.clear();
-            mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
-            sums.add(partial);
-          } else {
-            mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+        for (int first = 0; first < Tile::chunk_shifts; first += Shape::shifts_together) {
+          MmaSums<Layer, Tile> partial;
+          if (Shape::exact) partial.clear();
+#pragma unroll
+          for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
+            const int shift = shift_group * Tile::chunk_shifts + of_group;
+            if (of_group >= Tile::chunk_shifts || shift >= Shape::shifts) break;
+            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+            mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
+                                      fragments + weight_stage + of_group * Shape::shift_bytes, rows_of_lane);
           }
+          if (Shape::exact) sums.add(partial);
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }

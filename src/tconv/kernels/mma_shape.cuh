@@ -80,6 +80,9 @@ struct MmaShape {
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
+  // Exact sums leave the tensor core every 32 channels, those of several shifts among them.
+  static constexpr int shifts_together = exact && Tile::chunk_steps < 4 ? 4 / Tile::chunk_steps : 1;
+
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
     return every_phase_has_every_shift || tile_phases > 1 ||
@@ -152,7 +155,9 @@ struct MmaShape {
   // Resident weights stay where they are, and the next box's inputs beside them.
   static constexpr int stored_at = Tile::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
-  static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
+  // Behind all of it, what tells when weights have landed.
+  static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
+  static constexpr int shared_bytes = barrier_at + 16;
 
   // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
   // many columns before it.
@@ -166,6 +171,15 @@ struct MmaShape {
   // The prepared weights: [group][block of rows][chunk][shift][step][plane][row tile][lane] of 16 bytes.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
   static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
+
+  // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
+  // also of tiles that only fill up the last block; else one for each vector.
+  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+  static constexpr int prepared_channel_tiles = ceil_div(row_blocks * block_row_tiles, phase_tiles);
+  static constexpr long long preparing_items = tile_phases > 1
+                                                   ? weight_vectors
+                                                   : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
+                                                         chunks * stage_steps * (taps / Tile::taps_together) * 32;
 
   // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
   // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
@@ -188,6 +202,7 @@ struct MmaShape {
                 "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each chunk, and nothing is joined in their place");
+  static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 

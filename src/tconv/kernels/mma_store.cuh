@@ -89,10 +89,13 @@ struct MmaTurn {
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
-  // How many outputs of one row, or channels of one output, may be stored at once, if they are aligned.
-  static constexpr bool whole_rows = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
-  static constexpr int row_width =
-      whole_rows && Tile::origin == 0 && Tile::box_columns * Width::stride % most == 0 ? most : 1;
+  // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
+  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
+                                          ? Tile::box_columns * Width::stride
+                                      : Width::stride % slots == 0 ? slots
+                                                                   : 1;
+  // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
+  static constexpr int row_width = greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::origin), most);
   static constexpr int channel_width =
       greatest_common_divisor(greatest_common_divisor(Layer::out_channels, Tile::channels), most);
 
@@ -183,8 +186,15 @@ struct MmaTurn {
   TCONV_DEVICE void store() const {
     if (Tile::channels_last) {
       store_channels<channel_width>();
-    } else if (columns % row_width == 0) {
+      return;
+    }
+    constexpr int half = row_width > 1 ? row_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+    if (columns % row_width == 0) {
       store_rows<row_width>();
+    } else if (columns % half == 0) {
+      store_rows<half>();
+    } else if (columns % quarter == 0) {
+      store_rows<quarter>();
     } else {
       store_rows<1>();
     }

@@ -46,14 +46,114 @@ struct MmaCount<true> {
   using type = int;
 };
 
-// Brings the weights into the order in which the warps load them: one thread for each vector of 16 bytes.
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
+                                                       int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
+// what it loads lies side by side in memory. A tap is one phase at one shift; pairs without a tap become zeros.
 template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  let_kernel_behind_begin();
-  const long long vector = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (vector >= Shape::weight_vectors) return;
+  using Depth = typename Shape::Depth;
+  using Height = typename Shape::Height;
+  using Width = typename Shape::Width;
+  static constexpr int items = 4 / Shape::item_bytes, taps = Shape::taps, together = Tile::taps_together;
+  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  using Loaded = Vector<unsigned, words>;
+
+  Element* prepared;
+  int group, step, channel_tile, lane;
+
+  // The number of a phase and that of a shift.
+  struct Pair {
+    int phase, shift;
+  };
+  template <class Axis, class Shifts>
+  static TCONV_DEVICE Pair on_axis(int tap) {
+    const int shift = Axis::shift_of(tap);
+    return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
+  }
+  static TCONV_DEVICE Pair pair_of(int tap) {
+    const Pair depth = on_axis<Depth, typename Shape::DepthShifts>(tap / (Height::kernel * Width::kernel));
+    const Pair row = on_axis<Height, typename Shape::HeightShifts>(tap / Width::kernel % Height::kernel);
+    const Pair column = on_axis<Width, typename Shape::WidthShifts>(tap % Width::kernel);
+    return {(depth.phase * Height::stride + row.phase) * Width::stride + column.phase,
+            (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
+  }
+
+  // A pair's vector, of one plane; of a tile beyond the last, nothing.
+  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
+    const int tile = channel_tile * Shape::phase_tiles + pair.phase;
+    if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
+    const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
+    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
+    const long long of_step = (of_chunk * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
+    reinterpret_cast<Vector<unsigned, 4>*>(
+        prepared)[(of_step * Shape::block_row_tiles + tile % Shape::block_row_tiles) * 32 + lane] = vector;
+  }
+
+  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
+    Loaded loaded[4][items][loads];
+#pragma unroll
+    for (int w = 0; w < 4; ++w)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int out_channel = channel_tile * 16 + lane / 4 + w % 2 * 8;
+        const int in_channel = step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
+        const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
+        const Element* const from =
+            mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
+#pragma unroll
+        for (int l = 0; l < loads; ++l)
+          loaded[w][i][l] =
+              present ? load_constant_words<load_bytes>(from + l * (load_bytes / Shape::item_bytes)) : Loaded{};
+      }
+#pragma unroll
+    for (int t = 0; t < together; ++t) {
+      const Pair pair = pair_of(first_tap + t);
+      constexpr int of_load = load_bytes / Shape::item_bytes;
+#pragma unroll
+      for (int plane = 0; plane < Shape::planes; ++plane) {
+        Vector<unsigned, 4> vector;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          Element values[items];
+#pragma unroll
+          for (int i = 0; i < items; ++i) {
+            Element value;
+            mma_item(loaded[w][i][t / of_load].values[t % of_load * Shape::item_bytes / 4], t % of_load, value);
+            values[i] = mma_factor<Layer>(value, plane);
+          }
+          vector.values[w] = mma_word(values);
+        }
+        put(pair, plane, vector);
+      }
+    }
+  }
+
+  TCONV_DEVICE void clear_pairs_without_taps() const {
+    for (int phase = 0; phase < Shape::phases; ++phase)
+      for (int shift = 0; shift < Shape::shifts; ++shift)
+        if (!Shape::has_taps(shift, phase))
+          for (int plane = 0; plane < Shape::planes; ++plane) put({phase, shift}, plane, Vector<unsigned, 4>{});
+  }
+};
+
+// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
+                                        long long vector) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
   const int lane = static_cast<int>(vector % 32);
   // Nearly always 32 bits, which are divided much faster than 64.
   typename MmaCount<Shape::weight_vectors <= 0x7fffffff>::type rest = vector / 32;
@@ -87,14 +187,10 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
           chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
       Element value{};
       if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
-          depth_tap >= 0 && row_tap >= 0 && tap >= 0) {
-        const long long filter =
-            (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
-        value = load_constant(weight +
-                              ((filter * Shape::Depth::kernel + depth_tap) * Shape::Height::kernel + row_tap) *
-                                  Shape::Width::kernel +
-                              tap);
-      }
+          depth_tap >= 0 && row_tap >= 0 && tap >= 0)
+        value = load_constant(
+            mma_weight<Layer>(weight, group, in_channel, out_channel,
+                              (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
       values[i] = mma_factor<Layer>(value, plane);
     }
     words.values[w] = mma_word(values);
@@ -102,30 +198,53 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }
 
-// The prepared weights on their way to shared memory: they lie in memory in the order of a block's steps, and come into
-// one stage after the other.
+// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = MmaShape<Layer, Tile>;
+  let_kernel_behind_begin();
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= Shape::preparing_items) return;
+  if (Shape::tile_phases > 1) {
+    mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
+    return;
+  }
+  typename MmaCount<Shape::preparing_items <= 0x7fffffff>::type rest = item / 32;
+  const auto digit = [&rest](int base) {
+    const int value = static_cast<int>(rest % base);
+    rest /= base;
+    return value;
+  };
+  const int tap_group = digit(Shape::taps / Tile::taps_together), step = digit(Shape::chunks * Shape::stage_steps);
+  const int channel_tile = digit(Shape::prepared_channel_tiles);
+  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(rest), step, channel_tile,
+                                        static_cast<int>(item % 32)};
+  filters.bring(weight, tap_group * Tile::taps_together);
+  if (!Shape::every_phase_has_every_shift && tap_group == 0) filters.clear_pairs_without_taps();
+}
+
+// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
+// one stage after the other; resident ones come into all stages at once.
 template <class Layer, class Tile>
 struct MmaWeightStages {
   using Shape = MmaShape<Layer, Tile>;
-  // Steps that are asked for before the first one: resident weights are those of all boxes.
-  static constexpr int asked_at_first = Tile::resident ? Shape::steps : 1;
-  AsynchronousCopies<asked_at_first * ceil_div(Shape::weight_stage_bytes / 16, Shape::threads)> copies;
+  BlockCopy<Shape::threads> copy;
   const unsigned char* from;
   unsigned char* const stages;
-  int stage = 0, shift_group = 0, left = Shape::steps;
+  int stage = 0, shift_group = 0, left = Tile::resident ? 1 : Shape::steps;
 
-  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages) : from(weights), stages(stages) {}
+  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier)
+      : copy(barrier), from(weights), stages(stages) {}
 
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
     constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int vectors = (last ? of_last : Tile::chunk_shifts) * (Shape::shift_bytes / 16);
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += Shape::threads)
-      copies.copy(stages + stage + i * 16, from + i * 16);
-    from += vectors * 16;
+    const int bytes = Tile::resident ? Shape::weight_stages * Shape::weight_stage_bytes
+                                     : (last ? of_last : Tile::chunk_shifts) * Shape::shift_bytes;
+    copy.begin(stages + stage, from, bytes);
+    from += bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = Shape::next_weight_stage(stage);
     --left;

@@ -324,31 +324,67 @@ TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
 TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
 #undef TCONV_MATRIX_PRODUCT
 
-// A thread's asynchronous copies of 16 aligned bytes from global to shared memory; at most `Most` at a time. What
-// landed is visible to the thread after `wait`, and to others after a barrier behind it. PTX cp.async.cg and
-// cp.async.wait_all.
-template <int Most>
-struct AsynchronousCopies {
+// A block's copy of bytes from global to shared memory, all at multiples of 16, while its threads go on; one copy at a
+// time. All threads call everything alike. They must have passed a barrier since they used the place; what landed is
+// visible to a thread after its `wait` and a barrier behind it. From sm_90 on one thread asks for all of it, by PTX
+// cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
+// copies 16 bytes at a time, by cp.async.cg.
+template <int Threads>
+struct BlockCopy {
 #if defined(TCONV_EMULATOR)
   struct alignas(16) Bytes {
     unsigned words[4];
   };
-  Bytes* to[Most];
-  const Bytes* from[Most];
+  Bytes* to = nullptr;
+  const Bytes* from = nullptr;
   int count = 0;
 
-  void copy(void* shared, const void* global) {
-    to[count] = static_cast<Bytes*>(shared), from[count] = static_cast<const Bytes*>(global), ++count;
+  explicit BlockCopy(void*) {}
+  void begin(void* shared, const void* global, int bytes) {
+    to = static_cast<Bytes*>(shared), from = static_cast<const Bytes*>(global), count = bytes / 16;
     if (!tconv_emulator::copies_are_late()) wait();
   }
   void wait() {
-    for (int i = 0; i < count; ++i) *to[i] = *from[i];
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += Threads) to[i] = from[i];
     count = 0;
   }
+#elif __CUDA_ARCH__ >= 900
+  unsigned barrier, parity = 0;
+
+  TCONV_DEVICE explicit BlockCopy(void* memory) : barrier(static_cast<unsigned>(__cvta_generic_to_shared(memory))) {
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+  }
+  TCONV_DEVICE void begin(void* shared, const void* global, int bytes) {
+    if (threadIdx.x != 0) return;
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(global), "r"(bytes), "r"(barrier)
+                 : "memory");
+  }
+  TCONV_DEVICE void wait() {
+    unsigned landed;
+    do {
+      asm volatile(
+          "{ .reg .pred landed; mbarrier.try_wait.parity.shared::cta.b64 landed, [%1], %2; selp.u32 %0, 1, 0, landed; }"
+          : "=r"(landed)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    } while (landed == 0);
+    parity ^= 1;
+  }
 #else
-  TCONV_DEVICE void copy(void* shared, const void* global) {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+  TCONV_DEVICE explicit BlockCopy(void*) {}
+  TCONV_DEVICE void begin(void* shared, const void* global, int bytes) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+#pragma unroll 8
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < bytes; i += 16 * Threads)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
   }
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif

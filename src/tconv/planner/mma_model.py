@@ -22,6 +22,7 @@ from tconv.planner.mma_shape import (
     halo_positions,
     launch_mma,
     moved_axes,
+    phase_tiles,
     planes,
     row_blocks,
     shift_bytes,
@@ -153,7 +154,7 @@ def _stored(problem: Problem, layer: Layer, tile: MmaTile) -> tuple[int, int]:
         at_once = math.gcd(math.gcd(layer.out_channels_per_group, tile.channels), vector)
         return tile.channels * layer.item_bytes, at_once
     slots, whole = turn_row_tiles(layer, tile) * 16 // tile.channels, tile.box_columns * stride
-    if slots % stride and tile.row_tiles % turn_row_tiles(layer, tile) == 0 and slots < stride:
-        return slots * layer.item_bytes, 1
-    aligned = tile.origin == 0 and problem.output_size[2] % vector == 0 and whole % vector == 0
-    return whole * layer.item_bytes, vector if aligned else 1
+    is_row = turn_row_tiles(layer, tile) == phase_tiles(layer, tile) or slots % stride == 0
+    side_by_side = whole if is_row else slots if stride % slots == 0 else 1
+    at_once = math.gcd(side_by_side, tile.origin, problem.output_size[2], vector)
+    return (whole if is_row else slots) * layer.item_bytes, at_once

@@ -14,6 +14,7 @@ _LANES = 32
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
 _TURN_LEAST_BYTES = 32 * 1024
+_BARRIER_BYTES = 16
 
 
 def launch_mma(problem: Problem, kernel: Kernel[MmaTile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
@@ -31,11 +32,10 @@ def launch_mma(problem: Problem, kernel: Kernel[MmaTile], gpu: Gpu, reasons: tup
         together = -(-count // -(-count // at_once))
     if sets * (count + together) >= _INT_LIMIT:
         raise Unplannable(f"the mma family would need {sets * count} blocks; a grid has fewer than 2^31")
-    vectors = weight_bytes(layer, tile) // 16
-    preparing = -(-vectors // PREPARING_THREADS)
+    preparing = -(-preparing_items(layer, tile) // PREPARING_THREADS)
     if preparing >= _INT_LIMIT:
         raise Unplannable(f"the mma family would prepare weights with {preparing} blocks; a grid has fewer than 2^31")
-    preparation = Preparation(preparing, PREPARING_THREADS, 16 * vectors)
+    preparation = Preparation(preparing, PREPARING_THREADS, weight_bytes(layer, tile))
     return Plan(problem, kernel, sets * together, shared_bytes(layer, tile), reasons, preparation)
 
 
@@ -147,8 +147,17 @@ def weight_bytes(layer: Layer, tile: MmaTile) -> int:
     return layer.groups * row_blocks(layer, tile) * block
 
 
+def preparing_items(layer: Layer, tile: MmaTile) -> int:
+    """Threads that prepare the weights: one for some taps of the filters of a lane, or for a vector of 16 bytes."""
+    if tile.channels < 16:
+        return weight_bytes(layer, tile) // 16
+    channel_tiles = -(-row_blocks(layer, tile) * tile.warps_high * tile.row_tiles // phase_tiles(layer, tile))
+    steps = chunks(layer, tile) * tile.chunk_steps * tile.splits
+    return layer.groups * channel_tiles * steps * (math.prod(layer.kernel) // tile.taps_together) * _LANES
+
+
 def shared_bytes(layer: Layer, tile: MmaTile) -> int:
-    """Dynamic shared memory of a block: stages of inputs and of weights.
+    """Dynamic shared memory of a block: stages of inputs and of weights, and what tells when those have landed.
 
     At the end the sets of warps put their sums in the place of both, and then the warps their outputs; resident weights
     stay, and the next inputs with them.
@@ -162,9 +171,9 @@ def shared_bytes(layer: Layer, tile: MmaTile) -> int:
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
     if tile.resident:
-        return stages + warps * turn_bytes(layer, tile, _TURN_LEAST_BYTES)
+        return stages + warps * turn_bytes(layer, tile, _TURN_LEAST_BYTES) + _BARRIER_BYTES
     most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
-    return max(stages, joined + warps * turn_bytes(layer, tile, most_bytes))
+    return max(stages, joined + warps * turn_bytes(layer, tile, most_bytes)) + _BARRIER_BYTES
 
 
 def turn_bytes(layer: Layer, tile: MmaTile, most_bytes: int) -> int:

@@ -26,6 +26,8 @@ _MOST_PRODUCTS = 1024
 #: Registers of inputs that a thread holds on their way to shared memory.
 _MOST_HELD = 40
 _MOST_BLOCKS = 8
+#: Taps of a filter for a thread that prepares weights.
+_MOST_TAPS = 16
 #: Groups of shifts that are tried before stages of one shift.
 _MOST_GROUPS = 32
 #: Steps beyond which a chunk has few shifts, and no exact sums: those leave the tensor core sooner.
@@ -54,7 +56,7 @@ def mma_tile(
     depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
     tile = MmaTile(
         *(*warps, splits, row_tiles, position_tiles, row_channels(layer), *box, chunk_steps, 1),
-        *(depth_origin, row_origin, origin, channels_last, 1, 0, 1),
+        *(depth_origin, row_origin, origin, channels_last, 1, 0, taps_together(layer), 1),
     )
     if not channels_last:
         widths = (n for n in (1, 2, 4, 8) if n <= min(together, vector_items(layer)) and tile.box_columns % n == 0)
@@ -71,6 +73,17 @@ def mma_tile(
     stages = (replace(tile, chunk_shifts=size) for size in (*sizes, 1))
     tile = next((tile for tile in stages if shared_bytes(layer, tile) <= most_shared), tile)
     return replace(tile, blocks=blocks_that_fit(layer, tile))
+
+
+def taps_together(layer: Layer, least_threads: int = 65536) -> int:
+    """Neighbouring taps that a thread prepares: as many as leave enough threads for a GPU."""
+    if row_channels(layer) < 16:
+        return 1
+    steps = -(-layer.in_channels_per_group * layer.item_bytes // 32)
+    filters = 32 * layer.groups * -(-layer.out_channels_per_group // 16) * steps
+    taps = math.prod(layer.kernel)
+    several = (n for n in range(_MOST_TAPS, 1, -1) if taps % n == 0 and filters * (taps // n) >= least_threads)
+    return next(several, 1)
 
 
 def with_resident_weights(layer: Layer, tile: MmaTile) -> MmaTile | None:

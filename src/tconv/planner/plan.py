@@ -59,7 +59,8 @@ class MmaTile:
     ``q * stride - origin`` on, with an origin for each axis. A stage holds ``chunk_steps`` times 32 bytes of input
     channels for each set, and weights of ``chunk_shifts`` shifts. ``resident`` weights have a stage for each chunk, and
     a block goes through several boxes with them. Input and output are contiguous, or ``channels_last``; contiguous
-    inputs are loaded ``patch_columns`` at a time. The compiler limits registers so that ``blocks`` blocks fit on a
+    inputs are loaded ``patch_columns`` at a time. A thread prepares ``taps_together`` neighbouring taps of its filters,
+    where ``channels`` is 16. The compiler limits registers so that ``blocks`` blocks fit on a
     multiprocessor.
     """
 
@@ -81,6 +82,7 @@ class MmaTile:
     channels_last: int
     patch_columns: int
     resident: int
+    taps_together: int
     blocks: int
 
     @property
