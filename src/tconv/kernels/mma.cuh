@@ -61,10 +61,11 @@ namespace tconv {
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `inputs` to the row of each pair
 // of position tiles that the lane names, at the highest shift.
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&inputs)[Tile::position_tiles / 2]) {
+                               const unsigned char* const (&inputs)[Tile::position_tiles / 2],
+                               const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
   for (int step = 0; step < Tile::chunk_steps; ++step) {
@@ -93,6 +94,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
             MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
       }
     }
+    between_steps(step);
   }
 }
 
@@ -118,7 +120,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
   MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
   inputs.begin(box);
-  inputs.load(0);
+  inputs.load(0, true, 0, 1);
 
   // Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32 bytes of channels.
   int places[Tile::position_tiles / 2];
@@ -163,15 +165,13 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
         if (!Tile::resident) weights.copy.wait();
         __syncthreads();
-        if (!Tile::resident) weights.ask();
-        if (shift_group == 0) {
-          if (Tile::resident && last_chunk) {
-            number += static_cast<int>(gridDim.x) / weight_sets;
-            loads = more = number < box_count;
-            if (more) inputs.begin(box = boxes.box(number));
-          }
-          if (loads) inputs.load(last_chunk ? 0 : chunk + 1);
+        if (Tile::resident && last_chunk && shift_group == 0) {
+          number += static_cast<int>(gridDim.x) / weight_sets;
+          loads = more = number < box_count;
+          if (more) inputs.begin(box = boxes.box(number));
         }
+        if (Shape::input_parts == 0 && shift_group == 0 && loads) inputs.load(last_chunk ? 0 : chunk + 1, true, 0, 1);
+        if (!Tile::resident) weights.ask();
 
 #pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
         for (int first = 0; first < Tile::chunk_shifts; first += Shape::shifts_together) {
@@ -183,7 +183,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
             if (of_group >= Tile::chunk_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
             mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, rows_of_lane);
+                                      fragments + weight_stage + of_group * Shape::shift_bytes, rows_of_lane,
+                                      [&](int step) {
+                                        const int part = shift * Tile::chunk_steps + step;
+                                        if (part < Shape::input_parts)
+                                          inputs.load(last_chunk ? 0 : chunk + 1, loads, part, Shape::input_parts);
+                                      });
           }
           if (Shape::exact) sums.add(partial);
         }

@@ -35,7 +35,7 @@ struct MmaInputs {
   using Index = typename Layer::Index;
   static constexpr int channels = Layer::groups * Layer::in_channels, side = Shape::vector_items;
   static constexpr int columns_together = Tile::patch_columns;
-  static constexpr bool vectors = Tile::channels_last && Layer::in_channels % side == 0;
+  static constexpr bool vectors = Shape::whole_vectors;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   const Element* x;  // of the block's group
@@ -47,16 +47,18 @@ struct MmaInputs {
   // Words are not taken apart before they are stored: that would wait for each load.
   Vector<unsigned, words> values[Shape::thread_patches][loads];
 
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, those beside each
+  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr bool channels_first = Tile::channels_last || columns_together > 1;
+  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
+                                       : columns_together == 1 ? 1
+                                       : Shape::chunk_vectors > 8 && Shape::chunk_vectors % 8 == 0
+                                           ? 8
+                                           : Shape::chunk_vectors;
   static TCONV_DEVICE int vector(int i) {
-    return channels_first ? number(i) % Shape::chunk_vectors : number(i) / Shape::halo_patches;
+    return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
-  static TCONV_DEVICE int patch(int i) {
-    return channels_first ? number(i) / Shape::chunk_vectors : number(i) % Shape::halo_patches;
-  }
+  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
   static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
   // In the halo's row; negative where the first patch begins before it.
   static TCONV_DEVICE int halo_column(int i) {
@@ -97,19 +99,21 @@ struct MmaInputs {
     }
   }
 
-  TCONV_DEVICE void load(int chunk) {
+  // Asks for one of so many parts of a chunk, if it is `wanted`.
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts) {
     const long long channel_pitch = Tile::channels_last ? 1 : plane;
     const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
+    const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int channel = chunk * Shape::chunk_channels + vector(i) * side;
       const Element* from = of_chunk + offsets[i];
 #pragma unroll
       for (int k = 0; k < loads; ++k) {
-        Vector<unsigned, words> together{};
-        if ((inside >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels))
-          together = load_constant_words<load_bytes>(from);
-        values[i][k] = together;
+        const int number = i * loads + k;
+        if (number * parts / (Shape::thread_patches * loads) == part)
+          values[i][k] = load_present<load_bytes>(
+              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels));
         from = kept(from + channel_pitch);
       }
     }

@@ -159,6 +159,12 @@ struct MmaShape {
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
   static constexpr int shared_bytes = barrier_at + 16;
 
+  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
+  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
+  // are.
+  static constexpr bool unrolled =
+      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
+
   // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
   // many columns before it.
   static constexpr int chunk_vectors = chunk_channels / vector_items;
@@ -167,6 +173,11 @@ struct MmaShape {
   static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
   static constexpr int halo_patches = halo_positions / halo_columns * row_patches;
   static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
+  static constexpr bool whole_vectors = Tile::channels_last && Layer::in_channels % vector_items == 0;
+  static constexpr int thread_loads = thread_patches * (whole_vectors ? 1 : vector_items);
+  // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
+  // many would come too late, and are asked for at once. So are all where shifts are a loop.
+  static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
 
   // The prepared weights: [group][block of rows][chunk][shift][step][plane][row tile][lane] of 16 bytes.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
@@ -180,12 +191,6 @@ struct MmaShape {
                                                    ? weight_vectors
                                                    : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
                                                          chunks * stage_steps * (taps / Tile::taps_together) * 32;
-
-  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
-  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
-  // are.
-  static constexpr bool unrolled =
-      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
 
   static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&

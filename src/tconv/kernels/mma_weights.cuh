@@ -114,8 +114,7 @@ struct MmaFilters {
             mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
         for (int l = 0; l < loads; ++l)
-          loaded[w][i][l] =
-              present ? load_constant_words<load_bytes>(from + l * (load_bytes / Shape::item_bytes)) : Loaded{};
+          loaded[w][i][l] = load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present);
       }
 #pragma unroll
     for (int t = 0; t < together; ++t) {

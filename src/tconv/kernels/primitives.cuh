@@ -202,39 +202,62 @@ struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
 
-// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number; two in the low half of a
-// word.
+// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
+// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
+// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc.
 #if defined(TCONV_EMULATOR)
 template <int Bytes>
-TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address) {
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_present(const void* address, bool present) {
   struct alignas(Bytes) Aligned {
     unsigned char bytes[Bytes];
   };
-  const Aligned bytes = *static_cast<const Aligned*>(address);
   Vector<unsigned, (Bytes + 3) / 4> words{};
+  if (!present) return words;
+  const Aligned bytes = *static_cast<const Aligned*>(address);
   __builtin_memcpy(&words, &bytes, Bytes);
   return words;
 }
 #else
 template <int Bytes>
-TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address);
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_present(const void* address, bool present);
 template <>
-TCONV_DEVICE Vector<unsigned, 1> load_constant_words<2>(const void* address) {
-  return {{__ldg(static_cast<const unsigned short*>(address))}};
+TCONV_DEVICE Vector<unsigned, 1> load_present<2>(const void* address, bool present) {
+  Vector<unsigned, 1> word;
+  asm volatile(
+      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
+      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
+      : "=r"(word.values[0])
+      : "l"(address), "r"(static_cast<int>(present)));
+  return word;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 1> load_constant_words<4>(const void* address) {
-  return {{__ldg(static_cast<const unsigned*>(address))}};
+TCONV_DEVICE Vector<unsigned, 1> load_present<4>(const void* address, bool present) {
+  Vector<unsigned, 1> word;
+  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
+               : "=&r"(word.values[0])
+               : "l"(address), "r"(static_cast<int>(present)));
+  return word;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 2> load_constant_words<8>(const void* address) {
-  const uint2 words = __ldg(static_cast<const uint2*>(address));
-  return {{words.x, words.y}};
+TCONV_DEVICE Vector<unsigned, 2> load_present<8>(const void* address, bool present) {
+  Vector<unsigned, 2> words;
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
+      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
+      : "=&r"(words.values[0]), "=&r"(words.values[1])
+      : "l"(address), "r"(static_cast<int>(present)));
+  return words;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 4> load_constant_words<16>(const void* address) {
-  const uint4 words = __ldg(static_cast<const uint4*>(address));
-  return {{words.x, words.y, words.z, words.w}};
+TCONV_DEVICE Vector<unsigned, 4> load_present<16>(const void* address, bool present) {
+  Vector<unsigned, 4> words;
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
+      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=&r"(words.values[0]), "=&r"(words.values[1]), "=&r"(words.values[2]), "=&r"(words.values[3])
+      : "l"(address), "r"(static_cast<int>(present)));
+  return words;
 }
 #endif
 

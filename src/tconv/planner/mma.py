@@ -203,6 +203,9 @@ def _row_tiles(layer: Layer, position_tiles: int) -> list[int]:
         # Nothing is left out, so it does not matter whether the compiler knows a warp's phases: a row's are enough.
         columns = -(-layer.stride[2] * row_channels(layer) // 16)
         whole += [columns * n for n in (1, 2, 4, 8) if columns * n <= most and phases % columns == 0]
+    # All rows, or an even part of them: no tile multiplies for nothing.
+    every = row_tiles_of(layer)
+    whole += [every // n for n in (1, 2, 3, 4) if every % (n * phases) == 0 and every // n <= most]
     counts = list(dict.fromkeys(whole)) or [n for n in (1, 2, 4, 8) if n <= most]
     return [n for n in counts if n < 2 * row_tiles_of(layer)]
 

@@ -28,36 +28,44 @@ from tconv.planner.mma_shape import (
     shift_bytes,
     shifts,
     thread_patches,
+    turn_position_tiles,
     turn_row_tiles,
     vector_items,
     weight_bytes,
 )
+from tconv.planner.mma_tile import registers_wanted
 from tconv.planner.plan import Kernel, MmaTile
 from tconv.problem import Layer, Precision, Problem
 
 _CLOCK = 1.75e9
-#: Multiply-adds a cycle and multiprocessor of `mma.sync`, and how much longer they take where shifts are a loop.
+#: Multiply-adds a cycle and multiprocessor of `mma.sync`, and how much longer they take where shifts are a loop, and
+#: where sums leave the tensor core in between.
 _RATES: dict[Precision, float] = {"fp32": 640, "tf32": 640, "tf32_rna": 640, "fp16": 1280, "bf16": 1280}
-_LOOPED = 1.23
+_LOOPED, _EXACT = 1.16, 1.13
 _MOST_UNROLLED = 1024
 #: Bytes a second and multiprocessor, where nobody measured the bandwidth; bytes a cycle that a multiprocessor gets from
 #: the L2 cache, and sectors of outputs and of inputs as multiples of a weight's.
 _BANDWIDTH = 30e9
-_CACHE = 52.7
-_OUTPUT_SECTOR, _INPUT_SECTOR = 4.3, 2.8
+_CACHE = 64.4
+_OUTPUT_SECTOR, _INPUT_SECTOR = 4.41, 2.2
 #: Cycles of a warp's instructions: a load of fragments; a load of inputs, and their vectors' way to shared memory; a
-#: copy of weights; an output's way through shared memory, and the instruction that stores it; a sum given away.
-_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _STORE, _JOIN = 4.9, 2.5, 5.4, 1.25, 2.2, 2.9, 3.2
+#: fragment of weights that is brought; an output's way to shared memory; a sum given away; and the fields of `_Stores`.
+_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _JOIN = 4.45, 2.03, 6.61, 0.92, 2.66, 3.31
+_PLACE, _STORE, _PART = 27.2, 2.61, 1.44
+#: Shared memory that a block's warps have at least for what they store at once.
+_TURN_BYTES = 32 * 1024
 #: How much longer products and instructions take where few warps are there to fill each other's gaps.
-_ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.36, 1.22, 1.53
+_ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.316, 1.11, 1.88
 #: Cycles that a chunk, a step and a block take at least.
-_CHUNK, _STEP, _BLOCK = 417, 1290, 1630
-_RESIDENT_CHUNK = 890
-#: How much longer everything takes in a body of more products, for each of them, and in one block alone.
-_FEW_PRODUCTS, _PRODUCT, _ONE_BLOCK = 256, 0.00023, 0.084
-_NORM, _NORM_OF_ONE_BLOCK = 4.0, 1.88
+_CHUNK, _STEP, _BLOCK = 444, 1440, 2750
+_RESIDENT_CHUNK = 836
+#: How much longer everything takes in a body of more products, for each of them; with more registers than a thread can
+#: have or nearly so, for each of them; and in one block alone.
+_FEW_PRODUCTS, _PRODUCT = 256, 0.000153
+_FEW_REGISTERS, _REGISTER, _ONE_BLOCK = 220, 0.0073, 0.11
+_NORM, _NORM_OF_ONE_BLOCK = 6.9, 2.2
 #: Seconds of the preparing kernel, beside its bytes; a byte counts so often.
-_PREPARING, _PREPARED = 5e-6, 2.32
+_PREPARING, _PREPARED = 4.2e-6, 1.39
 
 
 @dataclass(frozen=True)
@@ -99,24 +107,25 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     body = shifts(layer, tile) * tile.chunk_steps * tile.row_tiles * tile.position_tiles
     looped = three > 1 or body > _MOST_UNROLLED
     if looped:
-        products *= _LOOPED
+        products *= _EXACT if three > 1 else _LOOPED
 
     of_set = tile.warps_high * tile.warps_wide
     fragments = of_set * shifts(layer, tile) * tile.position_tiles / 2 + used * tile.warps_wide
     patches = thread_patches(layer, tile) * warps * chunk_count
     weights = chunk_count * shifts(layer, tile) * shift_bytes(layer, tile)
     outputs = 16 * tile.row_tiles * tile.warps_high * block_positions(tile) / 32  # of a lane
-    run_bytes, at_once = _stored(problem, layer, tile)
+    stores, storing = _stores(problem, layer, tile), tile.warps_high * tile.warps_wide
     instructions = (
         _FRAGMENT * fragments * planes(layer) * steps
         + (_LOAD * vector_items(layer) + _PUT * tile.patch_columns * planes(layer)) * patches
-        + (_OUTPUT + _STORE / at_once + _JOIN * (tile.splits - 1)) * outputs
+        + (_OUTPUT + _JOIN * (tile.splits - 1)) * outputs
+        + (_PLACE * stores.places + _STORE * stores.vectors + _PART * stores.parts) * storing
     )
 
     columns = tile.box_columns + halo(moved_axes(layer, tile)[2])
     rows = halo_positions(layer, tile) / columns * chunk_count * chunk_channels(layer, tile)
     input_bytes = rows * (columns * layer.item_bytes + 32)
-    output_bytes = outputs * 32 * layer.item_bytes * (1 + (32 if at_once == 1 or run_bytes % 32 else 0) / run_bytes)
+    output_bytes = outputs * 32 * layer.item_bytes * (1 + (0 if stores.whole_sectors else 32 / stores.run_bytes))
     cached = _INPUT_SECTOR * input_bytes + _OUTPUT_SECTOR * output_bytes
 
     # So many blocks are worked at by a multiprocessor, some of them at once; each has some boxes.
@@ -132,6 +141,7 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     chain = waves * (rounds * chunk_count * chunk + _BLOCK)
     is_one = min(tile.blocks, of_multiprocessor) == 1
     slower = 1 + (0 if looped else _PRODUCT * max(0, body - _FEW_PRODUCTS)) + (_ONE_BLOCK if is_one else 0)
+    slower += _REGISTER * max(0, registers_wanted(layer, tile) - _FEW_REGISTERS)
     bandwidth = gpu.bandwidth or _BANDWIDTH * gpu.multiprocessors
     prepared = weight_bytes(layer, tile)
     return MmaCost(
@@ -147,14 +157,43 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     )
 
 
-def _stored(problem: Problem, layer: Layer, tile: MmaTile) -> tuple[int, int]:
-    """Bytes of outputs that a turn stores one after the other, and how many of them an instruction of a lane stores."""
-    vector, stride = vector_items(layer), layer.stride[2]
+@dataclass(frozen=True)
+class _Stores:
+    """How a warp brings its outputs to memory, after staging them.
+
+    Args:
+        places: how often its lanes look up where some outputs of theirs lie.
+        vectors: instructions that store.
+        parts: loads from shared memory that fill what they store.
+        run_bytes: what lies side by side in memory.
+        whole_sectors: whether that is whole sectors of memory, stored by vectors.
+    """
+
+    places: int
+    vectors: int
+    parts: int
+    run_bytes: int
+    whole_sectors: bool
+
+
+def _stores(problem: Problem, layer: Layer, tile: MmaTile) -> _Stores:
+    vector, stride, rows = vector_items(layer), layer.stride[2], turn_row_tiles(layer, tile)
+    positions = turn_position_tiles(layer, tile, _TURN_BYTES)
+    turns = tile.row_tiles // rows * (tile.position_tiles // positions)
+    slots = rows * 16 // tile.channels
     if tile.channels_last:
-        at_once = math.gcd(math.gcd(layer.out_channels_per_group, tile.channels), vector)
-        return tile.channels * layer.item_bytes, at_once
-    slots, whole = turn_row_tiles(layer, tile) * 16 // tile.channels, tile.box_columns * stride
-    is_row = turn_row_tiles(layer, tile) == phase_tiles(layer, tile) or slots % stride == 0
-    side_by_side = whole if is_row else slots if stride % slots == 0 else 1
-    at_once = math.gcd(side_by_side, tile.origin, problem.output_size[2], vector)
-    return (whole if is_row else slots) * layer.item_bytes, at_once
+        width = math.gcd(math.gcd(layer.out_channels_per_group, tile.channels), vector)
+        places = turns * slots * -(-8 * positions // (32 * width // tile.channels))
+        run_bytes = tile.channels * layer.item_bytes
+        return _Stores(places, places, places * width, run_bytes, run_bytes % 32 == 0 and width > 1)
+    is_row = rows == phase_tiles(layer, tile) or slots % stride == 0
+    side_by_side = tile.box_columns * stride if is_row else slots if stride % slots == 0 else 1
+    width = math.gcd(side_by_side, tile.origin, problem.output_size[2], vector)
+    run = min(slots, stride)
+    items = 8 * positions * run // width
+    lanes = min(32, 1 << (items - 1).bit_length())
+    places = turns * -(-slots // run) * -(-items // lanes)
+    vectors = places * -(-tile.channels // (32 // lanes))
+    run_bytes = (tile.box_columns * stride if is_row else run) * layer.item_bytes
+    parts = vectors * (run if width % run == 0 else width)
+    return _Stores(places, vectors, parts, run_bytes, run_bytes % 32 == 0 and width > 1)

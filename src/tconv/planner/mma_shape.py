@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 from tconv.planner.gpu import Gpu
@@ -47,10 +48,14 @@ def needs_wide_index(problem: Problem, layer: Layer, tile: MmaTile) -> bool:
 
 def moved_axes(layer: Layer, tile: MmaTile) -> tuple[Axis, Axis, Axis]:
     """The axes of positions that own the outputs from ``q * stride - origin`` on."""
-    origins = (tile.depth_origin, tile.row_origin, tile.origin)
+    return _moved_axes(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
+
+
+@functools.lru_cache(maxsize=1024)
+def _moved_axes(axes: tuple[Axis, Axis, Axis], origins: tuple[int, int, int]) -> tuple[Axis, Axis, Axis]:
     depth, height, width = (
         Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
-        for axis, origin in zip(layer.axes, origins, strict=True)
+        for axis, origin in zip(axes, origins, strict=True)
     )
     return depth, height, width
 
@@ -178,11 +183,17 @@ def shared_bytes(layer: Layer, tile: MmaTile) -> int:
 
 def turn_bytes(layer: Layer, tile: MmaTile, most_bytes: int) -> int:
     """Shared memory of a warp for the outputs that it stores at once; all warps of a set may take so many."""
+    rows = 16 * turn_row_tiles(layer, tile)
+    return rows * turn_pitch(layer, tile, turn_position_tiles(layer, tile, most_bytes))
+
+
+def turn_position_tiles(layer: Layer, tile: MmaTile, most_bytes: int) -> int:
+    """Tiles of positions that a warp stores at once, if all warps of a set may take so many bytes."""
     rows, positions = 16 * turn_row_tiles(layer, tile), tile.position_tiles
     at_most = most_bytes // (rows * tile.warps_high * tile.warps_wide)
     while positions > 1 and (tile.position_tiles % positions or turn_pitch(layer, tile, positions) > at_most):
         positions -= 1
-    return rows * turn_pitch(layer, tile, positions)
+    return positions
 
 
 def turn_row_tiles(layer: Layer, tile: MmaTile) -> int:

@@ -143,9 +143,14 @@ def _tiles(layer: Layer, channels: int) -> int:
 
 def registers(layer: Layer, tile: MmaTile) -> int:
     """Registers of a thread, estimated; a compiler may take fewer."""
+    return min(255, registers_wanted(layer, tile))
+
+
+def registers_wanted(layer: Layer, tile: MmaTile) -> int:
+    """Registers that a thread would take if it could have any number."""
     sums = 4 * tile.row_tiles * tile.position_tiles
     columns = 2 * tile.position_tiles * planes(layer)
-    return min(255, sums * planes(layer) + columns + held(layer, tile) + thread_patches(layer, tile) + 56)
+    return sums * planes(layer) + columns + held(layer, tile) + thread_patches(layer, tile) + 56
 
 
 def blocks_that_fit(layer: Layer, tile: MmaTile) -> int:
