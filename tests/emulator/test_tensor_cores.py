@@ -11,12 +11,15 @@ from tconv.emulator import Copies, EmulatorError, Launch, Mode, run
 #: transposed.
 PRODUCT = """
 #include "primitives.cuh"
+struct All {
+  TCONV_DEVICE bool operator()(int) const { return true; }
+};
 extern "C" __global__ void product(const ELEMENT* a, const ELEMENT* b, float* d) {
   TCONV_SHARED(shared);
   const int lane = threadIdx.x;
-  tconv::BlockCopy<32> of_a(shared + 768), of_b(shared + 776);
-  of_a.begin(shared, a, 512);
-  of_b.begin(shared + 512, b, 256);
+  tconv::BlockCopy<32, All> of_a(shared + 768), of_b(shared + 776);
+  of_a.begin(shared, a, 512, 1, {});
+  of_b.begin(shared + 512, b, 64, 4, {});
   of_a.wait();
   of_b.wait();
   __syncwarp();

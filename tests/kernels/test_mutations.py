@@ -248,8 +248,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "channels beyond the last read": (
-        "if ((inside >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels))",
-        "if ((inside >> i & 1u) != 0)",
+        "(here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels)",
+        "(here >> i & 1u) != 0",
         "mma-2d-k3-s1-tf32-flat",
         "address",
     ),
@@ -398,10 +398,40 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "outputs stored before they are staged": (
-        "    }\n    __syncwarp();\n",
-        "    }\n",
+        "    }\n    __syncwarp();\n    MmaTurn",
+        "    }\n    MmaTurn",
         "mma-2d-k3-s1-tf32-flat",
         "thread",
+    ),
+    "tiles of rows with taps left out": (
+        "(first_row_tile + piece % Shape::block_row_tiles)",
+        "(first_row_tile + 1 + piece % Shape::block_row_tiles)",
+        "mma-2d-k3-s2-many-out-fp32-high",
+        "plain",
+    ),
+    "taps of a filter mixed up": (
+        "loaded[w][i][t / of_load]",
+        "loaded[w][i][0]",
+        "mma-1d-k20-s10-full-tf32_rna-last",
+        "plain",
+    ),
+    "exact sums of one shift only": (
+        "of_group < first + Shape::shifts_together",
+        "of_group < first + 1",
+        "mma-2d-k3-s1-fp32-flat",
+        "plain",
+    ),
+    "a part of the inputs never asked for": (
+        "if (part < Shape::input_parts)",
+        "if (part < Shape::input_parts - 1)",
+        "mma-2d-many-in-bf16-high",
+        "plain",
+    ),
+    "outputs beside an origin stored as if aligned": (
+        "greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::origin), most)",
+        "greatest_common_divisor(side_by_side, most)",
+        "mma-1d-k4-s2-fp32-high",
+        "address",
     ),
     "bias of the wrong group": (
         "Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias",

@@ -16,6 +16,7 @@ from tconv.planner.mma import MMA_PRECISIONS, equivalent, together, why_not_mma
 from tconv.planner.mma_shape import shared_bytes
 from tconv.planner.mma_tile import (
     LEAST_SHARED_BYTES,
+    has_gaps,
     holds_inputs,
     mma_tile,
     row_channels,
@@ -87,6 +88,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
         "Tile::resident": "both",
         "Tile::taps_together": "1, all, a part; loaded 2 to 16 bytes at a time",
+        "Tile::gaps": "both",
     },
 }
 
@@ -162,9 +164,10 @@ def _mma_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
     if most_together > 1:
         patched = mma_tile(layer, (2, 1), 2, 4, (1, 1, 1 + tall, 16), 1, 0)
         tiles["patched"] = replace(patched, patch_columns=most_together)
-    # Sizes are small here, for which one tap a thread would do.
+    # Sizes are small here, for which one tap a thread would do, and one copy of all weights.
     for name, threads in (("high", 1), ("wide", 300), ("last", 1), ("split", 1)):
         tiles[name] = replace(tiles[name], taps_together=taps_together(layer, threads))
+        tiles[name] = replace(tiles[name], gaps=int(has_gaps(layer, tiles[name], 0)))
     return {name: tile for name, tile in tiles.items() if holds_inputs(layer, tile)}
 
 

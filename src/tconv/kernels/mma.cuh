@@ -86,7 +86,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
 #pragma unroll
       for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
         const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
-            weights + ((step * Shape::planes + row_plane) * Shape::block_row_tiles + i) * Shape::fragment_bytes);
+            weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
 #pragma unroll
         for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
@@ -136,12 +136,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
-  const unsigned char* const fragments =
-      weight_stages + lane * 16 +
-      (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes;
+  const unsigned char* const fragments = weight_stages + lane * 16 +
+                                         first_step * Shape::planes * Shape::fragment_bytes +
+                                         warp_high * Tile::row_tiles * Shape::tile_bytes;
   MmaWeightStages<Layer, Tile> weights(
       reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
-      shared + Shape::barrier_at);
+      shared + Shape::barrier_at, row_block);
   wait_for_kernel_before();  // which prepared the weights
   weights.ask();
   inputs.store(shared);

@@ -128,7 +128,8 @@ struct MmaShape {
   static constexpr int position_bytes = planes * plane_bytes + 16;
   static constexpr int input_stage_bytes = halo_positions * position_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
-  static constexpr int shift_bytes = stage_steps * planes * block_row_tiles * fragment_bytes;
+  static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
+  static constexpr int shift_bytes = block_row_tiles * tile_bytes;
   static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
   // Behind the stage that begins at so many bytes; the first one behind the last.
   static TCONV_CONSTANT int next_weight_stage(int stage) {
@@ -179,7 +180,8 @@ struct MmaShape {
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
   static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
 
-  // The prepared weights: [group][block of rows][chunk][shift][step][plane][row tile][lane] of 16 bytes.
+  // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
+  // a tap at a shift are gaps, which nobody writes, and nobody looks at.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
   static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
 

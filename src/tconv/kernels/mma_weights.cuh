@@ -57,7 +57,8 @@ TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Ele
 }
 
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift; pairs without a tap become zeros.
+// what it loads lies side by side in memory. A tap is one phase at one shift. Vectors of pairs without a tap are
+// nobody's: they are left as they were, and not looked at.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
@@ -96,9 +97,9 @@ struct MmaFilters {
     if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
     const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
     const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
-    const long long of_step = (of_chunk * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
-    reinterpret_cast<Vector<unsigned, 4>*>(
-        prepared)[(of_step * Shape::block_row_tiles + tile % Shape::block_row_tiles) * 32 + lane] = vector;
+    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
+    const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
+    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
   }
 
   TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
@@ -138,13 +139,6 @@ struct MmaFilters {
       }
     }
   }
-
-  TCONV_DEVICE void clear_pairs_without_taps() const {
-    for (int phase = 0; phase < Shape::phases; ++phase)
-      for (int shift = 0; shift < Shape::shifts; ++shift)
-        if (!Shape::has_taps(shift, phase))
-          for (int plane = 0; plane < Shape::planes; ++plane) put({phase, shift}, plane, Vector<unsigned, 4>{});
-  }
 };
 
 // Tiles of rows of several phases: a thread brings one vector of 16 bytes.
@@ -161,7 +155,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
     rest /= base;
     return value;
   };
-  const int row_tile = digit(Shape::block_row_tiles), plane = digit(Shape::planes), step = digit(Shape::stage_steps);
+  const int plane = digit(Shape::planes), step = digit(Shape::stage_steps), row_tile = digit(Shape::block_row_tiles);
   const int shift = digit(Shape::shifts), chunk = digit(Shape::chunks), row_block = digit(Shape::row_blocks);
   const int group = static_cast<int>(rest);
 
@@ -219,7 +213,6 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.bring(weight, tap_group * Tile::taps_together);
-  if (!Shape::every_phase_has_every_shift && tap_group == 0) filters.clear_pairs_without_taps();
 }
 
 // The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
@@ -227,23 +220,34 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
 template <class Layer, class Tile>
 struct MmaWeightStages {
   using Shape = MmaShape<Layer, Tile>;
-  BlockCopy<Shape::threads> copy;
+  // A piece is a tile of rows at a shift, where those without taps are left out.
+  struct WithTaps {
+    int first_shift, first_row_tile;
+
+    TCONV_DEVICE bool operator()(int piece) const {
+      return !Tile::gaps || Shape::has_taps((first_shift + piece / Shape::block_row_tiles) % Shape::shifts,
+                                            (first_row_tile + piece % Shape::block_row_tiles) % Shape::phase_tiles);
+    }
+  };
+  BlockCopy<Shape::threads, WithTaps> copy;
   const unsigned char* from;
   unsigned char* const stages;
+  const int first_row_tile;  // of the block
   int stage = 0, shift_group = 0, left = Tile::resident ? 1 : Shape::steps;
 
-  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier)
-      : copy(barrier), from(weights), stages(stages) {}
+  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
+      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
 
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
     constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int bytes = Tile::resident ? Shape::weight_stages * Shape::weight_stage_bytes
-                                     : (last ? of_last : Tile::chunk_shifts) * Shape::shift_bytes;
-    copy.begin(stages + stage, from, bytes);
-    from += bytes;
+    const int shifts = Tile::resident ? Shape::weight_stages * Tile::chunk_shifts : last ? of_last : Tile::chunk_shifts;
+    const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
+    copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
+               {shift_group * Tile::chunk_shifts, first_row_tile});
+    from += shifts * Shape::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = Shape::next_weight_stage(stage);
     --left;

@@ -347,12 +347,13 @@ TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
 TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
 #undef TCONV_MATRIX_PRODUCT
 
-// A block's copy of bytes from global to shared memory, all at multiples of 16, while its threads go on; one copy at a
-// time. All threads call everything alike. They must have passed a barrier since they used the place; what landed is
-// visible to a thread after its `wait` and a barrier behind it. From sm_90 on one thread asks for all of it, by PTX
+// A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
+// global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
+// a barrier since they used the place; what landed is visible to a thread after its `wait` and a barrier behind it.
+// Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
 // cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
 // copies 16 bytes at a time, by cp.async.cg.
-template <int Threads>
+template <int Threads, class Wanted>
 struct BlockCopy {
 #if defined(TCONV_EMULATOR)
   struct alignas(16) Bytes {
@@ -360,15 +361,18 @@ struct BlockCopy {
   };
   Bytes* to = nullptr;
   const Bytes* from = nullptr;
-  int count = 0;
+  int count = 0, of_piece = 1;
+  Wanted wanted{};
 
   explicit BlockCopy(void*) {}
-  void begin(void* shared, const void* global, int bytes) {
-    to = static_cast<Bytes*>(shared), from = static_cast<const Bytes*>(global), count = bytes / 16;
+  void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& those) {
+    to = static_cast<Bytes*>(shared), from = static_cast<const Bytes*>(global), wanted = those;
+    of_piece = piece_bytes / 16, count = pieces * of_piece;
     if (!tconv_emulator::copies_are_late()) wait();
   }
   void wait() {
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += Threads) to[i] = from[i];
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += Threads)
+      if (wanted(i / of_piece)) to[i] = from[i];
     count = 0;
   }
 #elif __CUDA_ARCH__ >= 900
@@ -376,18 +380,27 @@ struct BlockCopy {
 
   TCONV_DEVICE explicit BlockCopy(void* memory) : barrier(static_cast<unsigned>(__cvta_generic_to_shared(memory))) {
     if (threadIdx.x == 0) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "n"(Threads / 32) : "memory");
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
   }
-  TCONV_DEVICE void begin(void* shared, const void* global, int bytes) {
-    if (threadIdx.x != 0) return;
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
+    constexpr int warps = Threads / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(global), "r"(bytes), "r"(barrier)
-                 : "memory");
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+    for (int piece = lane * warps + warp; piece < pieces; piece += Threads) {
+      if (!wanted(piece)) continue;
+      asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(piece_bytes)
+                   : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       to + piece * piece_bytes),
+                   "l"(from + piece * piece_bytes), "r"(piece_bytes), "r"(barrier)
+                   : "memory");
+    }
+    __syncwarp();
+    if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
   }
   TCONV_DEVICE void wait() {
     unsigned landed;
@@ -402,12 +415,13 @@ struct BlockCopy {
   }
 #else
   TCONV_DEVICE explicit BlockCopy(void*) {}
-  TCONV_DEVICE void begin(void* shared, const void* global, int bytes) {
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     const unsigned char* from = static_cast<const unsigned char*>(global);
 #pragma unroll 8
-    for (int i = static_cast<int>(threadIdx.x) * 16; i < bytes; i += 16 * Threads)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < pieces * piece_bytes; i += 16 * Threads)
+      if (wanted(i / piece_bytes))
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
   }
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif

@@ -22,8 +22,6 @@ from tconv.problem import Precision, Problem
 #: Bytes a second of copies on a GPU that nobody measured.
 _BANDWIDTH = 2e12
 FAMILIES: tuple[Family, ...] = get_args(Family)
-#: How much longer kernels take than predicted where the families are near each other, as measured on one NVIDIA H200.
-_UNDERESTIMATED: dict[Family, float] = {"direct": 1.12, "mma": 1.0}
 #: One in so many of the leading candidates is left to each family, however its model ranks it: models err.
 _SHARE = 4
 
@@ -122,7 +120,7 @@ def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu
     """What is to be expected of a kernel, with the copies around one that cannot read and write channels_last."""
     copies = question.channels_last and not _reads_channels_last(kernel)
     of_copies = 2 * question.problem.bytes_moved / (gpu.bandwidth or _BANDWIDTH) if copies else 0.0
-    return predicted * _UNDERESTIMATED[kernel.family] + of_copies
+    return predicted + of_copies
 
 
 def _reads_channels_last(kernel: Kernel[Any]) -> bool:

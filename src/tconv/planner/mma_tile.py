@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from tconv.planner.mma_shape import (
     chunk_channels,
+    fragments_with_taps,
     planes,
     shared_bytes,
     shift_count,
     shifts,
     thread_patches,
     vector_items,
+    weight_bytes,
 )
 from tconv.planner.plan import MmaTile
 from tconv.problem import Axis, Layer
@@ -28,6 +30,8 @@ _MOST_HELD = 40
 _MOST_BLOCKS = 8
 #: Taps of a filter for a thread that prepares weights.
 _MOST_TAPS = 16
+#: Prepared weights of which not everything is brought.
+_GAPS_FROM = 2**26
 #: Groups of shifts that are tried before stages of one shift.
 _MOST_GROUPS = 32
 #: Steps beyond which a chunk has few shifts, and no exact sums: those leave the tensor core sooner.
@@ -56,7 +60,7 @@ def mma_tile(
     depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
     tile = MmaTile(
         *(*warps, splits, row_tiles, position_tiles, row_channels(layer), *box, chunk_steps, 1),
-        *(depth_origin, row_origin, origin, channels_last, 1, 0, taps_together(layer), 1),
+        *(depth_origin, row_origin, origin, channels_last, 1, 0, taps_together(layer), 0, 1),
     )
     if not channels_last:
         widths = (n for n in (1, 2, 4, 8) if n <= min(together, vector_items(layer)) and tile.box_columns % n == 0)
@@ -72,7 +76,17 @@ def mma_tile(
     sizes = dict.fromkeys(-(-count // groups) for groups in range(-(-count // most), min(count, _MOST_GROUPS) + 1))
     stages = (replace(tile, chunk_shifts=size) for size in (*sizes, 1))
     tile = next((tile for tile in stages if shared_bytes(layer, tile) <= most_shared), tile)
-    return replace(tile, blocks=blocks_that_fit(layer, tile))
+    return replace(tile, gaps=int(has_gaps(layer, tile)), blocks=blocks_that_fit(layer, tile))
+
+
+def has_gaps(layer: Layer, tile: MmaTile, least_bytes: int = _GAPS_FROM) -> bool:
+    """Whether some tiles of rows have no tap at some shifts, and weights are so large that these are left out.
+
+    Smaller ones stay in the L2 cache, from which one large copy comes sooner than many small ones.
+    """
+    rows = tile.warps_high * tile.row_tiles
+    with_taps = fragments_with_taps(layer, tile)
+    return with_taps < shifts(layer, tile) * rows and weight_bytes(layer, tile) >= least_bytes
 
 
 def taps_together(layer: Layer, least_threads: int = 65536) -> int:
