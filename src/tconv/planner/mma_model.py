@@ -41,31 +41,31 @@ _CLOCK = 1.75e9
 #: Multiply-adds a cycle and multiprocessor of `mma.sync`, and how much longer they take where shifts are a loop, and
 #: where sums leave the tensor core in between.
 _RATES: dict[Precision, float] = {"fp32": 640, "tf32": 640, "tf32_rna": 640, "fp16": 1280, "bf16": 1280}
-_LOOPED, _EXACT = 1.16, 1.13
+_LOOPED, _EXACT = 1.16, 1.22
 _MOST_UNROLLED = 1024
 #: Bytes a second and multiprocessor, where nobody measured the bandwidth; bytes a cycle that a multiprocessor gets from
 #: the L2 cache, and sectors of outputs and of inputs as multiples of a weight's.
 _BANDWIDTH = 30e9
-_CACHE = 64.4
-_OUTPUT_SECTOR, _INPUT_SECTOR = 4.41, 2.2
+_CACHE = 49.9
+_OUTPUT_SECTOR, _INPUT_SECTOR = 3.22, 2.48
 #: Cycles of a warp's instructions: a load of fragments; a load of inputs, and their vectors' way to shared memory; a
 #: fragment of weights that is brought; an output's way to shared memory; a sum given away; and the fields of `_Stores`.
-_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _JOIN = 4.45, 2.03, 6.61, 0.92, 2.66, 3.31
-_PLACE, _STORE, _PART = 27.2, 2.61, 1.44
+_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _JOIN = 4.75, 2.67, 7.32, 0.76, 1.11, 2.39
+_PLACE, _STORE, _PART = 35.0, 3.06, 1.67
 #: Shared memory that a block's warps have at least for what they store at once.
 _TURN_BYTES = 32 * 1024
 #: How much longer products and instructions take where few warps are there to fill each other's gaps.
-_ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.316, 1.11, 1.88
+_ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.368, 0.947, 2.02
 #: Cycles that a chunk, a step and a block take at least.
-_CHUNK, _STEP, _BLOCK = 444, 1440, 2750
-_RESIDENT_CHUNK = 836
+_CHUNK, _STEP, _BLOCK = 292, 1440, 7330
+_RESIDENT_CHUNK = 786
 #: How much longer everything takes in a body of more products, for each of them; with more registers than a thread can
 #: have or nearly so, for each of them; and in one block alone.
-_FEW_PRODUCTS, _PRODUCT = 256, 0.000153
-_FEW_REGISTERS, _REGISTER, _ONE_BLOCK = 220, 0.0073, 0.11
-_NORM, _NORM_OF_ONE_BLOCK = 6.9, 2.2
+_FEW_PRODUCTS, _PRODUCT = 256, 0.000215
+_FEW_REGISTERS, _REGISTER, _ONE_BLOCK = 218, 0.0034, 0.184
+_NORM, _NORM_OF_ONE_BLOCK = 9.5, 2.29
 #: Seconds of the preparing kernel, beside its bytes; a byte counts so often.
-_PREPARING, _PREPARED = 4.2e-6, 1.39
+_PREPARING, _PREPARED = 3.4e-6, 1.36
 
 
 @dataclass(frozen=True)
