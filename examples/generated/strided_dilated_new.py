@@ -2091,10 +2091,10 @@ def _run(plan, x, weight, bias):
     shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        inputs = x.contiguous()
-        if plan.kernel.family == "mma" and inputs.data_ptr() % 16:  # it loads up to 16 bytes at once
-            inputs = inputs.clone()
-        _launch(plan, inputs, weight.contiguous(), None if bias is None else bias.contiguous(), y)
+        inputs, weights = x.contiguous(), weight.contiguous()
+        if plan.kernel.family == "mma":  # it loads up to 16 bytes at once
+            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
+        _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):

@@ -3,9 +3,9 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 128 blocks of 256, 85056 bytes of shared memory
-#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 132 blocks of 256, 106496 bytes of shared memory
-#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 257 blocks of 128, 50448 bytes of shared memory
+#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 60496 bytes of shared memory
+#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 83504 bytes of shared memory
+#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 256 blocks of 128, 67120 bytes of shared memory
 #   ups.3  1-D 32→16 k4 s2 p1 bias tf32     direct: 256 blocks of 256, 61568 bytes of shared memory
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
@@ -225,39 +225,62 @@ struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
 
-// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number; two in the low half of a
-// word.
+// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
+// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
+// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc.
 #if defined(TCONV_EMULATOR)
 template <int Bytes>
-TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address) {
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_present(const void* address, bool present) {
   struct alignas(Bytes) Aligned {
     unsigned char bytes[Bytes];
   };
-  const Aligned bytes = *static_cast<const Aligned*>(address);
   Vector<unsigned, (Bytes + 3) / 4> words{};
+  if (!present) return words;
+  const Aligned bytes = *static_cast<const Aligned*>(address);
   __builtin_memcpy(&words, &bytes, Bytes);
   return words;
 }
 #else
 template <int Bytes>
-TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_constant_words(const void* address);
+TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_present(const void* address, bool present);
 template <>
-TCONV_DEVICE Vector<unsigned, 1> load_constant_words<2>(const void* address) {
-  return {{__ldg(static_cast<const unsigned short*>(address))}};
+TCONV_DEVICE Vector<unsigned, 1> load_present<2>(const void* address, bool present) {
+  Vector<unsigned, 1> word;
+  asm volatile(
+      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
+      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
+      : "=r"(word.values[0])
+      : "l"(address), "r"(static_cast<int>(present)));
+  return word;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 1> load_constant_words<4>(const void* address) {
-  return {{__ldg(static_cast<const unsigned*>(address))}};
+TCONV_DEVICE Vector<unsigned, 1> load_present<4>(const void* address, bool present) {
+  Vector<unsigned, 1> word;
+  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
+               : "=&r"(word.values[0])
+               : "l"(address), "r"(static_cast<int>(present)));
+  return word;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 2> load_constant_words<8>(const void* address) {
-  const uint2 words = __ldg(static_cast<const uint2*>(address));
-  return {{words.x, words.y}};
+TCONV_DEVICE Vector<unsigned, 2> load_present<8>(const void* address, bool present) {
+  Vector<unsigned, 2> words;
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
+      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
+      : "=&r"(words.values[0]), "=&r"(words.values[1])
+      : "l"(address), "r"(static_cast<int>(present)));
+  return words;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 4> load_constant_words<16>(const void* address) {
-  const uint4 words = __ldg(static_cast<const uint4*>(address));
-  return {{words.x, words.y, words.z, words.w}};
+TCONV_DEVICE Vector<unsigned, 4> load_present<16>(const void* address, bool present) {
+  Vector<unsigned, 4> words;
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
+      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=&r"(words.values[0]), "=&r"(words.values[1]), "=&r"(words.values[2]), "=&r"(words.values[3])
+      : "l"(address), "r"(static_cast<int>(present)));
+  return words;
 }
 #endif
 
@@ -347,31 +370,81 @@ TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
 TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
 #undef TCONV_MATRIX_PRODUCT
 
-// A thread's asynchronous copies of 16 aligned bytes from global to shared memory; at most `Most` at a time. What
-// landed is visible to the thread after `wait`, and to others after a barrier behind it. PTX cp.async.cg and
-// cp.async.wait_all.
-template <int Most>
-struct AsynchronousCopies {
+// A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
+// global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
+// a barrier since they used the place; what landed is visible to a thread after its `wait` and a barrier behind it.
+// Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
+// cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
+// copies 16 bytes at a time, by cp.async.cg.
+template <int Threads, class Wanted>
+struct BlockCopy {
 #if defined(TCONV_EMULATOR)
   struct alignas(16) Bytes {
     unsigned words[4];
   };
-  Bytes* to[Most];
-  const Bytes* from[Most];
-  int count = 0;
+  Bytes* to = nullptr;
+  const Bytes* from = nullptr;
+  int count = 0, of_piece = 1;
+  Wanted wanted{};
 
-  void copy(void* shared, const void* global) {
-    to[count] = static_cast<Bytes*>(shared), from[count] = static_cast<const Bytes*>(global), ++count;
+  explicit BlockCopy(void*) {}
+  void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& those) {
+    to = static_cast<Bytes*>(shared), from = static_cast<const Bytes*>(global), wanted = those;
+    of_piece = piece_bytes / 16, count = pieces * of_piece;
     if (!tconv_emulator::copies_are_late()) wait();
   }
   void wait() {
-    for (int i = 0; i < count; ++i) *to[i] = *from[i];
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += Threads)
+      if (wanted(i / of_piece)) to[i] = from[i];
     count = 0;
   }
+#elif __CUDA_ARCH__ >= 900
+  unsigned barrier, parity = 0;
+
+  TCONV_DEVICE explicit BlockCopy(void* memory) : barrier(static_cast<unsigned>(__cvta_generic_to_shared(memory))) {
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "n"(Threads / 32) : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+  }
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
+    constexpr int warps = Threads / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+    for (int piece = lane * warps + warp; piece < pieces; piece += Threads) {
+      if (!wanted(piece)) continue;
+      asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(piece_bytes)
+                   : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       to + piece * piece_bytes),
+                   "l"(from + piece * piece_bytes), "r"(piece_bytes), "r"(barrier)
+                   : "memory");
+    }
+    __syncwarp();
+    if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  }
+  TCONV_DEVICE void wait() {
+    unsigned landed;
+    do {
+      asm volatile(
+          "{ .reg .pred landed; mbarrier.try_wait.parity.shared::cta.b64 landed, [%1], %2; selp.u32 %0, 1, 0, landed; }"
+          : "=r"(landed)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    } while (landed == 0);
+    parity ^= 1;
+  }
 #else
-  TCONV_DEVICE void copy(void* shared, const void* global) {
-    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+  TCONV_DEVICE explicit BlockCopy(void*) {}
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+#pragma unroll 8
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < pieces * piece_bytes; i += 16 * Threads)
+      if (wanted(i / piece_bytes))
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
   }
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
@@ -1431,7 +1504,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
 //
 // Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
-// `mma_weights` must have prepared the weights, which were contiguous.
+// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. So for all phases together
@@ -1457,7 +1530,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
 // ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
 // Weights lie as the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if
-// there are several steps; at the end warps bring their outputs into the order of memory there.
+// there are several steps; at the end warps bring their outputs into the order of memory there. Behind it all stands
+// what tells when weights have landed.
 //
 // Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
 // a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
@@ -1467,14 +1541,14 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 //                               and, of a new chunk, for the                   this is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by asynchronous copies; inputs come through
+// A step is one chunk of channels and one group of shifts. Weights come by copies of the block; inputs come through
 // registers, where they are rounded and, unless they are channels_last, transposed.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
 //
 // Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own at least every 32 channels.
+// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
 //
 // Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
 // NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
@@ -1564,6 +1638,9 @@ struct MmaShape {
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
+  // Exact sums leave the tensor core every 32 channels, those of several shifts among them.
+  static constexpr int shifts_together = exact && Tile::chunk_steps < 4 ? 4 / Tile::chunk_steps : 1;
+
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
     return every_phase_has_every_shift || tile_phases > 1 ||
@@ -1609,7 +1686,8 @@ struct MmaShape {
   static constexpr int position_bytes = planes * plane_bytes + 16;
   static constexpr int input_stage_bytes = halo_positions * position_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
-  static constexpr int shift_bytes = stage_steps * planes * block_row_tiles * fragment_bytes;
+  static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
+  static constexpr int shift_bytes = block_row_tiles * tile_bytes;
   static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
   // Behind the stage that begins at so many bytes; the first one behind the last.
   static TCONV_CONSTANT int next_weight_stage(int stage) {
@@ -1636,7 +1714,15 @@ struct MmaShape {
   // Resident weights stay where they are, and the next box's inputs beside them.
   static constexpr int stored_at = Tile::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
-  static constexpr int shared_bytes = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
+  // Behind all of it, what tells when weights have landed.
+  static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
+  static constexpr int shared_bytes = barrier_at + 16;
+
+  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
+  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
+  // are.
+  static constexpr bool unrolled =
+      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
 
   // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
   // many columns before it.
@@ -1646,16 +1732,25 @@ struct MmaShape {
   static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
   static constexpr int halo_patches = halo_positions / halo_columns * row_patches;
   static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
+  static constexpr bool whole_vectors = Tile::channels_last && Layer::in_channels % vector_items == 0;
+  static constexpr int thread_loads = thread_patches * (whole_vectors ? 1 : vector_items);
+  // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
+  // many would come too late, and are asked for at once. So are all where shifts are a loop.
+  static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
 
-  // The prepared weights: [group][block of rows][chunk][shift][step][plane][row tile][lane] of 16 bytes.
+  // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
+  // a tap at a shift are gaps, which nobody writes, and nobody looks at.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
   static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
 
-  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
-  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
-  // are.
-  static constexpr bool unrolled =
-      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
+  // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
+  // also of tiles that only fill up the last block; else one for each vector.
+  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+  static constexpr int prepared_channel_tiles = ceil_div(row_blocks * block_row_tiles, phase_tiles);
+  static constexpr long long preparing_items = tile_phases > 1
+                                                   ? weight_vectors
+                                                   : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
+                                                         chunks * stage_steps * (taps / Tile::taps_together) * 32;
 
   static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
@@ -1672,6 +1767,7 @@ struct MmaShape {
                 "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each chunk, and nothing is joined in their place");
+  static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
@@ -1777,14 +1873,107 @@ struct MmaCount<true> {
   using type = int;
 };
 
-// Brings the weights into the order in which the warps load them: one thread for each vector of 16 bytes.
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
+                                                       int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
+// what it loads lies side by side in memory. A tap is one phase at one shift. Vectors of pairs without a tap are
+// nobody's: they are left as they were, and not looked at.
 template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  let_kernel_behind_begin();
-  const long long vector = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (vector >= Shape::weight_vectors) return;
+  using Depth = typename Shape::Depth;
+  using Height = typename Shape::Height;
+  using Width = typename Shape::Width;
+  static constexpr int items = 4 / Shape::item_bytes, taps = Shape::taps, together = Tile::taps_together;
+  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  using Loaded = Vector<unsigned, words>;
+
+  Element* prepared;
+  int group, step, channel_tile, lane;
+
+  // The number of a phase and that of a shift.
+  struct Pair {
+    int phase, shift;
+  };
+  template <class Axis, class Shifts>
+  static TCONV_DEVICE Pair on_axis(int tap) {
+    const int shift = Axis::shift_of(tap);
+    return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
+  }
+  static TCONV_DEVICE Pair pair_of(int tap) {
+    const Pair depth = on_axis<Depth, typename Shape::DepthShifts>(tap / (Height::kernel * Width::kernel));
+    const Pair row = on_axis<Height, typename Shape::HeightShifts>(tap / Width::kernel % Height::kernel);
+    const Pair column = on_axis<Width, typename Shape::WidthShifts>(tap % Width::kernel);
+    return {(depth.phase * Height::stride + row.phase) * Width::stride + column.phase,
+            (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
+  }
+
+  // A pair's vector, of one plane; of a tile beyond the last, nothing.
+  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
+    const int tile = channel_tile * Shape::phase_tiles + pair.phase;
+    if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
+    const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
+    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
+    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
+    const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
+    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
+  }
+
+  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
+    Loaded loaded[4][items][loads];
+#pragma unroll
+    for (int w = 0; w < 4; ++w)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int out_channel = channel_tile * 16 + lane / 4 + w % 2 * 8;
+        const int in_channel = step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
+        const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
+        const Element* const from =
+            mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
+#pragma unroll
+        for (int l = 0; l < loads; ++l)
+          loaded[w][i][l] = load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present);
+      }
+#pragma unroll
+    for (int t = 0; t < together; ++t) {
+      const Pair pair = pair_of(first_tap + t);
+      constexpr int of_load = load_bytes / Shape::item_bytes;
+#pragma unroll
+      for (int plane = 0; plane < Shape::planes; ++plane) {
+        Vector<unsigned, 4> vector;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          Element values[items];
+#pragma unroll
+          for (int i = 0; i < items; ++i) {
+            Element value;
+            mma_item(loaded[w][i][t / of_load].values[t % of_load * Shape::item_bytes / 4], t % of_load, value);
+            values[i] = mma_factor<Layer>(value, plane);
+          }
+          vector.values[w] = mma_word(values);
+        }
+        put(pair, plane, vector);
+      }
+    }
+  }
+};
+
+// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
+                                        long long vector) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
   const int lane = static_cast<int>(vector % 32);
   // Nearly always 32 bits, which are divided much faster than 64.
   typename MmaCount<Shape::weight_vectors <= 0x7fffffff>::type rest = vector / 32;
@@ -1793,7 +1982,7 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
     rest /= base;
     return value;
   };
-  const int row_tile = digit(Shape::block_row_tiles), plane = digit(Shape::planes), step = digit(Shape::stage_steps);
+  const int plane = digit(Shape::planes), step = digit(Shape::stage_steps), row_tile = digit(Shape::block_row_tiles);
   const int shift = digit(Shape::shifts), chunk = digit(Shape::chunks), row_block = digit(Shape::row_blocks);
   const int group = static_cast<int>(rest);
 
@@ -1818,14 +2007,10 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
           chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
       Element value{};
       if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
-          depth_tap >= 0 && row_tap >= 0 && tap >= 0) {
-        const long long filter =
-            (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
-        value = load_constant(weight +
-                              ((filter * Shape::Depth::kernel + depth_tap) * Shape::Height::kernel + row_tap) *
-                                  Shape::Width::kernel +
-                              tap);
-      }
+          depth_tap >= 0 && row_tap >= 0 && tap >= 0)
+        value = load_constant(
+            mma_weight<Layer>(weight, group, in_channel, out_channel,
+                              (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
       values[i] = mma_factor<Layer>(value, plane);
     }
     words.values[w] = mma_word(values);
@@ -1833,30 +2018,63 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }
 
-// The prepared weights on their way to shared memory: they lie in memory in the order of a block's steps, and come into
-// one stage after the other.
+// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = MmaShape<Layer, Tile>;
+  let_kernel_behind_begin();
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= Shape::preparing_items) return;
+  if (Shape::tile_phases > 1) {
+    mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
+    return;
+  }
+  typename MmaCount<Shape::preparing_items <= 0x7fffffff>::type rest = item / 32;
+  const auto digit = [&rest](int base) {
+    const int value = static_cast<int>(rest % base);
+    rest /= base;
+    return value;
+  };
+  const int tap_group = digit(Shape::taps / Tile::taps_together), step = digit(Shape::chunks * Shape::stage_steps);
+  const int channel_tile = digit(Shape::prepared_channel_tiles);
+  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(rest), step, channel_tile,
+                                        static_cast<int>(item % 32)};
+  filters.bring(weight, tap_group * Tile::taps_together);
+}
+
+// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
+// one stage after the other; resident ones come into all stages at once.
 template <class Layer, class Tile>
 struct MmaWeightStages {
   using Shape = MmaShape<Layer, Tile>;
-  // Steps that are asked for before the first one: resident weights are those of all boxes.
-  static constexpr int asked_at_first = Tile::resident ? Shape::steps : 1;
-  AsynchronousCopies<asked_at_first * ceil_div(Shape::weight_stage_bytes / 16, Shape::threads)> copies;
+  // A piece is a tile of rows at a shift, where those without taps are left out.
+  struct WithTaps {
+    int first_shift, first_row_tile;
+
+    TCONV_DEVICE bool operator()(int piece) const {
+      return !Tile::gaps || Shape::has_taps((first_shift + piece / Shape::block_row_tiles) % Shape::shifts,
+                                            (first_row_tile + piece % Shape::block_row_tiles) % Shape::phase_tiles);
+    }
+  };
+  BlockCopy<Shape::threads, WithTaps> copy;
   const unsigned char* from;
   unsigned char* const stages;
-  int stage = 0, shift_group = 0, left = Shape::steps;
+  const int first_row_tile;  // of the block
+  int stage = 0, shift_group = 0, left = Tile::resident ? 1 : Shape::steps;
 
-  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages) : from(weights), stages(stages) {}
+  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
+      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
 
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
     constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int vectors = (last ? of_last : Tile::chunk_shifts) * (Shape::shift_bytes / 16);
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < vectors; i += Shape::threads)
-      copies.copy(stages + stage + i * 16, from + i * 16);
-    from += vectors * 16;
+    const int shifts = Tile::resident ? Shape::weight_stages * Tile::chunk_shifts : last ? of_last : Tile::chunk_shifts;
+    const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
+    copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
+               {shift_group * Tile::chunk_shifts, first_row_tile});
+    from += shifts * Shape::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = Shape::next_weight_stage(stage);
     --left;
@@ -1898,7 +2116,7 @@ struct MmaInputs {
   using Index = typename Layer::Index;
   static constexpr int channels = Layer::groups * Layer::in_channels, side = Shape::vector_items;
   static constexpr int columns_together = Tile::patch_columns;
-  static constexpr bool vectors = Tile::channels_last && Layer::in_channels % side == 0;
+  static constexpr bool vectors = Shape::whole_vectors;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   const Element* x;  // of the block's group
@@ -1910,16 +2128,18 @@ struct MmaInputs {
   // Words are not taken apart before they are stored: that would wait for each load.
   Vector<unsigned, words> values[Shape::thread_patches][loads];
 
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, those beside each
+  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr bool channels_first = Tile::channels_last || columns_together > 1;
+  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
+                                       : columns_together == 1 ? 1
+                                       : Shape::chunk_vectors > 8 && Shape::chunk_vectors % 8 == 0
+                                           ? 8
+                                           : Shape::chunk_vectors;
   static TCONV_DEVICE int vector(int i) {
-    return channels_first ? number(i) % Shape::chunk_vectors : number(i) / Shape::halo_patches;
+    return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
-  static TCONV_DEVICE int patch(int i) {
-    return channels_first ? number(i) / Shape::chunk_vectors : number(i) % Shape::halo_patches;
-  }
+  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
   static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
   // In the halo's row; negative where the first patch begins before it.
   static TCONV_DEVICE int halo_column(int i) {
@@ -1960,19 +2180,21 @@ struct MmaInputs {
     }
   }
 
-  TCONV_DEVICE void load(int chunk) {
+  // Asks for one of so many parts of a chunk, if it is `wanted`.
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts) {
     const long long channel_pitch = Tile::channels_last ? 1 : plane;
     const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
+    const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int channel = chunk * Shape::chunk_channels + vector(i) * side;
       const Element* from = of_chunk + offsets[i];
 #pragma unroll
       for (int k = 0; k < loads; ++k) {
-        Vector<unsigned, words> together{};
-        if ((inside >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels))
-          together = load_constant_words<load_bytes>(from);
-        values[i][k] = together;
+        const int number = i * loads + k;
+        if (number * parts / (Shape::thread_patches * loads) == part)
+          values[i][k] = load_present<load_bytes>(
+              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels));
         from = kept(from + channel_pitch);
       }
     }
@@ -2088,10 +2310,13 @@ struct MmaTurn {
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
-  // How many outputs of one row, or channels of one output, may be stored at once, if they are aligned.
-  static constexpr bool whole_rows = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0;
-  static constexpr int row_width =
-      whole_rows && Tile::origin == 0 && Tile::box_columns * Width::stride % most == 0 ? most : 1;
+  // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
+  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
+                                          ? Tile::box_columns * Width::stride
+                                      : Width::stride % slots == 0 ? slots
+                                                                   : 1;
+  // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
+  static constexpr int row_width = greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::origin), most);
   static constexpr int channel_width =
       greatest_common_divisor(greatest_common_divisor(Layer::out_channels, Tile::channels), most);
 
@@ -2182,8 +2407,15 @@ struct MmaTurn {
   TCONV_DEVICE void store() const {
     if (Tile::channels_last) {
       store_channels<channel_width>();
-    } else if (columns % row_width == 0) {
+      return;
+    }
+    constexpr int half = row_width > 1 ? row_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+    if (columns % row_width == 0) {
       store_rows<row_width>();
+    } else if (columns % half == 0) {
+      store_rows<half>();
+    } else if (columns % quarter == 0) {
+      store_rows<quarter>();
     } else {
       store_rows<1>();
     }
@@ -2246,10 +2478,11 @@ namespace tconv {
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `inputs` to the row of each pair
 // of position tiles that the lane names, at the highest shift.
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&inputs)[Tile::position_tiles / 2]) {
+                               const unsigned char* const (&inputs)[Tile::position_tiles / 2],
+                               const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
   for (int step = 0; step < Tile::chunk_steps; ++step) {
@@ -2270,7 +2503,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
 #pragma unroll
       for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
         const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
-            weights + ((step * Shape::planes + row_plane) * Shape::block_row_tiles + i) * Shape::fragment_bytes);
+            weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
 #pragma unroll
         for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
@@ -2278,6 +2511,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
             MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
       }
     }
+    between_steps(step);
   }
 }
 
@@ -2303,7 +2537,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
   MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
   inputs.begin(box);
-  inputs.load(0);
+  inputs.load(0, true, 0, 1);
 
   // Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32 bytes of channels.
   int places[Tile::position_tiles / 2];
@@ -2319,15 +2553,16 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
-  const unsigned char* const fragments =
-      weight_stages + lane * 16 +
-      (first_step * Shape::planes * Shape::block_row_tiles + warp_high * Tile::row_tiles) * Shape::fragment_bytes;
+  const unsigned char* const fragments = weight_stages + lane * 16 +
+                                         first_step * Shape::planes * Shape::fragment_bytes +
+                                         warp_high * Tile::row_tiles * Shape::tile_bytes;
   MmaWeightStages<Layer, Tile> weights(
-      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages);
+      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
+      shared + Shape::barrier_at, row_block);
   wait_for_kernel_before();  // which prepared the weights
-#pragma unroll 1
-  for (int step = 0; step < weights.asked_at_first; ++step) weights.ask();
+  weights.ask();
   inputs.store(shared);
+  if (Tile::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
@@ -2345,32 +2580,34 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        weights.copies.wait();
+        if (!Tile::resident) weights.copy.wait();
         __syncthreads();
-        if (!Tile::resident) weights.ask();
-        if (shift_group == 0) {
-          if (Tile::resident && last_chunk) {
-            number += static_cast<int>(gridDim.x) / weight_sets;
-            loads = more = number < box_count;
-            if (more) inputs.begin(box = boxes.box(number));
-          }
-          if (loads) inputs.load(last_chunk ? 0 : chunk + 1);
+        if (Tile::resident && last_chunk && shift_group == 0) {
+          number += static_cast<int>(gridDim.x) / weight_sets;
+          loads = more = number < box_count;
+          if (more) inputs.begin(box = boxes.box(number));
         }
+        if (Shape::input_parts == 0 && shift_group == 0 && loads) inputs.load(last_chunk ? 0 : chunk + 1, true, 0, 1);
+        if (!Tile::resident) weights.ask();
 
 #pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
-        for (int of_group = 0; of_group < Tile::chunk_shifts; ++of_group) {
-          const int shift = shift_group * Tile::chunk_shifts + of_group;
-          if (shift >= Shape::shifts) break;
-          const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
-          const unsigned char* const of_shift = fragments + weight_stage + of_group * Shape::shift_bytes;
-          if (Shape::exact) {
-            MmaSums<Layer, Tile> partial;
-            partial.clear();
-            mma_multiply<Layer, Tile>(partial, shift, moved, first_row_tile, of_shift, rows_of_lane);
-            sums.add(partial);
-          } else {
-            mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile, of_shift, rows_of_lane);
+        for (int first = 0; first < Tile::chunk_shifts; first += Shape::shifts_together) {
+          MmaSums<Layer, Tile> partial;
+          if (Shape::exact) partial.clear();
+#pragma unroll
+          for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
+            const int shift = shift_group * Tile::chunk_shifts + of_group;
+            if (of_group >= Tile::chunk_shifts || shift >= Shape::shifts) break;
+            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+            mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
+                                      fragments + weight_stage + of_group * Shape::shift_bytes, rows_of_lane,
+                                      [&](int step) {
+                                        const int part = shift * Tile::chunk_steps + step;
+                                        if (part < Shape::input_parts)
+                                          inputs.load(last_chunk ? 0 : chunk + 1, loads, part, Shape::input_parts);
+                                      });
           }
+          if (Shape::exact) sums.add(partial);
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }
@@ -2580,7 +2817,7 @@ class _Tile(
 class _MmaTile(
     namedtuple(
         "_MmaTile",
-        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns resident blocks",
+        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns resident taps_together gaps blocks",
     )
 ):
     @property
@@ -2605,9 +2842,9 @@ _Preparation = namedtuple("_Preparation", "grid threads bytes")
 
 # What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {
-    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 1, 4, 1, 8, 16, 1, 1, 1, 64, 2, 3, 0, 0, 0, 0, 4, 0, 1),
-    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 2, 4, 8, 4, 16, 1, 1, 1, 64, 2, 1, 0, 0, 4, 0, 4, 0, 1),
-    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 1, 2, 4, 16, 1, 1, 1, 64, 8, 2, 0, 0, 1, 0, 2, 0, 3),
+    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 1, 4, 1, 8, 16, 1, 1, 1, 64, 2, 3, 0, 0, 0, 0, 2, 0, 2, 0, 3),
+    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 2, 2, 8, 2, 16, 1, 1, 1, 32, 4, 1, 0, 0, 4, 0, 4, 0, 1, 0, 2),
+    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 2, 2, 4, 4, 16, 1, 1, 1, 64, 4, 3, 0, 0, 0, 0, 2, 0, 1, 0, 2),
     _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(64, 1, 4, 32, 2, 0, 1, 0, 16, 2, 1, 32, 2, 2, 0, 0, 0, 2),
 }
 # Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
@@ -3021,6 +3258,7 @@ _LANES = 32
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
 _TURN_LEAST_BYTES = 32 * 1024
+_BARRIER_BYTES = 16
 
 
 def _launch_mma(problem, kernel, gpu, reasons=()):
@@ -3038,11 +3276,10 @@ def _launch_mma(problem, kernel, gpu, reasons=()):
         together = -(-count // -(-count // at_once))
     if sets * (count + together) >= _INT_LIMIT:
         raise ValueError(f"the mma family would need {sets * count} blocks; a grid has fewer than 2^31")
-    vectors = _mma_weight_bytes(layer, tile) // 16
-    preparing = -(-vectors // _mma_PREPARING_THREADS)
+    preparing = -(-_mma_preparing_items(layer, tile) // _mma_PREPARING_THREADS)
     if preparing >= _INT_LIMIT:
         raise ValueError(f"the mma family would prepare weights with {preparing} blocks; a grid has fewer than 2^31")
-    preparation = _Preparation(preparing, _mma_PREPARING_THREADS, 16 * vectors)
+    preparation = _Preparation(preparing, _mma_PREPARING_THREADS, _mma_weight_bytes(layer, tile))
     return _Plan(problem, kernel, sets * together, _mma_shared_bytes(layer, tile), reasons, preparation)
 
 
@@ -3054,10 +3291,14 @@ def _mma_needs_wide_index(problem, layer, tile):
 
 def _mma_moved_axes(layer, tile):
     """The axes of positions that own the outputs from ``q * stride - origin`` on."""
-    origins = (tile.depth_origin, tile.row_origin, tile.origin)
+    return _moved_axes(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
+
+
+@functools.lru_cache(maxsize=1024)
+def _moved_axes(axes, origins):
     depth, height, width = (
         _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
-        for axis, origin in zip(layer.axes, origins)
+        for axis, origin in zip(axes, origins)
     )
     return depth, height, width
 
@@ -3139,8 +3380,17 @@ def _mma_weight_bytes(layer, tile):
     return layer.groups * _mma_row_blocks(layer, tile) * block
 
 
+def _mma_preparing_items(layer, tile):
+    """Threads that prepare the weights: one for some taps of the filters of a lane, or for a vector of 16 bytes."""
+    if tile.channels < 16:
+        return _mma_weight_bytes(layer, tile) // 16
+    channel_tiles = -(-_mma_row_blocks(layer, tile) * tile.warps_high * tile.row_tiles // _mma_phase_tiles(layer, tile))
+    steps = _mma_chunks(layer, tile) * tile.chunk_steps * tile.splits
+    return layer.groups * channel_tiles * steps * (math.prod(layer.kernel) // tile.taps_together) * _LANES
+
+
 def _mma_shared_bytes(layer, tile):
-    """Dynamic shared memory of a block: stages of inputs and of weights.
+    """Dynamic shared memory of a block: stages of inputs and of weights, and what tells when those have landed.
 
     At the end the sets of warps put their sums in the place of both, and then the warps their outputs; resident weights
     stay, and the next inputs with them.
@@ -3154,18 +3404,24 @@ def _mma_shared_bytes(layer, tile):
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
     if tile.resident:
-        return stages + warps * _mma_turn_bytes(layer, tile, _TURN_LEAST_BYTES)
+        return stages + warps * _mma_turn_bytes(layer, tile, _TURN_LEAST_BYTES) + _BARRIER_BYTES
     most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
-    return max(stages, joined + warps * _mma_turn_bytes(layer, tile, most_bytes))
+    return max(stages, joined + warps * _mma_turn_bytes(layer, tile, most_bytes)) + _BARRIER_BYTES
 
 
 def _mma_turn_bytes(layer, tile, most_bytes):
     """Shared memory of a warp for the outputs that it stores at once; all warps of a set may take so many."""
+    rows = 16 * _mma_turn_row_tiles(layer, tile)
+    return rows * _mma_turn_pitch(layer, tile, _mma_turn_position_tiles(layer, tile, most_bytes))
+
+
+def _mma_turn_position_tiles(layer, tile, most_bytes):
+    """Tiles of positions that a warp stores at once, if all warps of a set may take so many bytes."""
     rows, positions = 16 * _mma_turn_row_tiles(layer, tile), tile.position_tiles
     at_most = most_bytes // (rows * tile.warps_high * tile.warps_wide)
     while positions > 1 and (tile.position_tiles % positions or _mma_turn_pitch(layer, tile, positions) > at_most):
         positions -= 1
-    return rows * _mma_turn_pitch(layer, tile, positions)
+    return positions
 
 
 def _mma_turn_row_tiles(layer, tile):
@@ -3437,10 +3693,10 @@ def _run(plan, x, weight, bias):
     shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
-        inputs = x.contiguous()
-        if plan.kernel.family == "mma" and inputs.data_ptr() % 16:  # it loads up to 16 bytes at once
-            inputs = inputs.clone()
-        _launch(plan, inputs, weight.contiguous(), None if bias is None else bias.contiguous(), y)
+        inputs, weights = x.contiguous(), weight.contiguous()
+        if plan.kernel.family == "mma":  # it loads up to 16 bytes at once
+            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
+        _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
