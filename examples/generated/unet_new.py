@@ -1638,8 +1638,10 @@ struct MmaShape {
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
-  // Exact sums leave the tensor core every 32 channels, those of several shifts among them.
-  static constexpr int shifts_together = exact && Tile::chunk_steps < 4 ? 4 / Tile::chunk_steps : 1;
+  // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
+  // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
+  static constexpr int shifts_together =
+      exact && Tile::chunk_steps < 4 && Layer::in_channels >= step_channels ? 4 / Tile::chunk_steps : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
@@ -1739,7 +1741,7 @@ struct MmaShape {
   static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
 
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
-  // a tap at a shift are gaps, which nobody writes, and nobody looks at.
+  // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
   static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
 
@@ -1884,8 +1886,8 @@ TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Ele
 }
 
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift. Vectors of pairs without a tap are
-// nobody's: they are left as they were, and not looked at.
+// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs
+// without a tap, are zeros where they are brought to shared memory with the others, though nobody looks at them.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
@@ -1966,6 +1968,14 @@ struct MmaFilters {
       }
     }
   }
+
+  // Gaps, shared by the threads that bring the taps of the same filters.
+  TCONV_DEVICE void clear_gaps(int number, int threads) const {
+    for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
+      if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
+        for (int plane = 0; plane < Shape::planes; ++plane)
+          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
+  }
 };
 
 // Tiles of rows of several phases: a thread brings one vector of 16 bytes.
@@ -2040,6 +2050,8 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.bring(weight, tap_group * Tile::taps_together);
+  if (!Shape::every_phase_has_every_shift && !Tile::gaps)
+    filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
 }
 
 // The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into

@@ -32,4 +32,11 @@ KEPT: list[Case] = [
     # Operands truncated to TF32, or not rounded; ties rounded away instead of to even.
     Case(Problem(Layer(1, 1, 1, (1, 1, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"), 1, (1, 1, 1))),
     Case(Problem(Layer(2, 8, 1, (1, 1, 1), precision="tf32"), 1, (1, 22, 5)), seed=259),
+    # Exact sums of one and of four channels that stayed in the tensor core for four shifts: seen on a GPU alone.
+    Case(
+        Problem(Layer(3, 1, 7, (3, 5, 2), (3, 3, 1), (3, 0, 0), (1, 1, 1), 1, True), 1, (10, 11, 12), (2, 0, 0)),
+        seed=444,
+        tensor_cores=True,
+    ),
+    Case(Problem(Layer(2, 4, 7, (1, 4, 5), (1, 2, 3)), 3, (1, 18, 5)), seed=882, tensor_cores=True),
 ]

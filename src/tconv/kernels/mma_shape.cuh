@@ -80,8 +80,10 @@ struct MmaShape {
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
-  // Exact sums leave the tensor core every 32 channels, those of several shifts among them.
-  static constexpr int shifts_together = exact && Tile::chunk_steps < 4 ? 4 / Tile::chunk_steps : 1;
+  // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
+  // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
+  static constexpr int shifts_together =
+      exact && Tile::chunk_steps < 4 && Layer::in_channels >= step_channels ? 4 / Tile::chunk_steps : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
@@ -181,7 +183,7 @@ struct MmaShape {
   static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
 
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
-  // a tap at a shift are gaps, which nobody writes, and nobody looks at.
+  // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
   static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
 

@@ -57,8 +57,8 @@ TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Ele
 }
 
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift. Vectors of pairs without a tap are
-// nobody's: they are left as they were, and not looked at.
+// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs
+// without a tap, are zeros where they are brought to shared memory with the others, though nobody looks at them.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
@@ -139,6 +139,14 @@ struct MmaFilters {
       }
     }
   }
+
+  // Gaps, shared by the threads that bring the taps of the same filters.
+  TCONV_DEVICE void clear_gaps(int number, int threads) const {
+    for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
+      if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
+        for (int plane = 0; plane < Shape::planes; ++plane)
+          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
+  }
 };
 
 // Tiles of rows of several phases: a thread brings one vector of 16 bytes.
@@ -213,6 +221,8 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.bring(weight, tap_group * Tile::taps_together);
+  if (!Shape::every_phase_has_every_shift && !Tile::gaps)
+    filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
 }
 
 // The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into

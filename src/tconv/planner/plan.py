@@ -60,9 +60,8 @@ class MmaTile:
     channels for each set, and weights of ``chunk_shifts`` shifts. ``resident`` weights have a stage for each chunk, and
     a block goes through several boxes with them. Input and output are contiguous, or ``channels_last``; contiguous
     inputs are loaded ``patch_columns`` at a time. A thread prepares ``taps_together`` neighbouring taps of its filters,
-    where ``channels`` is 16; tiles of rows without a tap at a shift are ``gaps`` in the prepared weights, which are not
-    brought to shared memory, or are brought for nothing. The compiler limits registers so that ``blocks`` blocks fit on a
-    multiprocessor.
+    where ``channels`` is 16. Tiles of rows without a tap at a shift are left out of the prepared weights as ``gaps``,
+    or else are zeros there. The compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
     """
 
     warps_high: int
