@@ -1,4 +1,4 @@
-"""Every instance compiles for every arch that needs its own machine code, without spilling and within a second."""
+"""Every instance compiles for every arch that needs its own machine code, without spilling and soon."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tconv.jit.loader import compile_kernel
 from tconv.kernels import source
 
 ARCHS = ("sm_75", "sm_80", "sm_90a")
+#: Processor time: three times what the slowest instance takes on a machine at rest. Loops unrolled by mistake take more.
+MOST_SECONDS = 2.0
 COMPAT_ARCHS = ("sm_86", "sm_89", "sm_100a", "sm_120a")
 
 
@@ -24,7 +26,7 @@ def check(name: str, arch: str) -> None:
     start = time.process_time()
     compile_source(source.unit(kernel), arch, name=name, headers=source.header_directory())
     seconds = time.process_time() - start
-    assert seconds < 1.0, f"{seconds:.2f} s of processor time"
+    assert seconds < MOST_SECONDS, f"{seconds:.2f} s of processor time"
 
 
 @pytest.mark.parametrize("arch", ARCHS)

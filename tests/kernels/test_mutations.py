@@ -418,7 +418,7 @@ MUTATIONS_OF_MMA = {
     "exact sums of one shift only": (
         "of_group < first + Shape::shifts_together",
         "of_group < first + 1",
-        "mma-2d-k3-s1-fp32-flat",
+        "mma-2d-staged-fp32-wide",
         "plain",
     ),
     "a part of the inputs never asked for": (
