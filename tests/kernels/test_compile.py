@@ -13,7 +13,7 @@ from tconv.jit.loader import compile_kernel
 from tconv.kernels import source
 
 ARCHS = ("sm_75", "sm_80", "sm_90a")
-#: Processor time: three times what the slowest instance takes on a machine at rest. Loops unrolled by mistake take more.
+#: Processor time: three times that of the slowest instance on a machine at rest. Loops unrolled by mistake take more.
 MOST_SECONDS = 2.0
 COMPAT_ARCHS = ("sm_86", "sm_89", "sm_100a", "sm_120a")
 
