@@ -1881,8 +1881,8 @@ TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Ele
 }
 
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs
-// without a tap, are zeros where they are brought to shared memory with the others, though nobody looks at them.
+// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
+// zeros where they are brought to shared memory with the others, though nobody looks at them.
 template <class Layer, class Tile>
 struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
