@@ -16,7 +16,7 @@ from tconv.kernels import source
 from tconv.kernels.instances import instances
 from tconv.planner import Gpu, Unplannable, choose, plan_direct, plan_mma
 from tconv.planner.choice import launch
-from tconv.planner.mma import MMA_PRECISIONS, candidates, equivalent, why_not_mma
+from tconv.planner.mma import candidates, equivalent, why_not_mma
 from tconv.planner.mma_model import predict_mma
 from tconv.planner.mma_shape import (
     box_positions,
@@ -25,15 +25,17 @@ from tconv.planner.mma_shape import (
     halo_positions,
     launch_mma,
     needs_wide_index,
+    planes,
     preparing_items,
     row_blocks,
     shared_bytes,
     shifts,
+    sum_bytes,
     weight_bytes,
 )
 from tconv.planner.mma_tile import mma_tile, row_channels, suits_threads, with_resident_weights
 from tconv.planner.plan import Kernel
-from tconv.problem import InvalidProblem, Layer, Problem
+from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 
 H200 = Gpu.h200()
 #: Of a block, on every GPU from sm_80 on.
@@ -53,7 +55,7 @@ def problems(draw):
     channels = [groups * draw(st.sampled_from([1, 3, 8, 17, 64, 130])) for _ in range(2)]
     axes = triple(1, 7, 1), triple(1, 4, 1), triple(0, 4, 0), triple(1, 3, 1)
     try:
-        layer = Layer(dims, *channels, *axes, groups, draw(st.booleans()), draw(st.sampled_from(MMA_PRECISIONS)))
+        layer = Layer(dims, *channels, *axes, groups, draw(st.booleans()), draw(st.sampled_from(PRECISIONS)))
         return Problem(layer, draw(st.sampled_from([1, 2, 9, 64])), triple(1, 70, 1))
     except InvalidProblem:
         assume(False)
@@ -202,7 +204,6 @@ def test_long_problems_take_64_bit_offsets():
 @pytest.mark.parametrize(
     ("problem", "gpu", "words"),
     [
-        (replace(U_NET, layer=replace(U_NET.layer, precision="fp64")), H200, "no kernels for fp64"),
         (U_NET, replace(H200, arch="sm_75"), "needs sm_80"),
         (replace(U_NET, layer=replace(U_NET.layer, stride=(1, 3, 3))), H200, "no taps"),
         (Problem(Layer(1, 1, 1, (1, 1, 8192), (1, 1, 8192)), 1, (1, 1, 4)), H200, "8192 phases"),
@@ -218,12 +219,22 @@ def test_the_faster_family_is_chosen_of_those_allowed():
     both = choose(U_NET, H200)
     assert both.kernel.family == "mma"
     assert both.predicted_seconds < plan_direct(U_NET, H200).predicted_seconds
-    exact = replace(U_NET, layer=replace(U_NET.layer, precision="fp64"))
-    assert choose(exact, H200).kernel.family == "direct"
     alone = replace(U_NET, layer=replace(U_NET.layer, in_channels=64, out_channels=64, groups=64))
     assert choose(alone, H200).kernel.family == "direct", "one channel leaves a matrix product nearly empty"
-    with pytest.raises(Unplannable, match="fp64"):
-        choose(exact, H200, ("mma",))
+    sparse = replace(U_NET, layer=replace(U_NET.layer, stride=(1, 3, 3)))
+    assert choose(sparse, H200).kernel.family == "direct", "phases without taps"
+    with pytest.raises(Unplannable, match="no taps"):
+        choose(sparse, H200, ("mma",))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_dense_layer_runs_on_tensor_cores_in_every_precision(precision):
+    problem = replace(U_NET, layer=replace(U_NET.layer, precision=precision))
+    plan = choose(problem, H200)
+    assert plan.kernel.family == "mma"
+    assert plan.predicted_seconds < plan_direct(problem, H200).predicted_seconds / 1.5
+    sums = plan.kernel.tile.row_tiles * plan.kernel.tile.position_tiles * sum_bytes(problem.layer)
+    assert sums * planes(problem.layer) <= 128, "registers"
 
 
 def test_a_kernel_that_loads_several_inputs_of_a_row_at_once_needs_rows_of_so_many():

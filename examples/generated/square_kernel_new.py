@@ -80,6 +80,38 @@ TCONV_DEVICE float bits_float(unsigned bits) {
 #endif
 }
 
+// The words of a double: its low one first, where it is written to memory.
+TCONV_DEVICE unsigned low_word(double value) {
+#if defined(TCONV_EMULATOR)
+  unsigned long long bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return static_cast<unsigned>(bits);
+#else
+  return static_cast<unsigned>(__double2loint(value));
+#endif
+}
+
+TCONV_DEVICE unsigned high_word(double value) {
+#if defined(TCONV_EMULATOR)
+  unsigned long long bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return static_cast<unsigned>(bits >> 32);
+#else
+  return static_cast<unsigned>(__double2hiint(value));
+#endif
+}
+
+TCONV_DEVICE double words_double(unsigned low, unsigned high) {
+#if defined(TCONV_EMULATOR)
+  const unsigned long long bits = static_cast<unsigned long long>(high) << 32 | low;
+  double value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+#else
+  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
+#endif
+}
+
 // binary16 to binary32, exact. Equals PTX cvt.f32.f16.
 TCONV_DEVICE float half_to_float(Half value) {
 #if defined(TCONV_EMULATOR)
@@ -168,7 +200,8 @@ TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
 
 // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
 template <class Element>
-TCONV_DEVICE void from_accumulators(float first, float second, Element (&two)[2]) {
+TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
+                                    typename AccumulatorOf<Element>::type second, Element (&two)[2]) {
   two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
 }
 #if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
@@ -336,7 +369,8 @@ TCONV_DEVICE float matrix_operand(float value) {
 }
 
 // sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (float: TF32, the low 13 bits are ignored) and m16n8k16.
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (float: TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
+// (double, its low word first), before sm_90 twice m8n8k4.
 template <class Element>
 struct MatrixProduct;
 #if defined(TCONV_EMULATOR)
@@ -364,6 +398,29 @@ TCONV_MATRIX_PRODUCT(float, m16n8k8, tf32)
 TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
 TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
 #undef TCONV_MATRIX_PRODUCT
+template <>
+struct MatrixProduct<double> {
+  TCONV_DEVICE static void add(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if defined(TCONV_EMULATOR)
+    tconv_emulator::multiply_matrices(tconv_emulator::MatrixProduct::m16n8k4_f64, sums, a, b,
+                                      tconv_emulator::Place::here());
+#else
+    const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
+#if __CUDA_ARCH__ >= 900
+    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+        : "d"(upper), "d"(lower), "d"(column));
+#else
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(sums[0]), "+d"(sums[1])
+        : "d"(upper), "d"(column));
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(sums[2]), "+d"(sums[3])
+        : "d"(lower), "d"(column));
+#endif
+#endif
+  }
+};
 
 // A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
 // global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
@@ -1597,6 +1654,7 @@ TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bo
 template <class Layer, class Tile>
 struct MmaShape {
   using Element = typename Layer::Element;
+  using Sum = typename AccumulatorOf<Element>::type;
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
   using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::depth_origin,
                      Layer::Depth::dilation>;
@@ -1614,6 +1672,9 @@ struct MmaShape {
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
   static constexpr int vector_items = 16 / item_bytes;
   static constexpr int step_channels = 32 / item_bytes;
+  // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
+  static constexpr int unit_bytes = item_bytes > 4 ? item_bytes : 4;
+  static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
   static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
   static constexpr int planes = exact ? 2 : 1;
 
@@ -1692,7 +1753,9 @@ struct MmaShape {
   }
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
-  static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
+  static constexpr int sums_bytes = 4 * static_cast<int>(sizeof(Sum));  // of a lane, for a tile of rows and positions
+  static constexpr int joined_bytes =
+      (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * sums_bytes;
 
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
@@ -1829,18 +1892,30 @@ struct MmaBoxes {
 
 namespace tconv {
 
-// The word of four bytes in which two 16-bit items lie, or one of 32 bits.
-TCONV_DEVICE unsigned mma_word(const float (&items)[1]) { return float_bits(items[0]); }
+// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
+TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = float_bits(items[0]);
+}
+TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
+}
 template <class Half16>
-TCONV_DEVICE unsigned mma_word(const Half16 (&items)[2]) {
-  return items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
+TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
 }
 
-// Item `number` of a row of items, of which it gets the word that has it.
-TCONV_DEVICE void mma_item(unsigned word, int, float& item) { item = bits_float(word); }
-template <class Half16>
-TCONV_DEVICE void mma_item(unsigned word, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(word >> number % 2 * 16);
+// Gets an item out of the words in which some lie one after the other.
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+  item = bits_float(words.values[number]);
+}
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
+}
+template <int N, class Half16>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
 }
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
@@ -1852,12 +1927,8 @@ TCONV_DEVICE float mma_factor(float value, int plane) {
   if (plane == 0) return high;
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
-template <class Layer>
-TCONV_DEVICE Half mma_factor(Half value, int) {
-  return value;
-}
-template <class Layer>
-TCONV_DEVICE BFloat16 mma_factor(BFloat16 value, int) {
+template <class Layer, class Element>
+TCONV_DEVICE Element mma_factor(Element value, int) {
   return value;
 }
 
@@ -1890,7 +1961,7 @@ struct MmaFilters {
   using Depth = typename Shape::Depth;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int items = 4 / Shape::item_bytes, taps = Shape::taps, together = Tile::taps_together;
+  static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
   static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
@@ -1927,19 +1998,19 @@ struct MmaFilters {
   }
 
   TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
-    Loaded loaded[4][items][loads];
+    Loaded loaded[units][items][loads];
 #pragma unroll
-    for (int w = 0; w < 4; ++w)
+    for (int u = 0; u < units; ++u)
 #pragma unroll
       for (int i = 0; i < items; ++i) {
-        const int out_channel = channel_tile * 16 + lane / 4 + w % 2 * 8;
-        const int in_channel = step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
+        const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
+        const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
         const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
         const Element* const from =
             mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
         for (int l = 0; l < loads; ++l)
-          loaded[w][i][l] = load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present);
+          loaded[u][i][l] = load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present);
       }
 #pragma unroll
     for (int t = 0; t < together; ++t) {
@@ -1949,15 +2020,15 @@ struct MmaFilters {
       for (int plane = 0; plane < Shape::planes; ++plane) {
         Vector<unsigned, 4> vector;
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
+        for (int u = 0; u < units; ++u) {
           Element values[items];
 #pragma unroll
           for (int i = 0; i < items; ++i) {
             Element value;
-            mma_item(loaded[w][i][t / of_load].values[t % of_load * Shape::item_bytes / 4], t % of_load, value);
+            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
             values[i] = mma_factor<Layer>(value, plane);
           }
-          vector.values[w] = mma_word(values);
+          mma_pack(values, u, vector);
         }
         put(pair, plane, vector);
       }
@@ -1993,11 +2064,11 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
 
   const int tile = row_block * Shape::block_row_tiles + row_tile;
   const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
-  constexpr int items = 4 / Shape::item_bytes;
+  constexpr int items = Shape::unit_items;
   Vector<unsigned, 4> words;
 #pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    const int row = lane / 4 + w % 2 * 8;
+  for (int u = 0; u < Shape::units; ++u) {
+    const int row = lane / 4 + u % 2 * 8;
     const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
     const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
     const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
@@ -2009,7 +2080,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
 #pragma unroll
     for (int i = 0; i < items; ++i) {
       const int in_channel =
-          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
+          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
       Element value{};
       if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
@@ -2018,7 +2089,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
                               (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
       values[i] = mma_factor<Layer>(value, plane);
     }
-    words.values[w] = mma_word(values);
+    mma_pack(values, u, words);
   }
   reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }
@@ -2092,23 +2163,30 @@ struct MmaWeightStages {
 
 namespace tconv {
 
-// A vector of factors of neighbouring channels at one place of a stage.
+// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
+// lie apart: of 32 bytes of channels the low words first.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
                           unsigned char* place) {
   using Shape = MmaShape<Layer, Tile>;
-  constexpr int items = 4 / Shape::item_bytes;
+  constexpr int items = Shape::unit_items;
 #pragma unroll
   for (int plane = 0; plane < Shape::planes; ++plane) {
     Vector<unsigned, 4> words;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (int u = 0; u < Shape::units; ++u) {
       typename Layer::Element factors[items];
 #pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[w * items + k], plane);
-      words.values[w] = mma_word(factors);
+      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[u * items + k], plane);
+      mma_pack(factors, u, words);
     }
-    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+    if (Shape::item_bytes < 8) {
+      *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+    } else {
+      Vector<unsigned, 2>* const low = reinterpret_cast<Vector<unsigned, 2>*>(place + vector / 2 * 32) + vector % 2;
+      low[0] = {words.values[0], words.values[2]};
+      low[2] = {words.values[1], words.values[3]};
+    }
   }
 }
 
@@ -2217,8 +2295,7 @@ struct MmaInputs {
         Element column[side];
 #pragma unroll
         for (int k = 0; k < side; ++k) {
-          const int item = vectors ? k : c;
-          mma_item(values[i][vectors ? 0 : k].values[item * Shape::item_bytes / 4], item, column[k]);
+          mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         }
         mma_put<Layer, Tile>(column, vector(i),
                              stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::position_bytes);
@@ -2236,14 +2313,15 @@ namespace tconv {
 // what the channel needs once, and gives what is applied to each of its sums.
 template <class Layer>
 struct MmaBias {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
   struct Channel {
-    float bias;
-    TCONV_DEVICE float operator()(float sum) const { return Layer::has_bias ? sum + bias : sum; }
+    Sum bias;
+    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
   };
   const typename Layer::Element* bias;  // of the block's group
 
   TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : 0.0f};
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
   }
 };
 
@@ -2251,7 +2329,7 @@ struct MmaBias {
 template <class Layer, class Tile>
 struct MmaSums {
   using Shape = MmaShape<Layer, Tile>;
-  float values[Tile::row_tiles][Tile::position_tiles][4];
+  typename Shape::Sum values[Tile::row_tiles][Tile::position_tiles][4];
 
   TCONV_DEVICE void clear() {
 #pragma unroll
@@ -2279,24 +2357,30 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   if (Tile::splits == 1) return true;
   constexpr int set = 32 * Shape::warps, tiles = Tile::row_tiles * Tile::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
-  // A thread's sums of one tile lie together, and its neighbours' beside them. Nobody reads the stages any more.
-  Vector<float, 4>* const joined = reinterpret_cast<Vector<float, 4>*>(shared) + static_cast<int>(threadIdx.x) % set;
+  // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
+  using Sum = typename Shape::Sum;
+  constexpr int items = 16 / static_cast<int>(sizeof(Sum)), vectors = 4 / items;
+  using Joined = Vector<Sum, items>;
+  Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
   if (split > 0)
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-      const float (&own)[4] = sums.values[n / Tile::position_tiles][n % Tile::position_tiles];
-      joined[((split - 1) * tiles + n) * set] = {own[0], own[1], own[2], own[3]};
+    for (int n = 0; n < tiles * vectors; ++n) {
+      const Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
+      Joined vector;
+#pragma unroll
+      for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
+      joined[((split - 1) * tiles * vectors + n) * set] = vector;
     }
   __syncthreads();
   if (split > 0) return false;
 #pragma unroll 1
   for (int other = 0; other < Tile::splits - 1; ++other)
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-      const Vector<float, 4> theirs = joined[(other * tiles + n) * set];
+    for (int n = 0; n < tiles * vectors; ++n) {
+      const Joined theirs = joined[(other * tiles * vectors + n) * set];
+      Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        sums.values[n / Tile::position_tiles][n % Tile::position_tiles][k] += theirs.values[k];
+      for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }
   return true;
 }
@@ -2459,8 +2543,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
           const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
 #pragma unroll
           for (int j = 0; j < Shape::turn_position_tiles; ++j) {
-            const float (&own)[4] = sums.values[known % groups * Shape::turn_row_tiles + i]
-                                               [known / groups * Shape::turn_position_tiles + j];
+            const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
+                                         [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
             from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
             *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =
@@ -3361,7 +3445,12 @@ def _mma_planes(layer):
 
 def _mma_item_bytes(layer):
     """Bytes of one number: `Layer.item_bytes`, by words that written files know as well."""
-    return 2 if layer.precision in ("fp16", "bf16") else 4
+    return {"fp16": 2, "bf16": 2, "fp64": 8}.get(layer.precision, 4)
+
+
+def _mma_sum_bytes(layer):
+    """Bytes of one sum."""
+    return max(4, _mma_item_bytes(layer))
 
 
 def _mma_chunk_channels(layer, tile):
@@ -3406,7 +3495,7 @@ def _mma_shared_bytes(layer, tile):
     inputs, weights = _mma_halo_positions(layer, tile) * position, tile.chunk_shifts * _mma_shift_bytes(layer, tile)
     stages = input_stages * inputs + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
-    joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
+    joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 4 * _mma_sum_bytes(layer)
     if tile.resident:
         return stages + warps * _mma_turn_bytes(layer, tile, _TURN_LEAST_BYTES) + _BARRIER_BYTES
     most_bytes = max(_TURN_LEAST_BYTES, stages - joined)

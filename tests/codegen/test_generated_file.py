@@ -116,6 +116,7 @@ def test_carries_the_kernels_as_they_are(texts: dict[str, str]) -> None:
     tensor_cores = (
         *("load_matrices(", "struct MatrixProduct;", "struct BlockCopy", "load_present("),
         *("matrix_operand(", "from_accumulators(", "wait_for_kernel_before(", "let_kernel_behind_begin("),
+        *("low_word(", "high_word(", "words_double("),
     )
     for paragraph in re.split(r"(?<=\n)\n+(?=\S)", kernels):
         wanted = not any(words in paragraph for words in tensor_cores)

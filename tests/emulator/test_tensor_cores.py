@@ -14,7 +14,7 @@ PRODUCT = """
 struct All {
   TCONV_DEVICE bool operator()(int) const { return true; }
 };
-extern "C" __global__ void product(const ELEMENT* a, const ELEMENT* b, float* d) {
+extern "C" __global__ void product(const ELEMENT* a, const ELEMENT* b, tconv::AccumulatorOf<ELEMENT>::type* d) {
   TCONV_SHARED(shared);
   const int lane = threadIdx.x;
   tconv::BlockCopy<32, All> of_a(shared + 768), of_b(shared + 776);
@@ -27,11 +27,16 @@ extern "C" __global__ void product(const ELEMENT* a, const ELEMENT* b, float* d)
   tconv::load_matrices(shared + (lane % 16) * 32 + lane / 16 * 16, rows);
   tconv::load_matrices(shared + 512 + lane % 8 * 32 + lane / 8 % 2 * 16, columns);
   const unsigned column_words[2] = {columns[0], columns[1]};
-  float sums[4] = {};
+  tconv::AccumulatorOf<ELEMENT>::type sums[4] = {};
   tconv::MatrixProduct<ELEMENT>::add(sums, rows, column_words);
   for (int i = 0; i < 4; ++i) d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sums[i];
 }
 """
+#: A row of doubles lies as low words, then high ones; a fragment has the words of one row, then those of the other.
+PRODUCT_OF_DOUBLES = PRODUCT.replace(
+    "  tconv::AccumulatorOf",
+    "  const unsigned low_of_other = rows[1];\n  rows[1] = rows[2], rows[2] = low_of_other;\n  tconv::AccumulatorOf",
+)
 ELEMENTS = {torch.float32: "float", torch.float16: "tconv::Half", torch.bfloat16: "tconv::BFloat16"}
 
 
@@ -62,6 +67,21 @@ def test_every_16_bit_number_is_read_as_it_is(dtype: torch.dtype) -> None:
     one = torch.eye(8, 16).to(dtype)
     for values in finite[: finite.numel() // 256 * 256].view(-1, 16, 16)[::17]:
         assert torch.equal(product(values.contiguous(), one), values[:, :8].float())
+
+
+@pytest.mark.parametrize("copies", ["eager", "late"])
+@pytest.mark.parametrize("mode", ["plain", "address", "thread"])
+def test_products_of_doubles(mode: Mode, copies: Copies) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(rows, 4, generator=generator, dtype=torch.float64) for rows in (16, 8))
+    d = torch.full((16, 8), float("nan"), dtype=torch.float64)
+    source = PRODUCT_OF_DOUBLES.replace("ELEMENT", "double")
+    run(source, [Launch("product", 1, 32, 784, (low_words_first(a), low_words_first(b), d))], mode=mode, copies=copies)
+    assert torch.allclose(d, a @ b.T, rtol=1e-14, atol=1e-14)
+
+
+def low_words_first(rows: torch.Tensor) -> torch.Tensor:
+    return rows.view(torch.int32).view(len(rows), 4, 2).transpose(1, 2).contiguous().view(torch.float64).view(-1, 4)
 
 
 def test_operands_that_are_not_rounded_lose_their_low_bits() -> None:
@@ -95,7 +115,7 @@ def test_a_copy_that_others_read_needs_more_than_its_own_wait() -> None:
 def test_a_product_wants_the_whole_warp() -> None:
     a, b = integers(16, torch.float32), integers(8, torch.float32)
     with pytest.raises(EmulatorError, match=r"mma\.sync") as caught:
-        product(a, b, PRODUCT.replace("  float sums", "  if (lane == 7) return;\n  float sums"))
+        product(a, b, PRODUCT.replace("  tconv::Acc", "  if (lane == 7) return;\n  tconv::Acc"))
     assert caught.value.kind == "warp"
 
 

@@ -242,8 +242,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "fragments with rows and channels swapped": (
-        "const int row = lane / 4 + w % 2 * 8;",
-        "const int row = lane / 4 + w / 2 * 8;",
+        "const int row = lane / 4 + u % 2 * 8;",
+        "const int row = lane / 4 + u / 2 * 8;",
         "mma-1d-k4-s2-fp16-flat",
         "plain",
     ),
@@ -392,8 +392,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "columns of a patch mixed up": (
-        "[item * Shape::item_bytes / 4]",
-        "[0]",
+        "vectors ? k : c, column[k]);",
+        "vectors ? k : 0, column[k]);",
         "mma-2d-k3-s2-aligned-fp16-patched",
         "plain",
     ),
@@ -410,8 +410,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "taps of a filter mixed up": (
-        "loaded[w][i][t / of_load]",
-        "loaded[w][i][0]",
+        "loaded[u][i][t / of_load]",
+        "loaded[u][i][0]",
         "mma-1d-k20-s10-full-tf32_rna-last",
         "plain",
     ),
@@ -432,6 +432,18 @@ MUTATIONS_OF_MMA = {
         "greatest_common_divisor(side_by_side, most)",
         "mma-1d-k4-s2-fp32-high",
         "address",
+    ),
+    "words of doubles side by side": (
+        "low[2] = {",
+        "low[1] = {",
+        "mma-2d-k3-s1-fp64-flat",
+        "plain",
+    ),
+    "half of a tile's sums joined twice": (
+        "own[n % vectors * items + k] += theirs",
+        "own[k] += theirs",
+        "mma-1d-k4-s2-fp64-split",
+        "plain",
     ),
     "bias of the wrong group": (
         "Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias",

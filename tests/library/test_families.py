@@ -64,8 +64,9 @@ def test_tensor_cores_round_where_the_flags_allow_it_and_pytorch_does_it() -> No
 def test_a_family_that_is_asked_for_is_taken_or_says_why_not() -> None:
     explained = tconv.explain(*dense(), gpu=H200, family="mma")
     assert "mma, on NVIDIA H200" in str(explained)
-    with pytest.raises(Unsupported, match="no kernels for fp64"):
-        tconv.explain(*dense(torch.float64), gpu=H200, family="mma")
+    assert "mma, on NVIDIA H200" in str(tconv.explain(*dense(torch.float64), gpu=H200, family="mma"))
+    with pytest.raises(Unsupported, match="no taps"):
+        tconv.explain(*dense(), stride=7, gpu=H200, family="mma")
 
 
 def test_cuda_cores_keep_full_products() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tconv.planner.direct_tile import default_tile, direct_tile, is_small, phases_on_lanes
-from tconv.planner.mma import MMA_PRECISIONS, equivalent, together, why_not_mma
+from tconv.planner.mma import equivalent, together, why_not_mma
 from tconv.planner.mma_shape import shared_bytes
 from tconv.planner.mma_tile import (
     LEAST_SHARED_BYTES,
@@ -59,7 +59,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Tile::row_origin": "0 and more",
     },
     "mma": {
-        "Layer::Element": "float, Half, BFloat16",
+        "Layer::Element": "float, Half, BFloat16; double in fewer cases",
         "Layer::Index": "int, long long",
         "Layer::Depth": "trivial, strided, dilated",
         "Layer::Height": "trivial, strided, dilated",
@@ -123,7 +123,7 @@ def _direct_instances() -> Iterator[Instance]:
 def _mma_instances() -> Iterator[Instance]:
     for number, (name, case) in enumerate(_CASES.items()):
         every = name in _IN_EVERY_PRECISION
-        for precision in MMA_PRECISIONS if every else (MMA_PRECISIONS[number % len(MMA_PRECISIONS)],):
+        for precision in PRECISIONS if every else (_TURNS_OF_MMA[number % len(_TURNS_OF_MMA)],):
             problem = case.problem(precision)
             layer = equivalent(problem)
             if why_not_mma(layer) is not None:
@@ -135,10 +135,10 @@ def _mma_instances() -> Iterator[Instance]:
             whole = [width for width in tiles if width not in others]
             turns = [whole[number % len(whole)], others[number % 3]]
             if every:
-                turns = [*whole, *(others if precision in ("fp32", "fp16") else ())]
+                turns = [*whole, *(others if precision in ("fp32", "fp16", "fp64") else ())]
             for width in filter(tiles.__contains__, turns):
                 yield Instance(f"mma-{name}-{precision}-{width}", problem, Kernel("mma", layer, tiles[width]))
-            if name in _WITH_WIDE_INDEX_OF_MMA and precision == MMA_PRECISIONS[-1]:
+            if name in _WITH_WIDE_INDEX_OF_MMA and precision == _TURNS_OF_MMA[-1]:
                 wide = Kernel("mma", layer, tiles["high"], wide_index=True)
                 yield Instance(f"mma-{name}-{precision}-wide_index", problem, wide)
 
@@ -221,6 +221,7 @@ class _Case:
 
 
 _IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1", "2d-k3-s2-op1", "2d-k3-s2-aligned")
+_TURNS_OF_MMA = tuple(precision for precision in PRECISIONS if precision != "fp64")
 _WITH_EVERY_TILE = ("2d-k3-s5-d2", "2d-k4-s2-depthwise", "2d-asymmetric-grouped", "3d-k3x5x7-grouped")
 _WITH_WIDE_INDEX_OF_MMA = ("1d-k4-s2", "2d-k3-s1")
 _WITH_WIDE_INDEX = ("2d-k3-s5-d2", "1d-k64-s32", "3d-k3x5x7-grouped")

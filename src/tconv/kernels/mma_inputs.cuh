@@ -4,23 +4,30 @@
 
 namespace tconv {
 
-// A vector of factors of neighbouring channels at one place of a stage.
+// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
+// lie apart: of 32 bytes of channels the low words first.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
                           unsigned char* place) {
   using Shape = MmaShape<Layer, Tile>;
-  constexpr int items = 4 / Shape::item_bytes;
+  constexpr int items = Shape::unit_items;
 #pragma unroll
   for (int plane = 0; plane < Shape::planes; ++plane) {
     Vector<unsigned, 4> words;
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
+    for (int u = 0; u < Shape::units; ++u) {
       typename Layer::Element factors[items];
 #pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[w * items + k], plane);
-      words.values[w] = mma_word(factors);
+      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[u * items + k], plane);
+      mma_pack(factors, u, words);
     }
-    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+    if (Shape::item_bytes < 8) {
+      *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+    } else {
+      Vector<unsigned, 2>* const low = reinterpret_cast<Vector<unsigned, 2>*>(place + vector / 2 * 32) + vector % 2;
+      low[0] = {words.values[0], words.values[2]};
+      low[2] = {words.values[1], words.values[3]};
+    }
   }
 }
 
@@ -129,8 +136,7 @@ struct MmaInputs {
         Element column[side];
 #pragma unroll
         for (int k = 0; k < side; ++k) {
-          const int item = vectors ? k : c;
-          mma_item(values[i][vectors ? 0 : k].values[item * Shape::item_bytes / 4], item, column[k]);
+          mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         }
         mma_put<Layer, Tile>(column, vector(i),
                              stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::position_bytes);

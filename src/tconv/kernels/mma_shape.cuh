@@ -44,6 +44,7 @@ TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bo
 template <class Layer, class Tile>
 struct MmaShape {
   using Element = typename Layer::Element;
+  using Sum = typename AccumulatorOf<Element>::type;
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
   using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::depth_origin,
                      Layer::Depth::dilation>;
@@ -61,6 +62,9 @@ struct MmaShape {
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
   static constexpr int vector_items = 16 / item_bytes;
   static constexpr int step_channels = 32 / item_bytes;
+  // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
+  static constexpr int unit_bytes = item_bytes > 4 ? item_bytes : 4;
+  static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
   static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
   static constexpr int planes = exact ? 2 : 1;
 
@@ -139,7 +143,9 @@ struct MmaShape {
   }
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
-  static constexpr int joined_bytes = (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 16;
+  static constexpr int sums_bytes = 4 * static_cast<int>(sizeof(Sum));  // of a lane, for a tile of rows and positions
+  static constexpr int joined_bytes =
+      (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * sums_bytes;
 
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.

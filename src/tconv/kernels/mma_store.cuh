@@ -8,14 +8,15 @@ namespace tconv {
 // what the channel needs once, and gives what is applied to each of its sums.
 template <class Layer>
 struct MmaBias {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
   struct Channel {
-    float bias;
-    TCONV_DEVICE float operator()(float sum) const { return Layer::has_bias ? sum + bias : sum; }
+    Sum bias;
+    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
   };
   const typename Layer::Element* bias;  // of the block's group
 
   TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : 0.0f};
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
   }
 };
 
@@ -23,7 +24,7 @@ struct MmaBias {
 template <class Layer, class Tile>
 struct MmaSums {
   using Shape = MmaShape<Layer, Tile>;
-  float values[Tile::row_tiles][Tile::position_tiles][4];
+  typename Shape::Sum values[Tile::row_tiles][Tile::position_tiles][4];
 
   TCONV_DEVICE void clear() {
 #pragma unroll
@@ -51,24 +52,30 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   if (Tile::splits == 1) return true;
   constexpr int set = 32 * Shape::warps, tiles = Tile::row_tiles * Tile::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
-  // A thread's sums of one tile lie together, and its neighbours' beside them. Nobody reads the stages any more.
-  Vector<float, 4>* const joined = reinterpret_cast<Vector<float, 4>*>(shared) + static_cast<int>(threadIdx.x) % set;
+  // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
+  using Sum = typename Shape::Sum;
+  constexpr int items = 16 / static_cast<int>(sizeof(Sum)), vectors = 4 / items;
+  using Joined = Vector<Sum, items>;
+  Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
   if (split > 0)
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-      const float (&own)[4] = sums.values[n / Tile::position_tiles][n % Tile::position_tiles];
-      joined[((split - 1) * tiles + n) * set] = {own[0], own[1], own[2], own[3]};
+    for (int n = 0; n < tiles * vectors; ++n) {
+      const Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
+      Joined vector;
+#pragma unroll
+      for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
+      joined[((split - 1) * tiles * vectors + n) * set] = vector;
     }
   __syncthreads();
   if (split > 0) return false;
 #pragma unroll 1
   for (int other = 0; other < Tile::splits - 1; ++other)
 #pragma unroll
-    for (int n = 0; n < tiles; ++n) {
-      const Vector<float, 4> theirs = joined[(other * tiles + n) * set];
+    for (int n = 0; n < tiles * vectors; ++n) {
+      const Joined theirs = joined[(other * tiles * vectors + n) * set];
+      Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-        sums.values[n / Tile::position_tiles][n % Tile::position_tiles][k] += theirs.values[k];
+      for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }
   return true;
 }
@@ -231,8 +238,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
           const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
 #pragma unroll
           for (int j = 0; j < Shape::turn_position_tiles; ++j) {
-            const float (&own)[4] = sums.values[known % groups * Shape::turn_row_tiles + i]
-                                               [known / groups * Shape::turn_position_tiles + j];
+            const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
+                                         [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
             from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
             *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =

@@ -5,18 +5,30 @@
 
 namespace tconv {
 
-// The word of four bytes in which two 16-bit items lie, or one of 32 bits.
-TCONV_DEVICE unsigned mma_word(const float (&items)[1]) { return float_bits(items[0]); }
+// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
+TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = float_bits(items[0]);
+}
+TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
+}
 template <class Half16>
-TCONV_DEVICE unsigned mma_word(const Half16 (&items)[2]) {
-  return items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
+TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
 }
 
-// Item `number` of a row of items, of which it gets the word that has it.
-TCONV_DEVICE void mma_item(unsigned word, int, float& item) { item = bits_float(word); }
-template <class Half16>
-TCONV_DEVICE void mma_item(unsigned word, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(word >> number % 2 * 16);
+// Gets an item out of the words in which some lie one after the other.
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+  item = bits_float(words.values[number]);
+}
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
+}
+template <int N, class Half16>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
 }
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
@@ -28,12 +40,8 @@ TCONV_DEVICE float mma_factor(float value, int plane) {
   if (plane == 0) return high;
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
-template <class Layer>
-TCONV_DEVICE Half mma_factor(Half value, int) {
-  return value;
-}
-template <class Layer>
-TCONV_DEVICE BFloat16 mma_factor(BFloat16 value, int) {
+template <class Layer, class Element>
+TCONV_DEVICE Element mma_factor(Element value, int) {
   return value;
 }
 
@@ -66,7 +74,7 @@ struct MmaFilters {
   using Depth = typename Shape::Depth;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int items = 4 / Shape::item_bytes, taps = Shape::taps, together = Tile::taps_together;
+  static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
   static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
@@ -103,19 +111,19 @@ struct MmaFilters {
   }
 
   TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
-    Loaded loaded[4][items][loads];
+    Loaded loaded[units][items][loads];
 #pragma unroll
-    for (int w = 0; w < 4; ++w)
+    for (int u = 0; u < units; ++u)
 #pragma unroll
       for (int i = 0; i < items; ++i) {
-        const int out_channel = channel_tile * 16 + lane / 4 + w % 2 * 8;
-        const int in_channel = step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
+        const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
+        const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
         const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
         const Element* const from =
             mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
         for (int l = 0; l < loads; ++l)
-          loaded[w][i][l] = load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present);
+          loaded[u][i][l] = load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present);
       }
 #pragma unroll
     for (int t = 0; t < together; ++t) {
@@ -125,15 +133,15 @@ struct MmaFilters {
       for (int plane = 0; plane < Shape::planes; ++plane) {
         Vector<unsigned, 4> vector;
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {
+        for (int u = 0; u < units; ++u) {
           Element values[items];
 #pragma unroll
           for (int i = 0; i < items; ++i) {
             Element value;
-            mma_item(loaded[w][i][t / of_load].values[t % of_load * Shape::item_bytes / 4], t % of_load, value);
+            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
             values[i] = mma_factor<Layer>(value, plane);
           }
-          vector.values[w] = mma_word(values);
+          mma_pack(values, u, vector);
         }
         put(pair, plane, vector);
       }
@@ -169,11 +177,11 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
 
   const int tile = row_block * Shape::block_row_tiles + row_tile;
   const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
-  constexpr int items = 4 / Shape::item_bytes;
+  constexpr int items = Shape::unit_items;
   Vector<unsigned, 4> words;
 #pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    const int row = lane / 4 + w % 2 * 8;
+  for (int u = 0; u < Shape::units; ++u) {
+    const int row = lane / 4 + u % 2 * 8;
     const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
     const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
     const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
@@ -185,7 +193,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
 #pragma unroll
     for (int i = 0; i < items; ++i) {
       const int in_channel =
-          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + w / 2 * 4) * items + i;
+          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
       Element value{};
       if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
@@ -194,7 +202,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
                               (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
       values[i] = mma_factor<Layer>(value, plane);
     }
-    words.values[w] = mma_word(values);
+    mma_pack(values, u, words);
   }
   reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }

@@ -62,6 +62,38 @@ TCONV_DEVICE float bits_float(unsigned bits) {
 #endif
 }
 
+// The words of a double: its low one first, where it is written to memory.
+TCONV_DEVICE unsigned low_word(double value) {
+#if defined(TCONV_EMULATOR)
+  unsigned long long bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return static_cast<unsigned>(bits);
+#else
+  return static_cast<unsigned>(__double2loint(value));
+#endif
+}
+
+TCONV_DEVICE unsigned high_word(double value) {
+#if defined(TCONV_EMULATOR)
+  unsigned long long bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return static_cast<unsigned>(bits >> 32);
+#else
+  return static_cast<unsigned>(__double2hiint(value));
+#endif
+}
+
+TCONV_DEVICE double words_double(unsigned low, unsigned high) {
+#if defined(TCONV_EMULATOR)
+  const unsigned long long bits = static_cast<unsigned long long>(high) << 32 | low;
+  double value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+#else
+  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
+#endif
+}
+
 // binary16 to binary32, exact. Equals PTX cvt.f32.f16.
 TCONV_DEVICE float half_to_float(Half value) {
 #if defined(TCONV_EMULATOR)
@@ -150,7 +182,8 @@ TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
 
 // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
 template <class Element>
-TCONV_DEVICE void from_accumulators(float first, float second, Element (&two)[2]) {
+TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
+                                    typename AccumulatorOf<Element>::type second, Element (&two)[2]) {
   two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
 }
 #if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
@@ -318,7 +351,8 @@ TCONV_DEVICE float matrix_operand(float value) {
 }
 
 // sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (float: TF32, the low 13 bits are ignored) and m16n8k16.
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (float: TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
+// (double, its low word first), before sm_90 twice m8n8k4.
 template <class Element>
 struct MatrixProduct;
 #if defined(TCONV_EMULATOR)
@@ -346,6 +380,29 @@ TCONV_MATRIX_PRODUCT(float, m16n8k8, tf32)
 TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
 TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
 #undef TCONV_MATRIX_PRODUCT
+template <>
+struct MatrixProduct<double> {
+  TCONV_DEVICE static void add(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if defined(TCONV_EMULATOR)
+    tconv_emulator::multiply_matrices(tconv_emulator::MatrixProduct::m16n8k4_f64, sums, a, b,
+                                      tconv_emulator::Place::here());
+#else
+    const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
+#if __CUDA_ARCH__ >= 900
+    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+        : "d"(upper), "d"(lower), "d"(column));
+#else
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(sums[0]), "+d"(sums[1])
+        : "d"(upper), "d"(column));
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(sums[2]), "+d"(sums[3])
+        : "d"(lower), "d"(column));
+#endif
+#endif
+  }
+};
 
 // A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
 // global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed

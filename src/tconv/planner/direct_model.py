@@ -153,7 +153,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu) -> Cost:
     uneven = max(1.0, gpu.multiprocessors / plan.grid) if waves <= 1 else math.ceil(waves) / waves if waves < 4 else 1.0
     uneven *= max(1.0, rounds * plan.grid / units)
 
-    bandwidth = (gpu.bandwidth or _BANDWIDTH * gpu.multiprocessors) * _REACHED
+    bandwidth = gpu.copy_bandwidth * _REACHED
     if tiled:
         read = units * passes * channels * tile_items(layer, tile)
     elif on_lanes:

@@ -10,6 +10,8 @@ from tconv.problem import Precision, Problem
 
 #: No launch is counted as faster than this.
 SHORTEST_SECONDS = 2e-6
+#: Bytes a second and multiprocessor of copies, where nobody measured them.
+_BANDWIDTH = 30e9
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,16 @@ class Gpu:
     shared_bytes_per_block: int
     bandwidth: float | None = None
     rates: Mapping[Precision, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether somebody measured its rates, and how long layers take on it."""
+        return self.bandwidth is not None
+
+    @property
+    def copy_bandwidth(self) -> float:
+        """`bandwidth`, or what its multiprocessors let expect."""
+        return self.bandwidth or _BANDWIDTH * self.multiprocessors
 
     @classmethod
     def h200(cls) -> Gpu:

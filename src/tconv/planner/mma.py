@@ -21,6 +21,7 @@ from tconv.planner.mma_shape import (
     row_blocks,
     shared_bytes,
     shifts,
+    sum_bytes,
 )
 from tconv.planner.mma_tile import (
     mma_tile,
@@ -31,14 +32,13 @@ from tconv.planner.mma_tile import (
     with_resident_weights,
 )
 from tconv.planner.plan import Kernel, MmaTile, Plan, Unplannable
-from tconv.problem import Layer, Precision, Problem, Triple
+from tconv.problem import Layer, Problem, Triple
 
 _INT_LIMIT = 2**31
 _OLDEST_ARCH = 80
-MMA_PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "tf32_rna", "fp16", "bf16")
 #: Row phases and shifts from here on would be too much text, or tables too long, for the compiler.
 _MOST_PHASES = 4096
-#: Sums of a thread.
+#: Registers of a thread for sums.
 _MOST_SUMS = 128
 _WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2))
 _POSITION_TILES = (8, 4, 2)
@@ -82,8 +82,6 @@ def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
 
 def why_not_mma(layer: Layer) -> str | None:
     """Why the family has no kernel for `layer`; None if it has."""
-    if layer.precision not in MMA_PRECISIONS:
-        return f"the mma family has no kernels for {layer.precision}"
     if math.prod(layer.stride) > _MOST_PHASES:
         return f"{math.prod(layer.stride)} phases are more than the mma family's {_MOST_PHASES}"
     if any(axis.phases_with_taps < axis.stride for axis in layer.axes):
@@ -197,7 +195,7 @@ def _split(layer: Layer, tile: MmaTile, most_shared: int, most_together: int) ->
 def _row_tiles(layer: Layer, position_tiles: int) -> list[int]:
     """Tiles of rows for a warp: with all phases of its channels where they fit, else some powers of two."""
     phases = -(-math.prod(layer.stride) * row_channels(layer) // 16)
-    most = _MOST_SUMS // planes(layer) // (4 * position_tiles)
+    most = _MOST_SUMS // planes(layer) // (sum_bytes(layer) * position_tiles)
     whole = [phases * n for n in (1, 2, 4, 8) if phases * n <= most]
     if _every_phase_has_every_shift(layer):
         # Nothing is left out, so it does not matter whether the compiler knows a warp's phases: a row's are enough.

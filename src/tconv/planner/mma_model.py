@@ -40,12 +40,11 @@ from tconv.problem import Layer, Precision, Problem
 _CLOCK = 1.75e9
 #: Multiply-adds a cycle and multiprocessor of `mma.sync`, and how much longer they take where shifts are a loop, and
 #: where sums leave the tensor core in between.
-_RATES: dict[Precision, float] = {"fp32": 640, "tf32": 640, "tf32_rna": 640, "fp16": 1280, "bf16": 1280}
+_RATES: dict[Precision, float] = {"fp32": 640, "tf32": 640, "tf32_rna": 640, "fp16": 1280, "bf16": 1280, "fp64": 128}
 _LOOPED, _EXACT = 1.16, 1.22
 _MOST_UNROLLED = 1024
-#: Bytes a second and multiprocessor, where nobody measured the bandwidth; bytes a cycle that a multiprocessor gets from
-#: the L2 cache, and sectors of outputs and of inputs as multiples of a weight's.
-_BANDWIDTH = 30e9
+#: Bytes a cycle that a multiprocessor gets from the L2 cache, and sectors of outputs and of inputs as multiples of a
+#: weight's.
 _CACHE = 49.9
 _OUTPUT_SECTOR, _INPUT_SECTOR = 3.22, 2.48
 #: Cycles of a warp's instructions: a load of fragments; a load of inputs, and their vectors' way to shared memory; a
@@ -142,7 +141,7 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     is_one = min(tile.blocks, of_multiprocessor) == 1
     slower = 1 + (0 if looped else _PRODUCT * max(0, body - _FEW_PRODUCTS)) + (_ONE_BLOCK if is_one else 0)
     slower += _REGISTER * max(0, registers_wanted(layer, tile) - _FEW_REGISTERS)
-    bandwidth = gpu.bandwidth or _BANDWIDTH * gpu.multiprocessors
+    bandwidth = gpu.copy_bandwidth
     prepared = weight_bytes(layer, tile)
     return MmaCost(
         products * turns * (1 + _ALONE_PRODUCTS * alone) / _CLOCK,

@@ -129,7 +129,12 @@ def planes(layer: Layer) -> int:
 
 def item_bytes(layer: Layer) -> int:
     """Bytes of one number: `Layer.item_bytes`, by words that written files know as well."""
-    return 2 if layer.precision in ("fp16", "bf16") else 4
+    return {"fp16": 2, "bf16": 2, "fp64": 8}.get(layer.precision, 4)
+
+
+def sum_bytes(layer: Layer) -> int:
+    """Bytes of one sum."""
+    return max(4, item_bytes(layer))
 
 
 def chunk_channels(layer: Layer, tile: MmaTile) -> int:
@@ -174,7 +179,7 @@ def shared_bytes(layer: Layer, tile: MmaTile) -> int:
     inputs, weights = halo_positions(layer, tile) * position, tile.chunk_shifts * shift_bytes(layer, tile)
     stages = input_stages * inputs + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
-    joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 16
+    joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 4 * sum_bytes(layer)
     if tile.resident:
         return stages + warps * turn_bytes(layer, tile, _TURN_LEAST_BYTES) + _BARRIER_BYTES
     most_bytes = max(_TURN_LEAST_BYTES, stages - joined)

@@ -12,6 +12,7 @@ from tconv.planner.mma_shape import (
     shared_bytes,
     shift_count,
     shifts,
+    sum_bytes,
     thread_patches,
     vector_items,
     weight_bytes,
@@ -162,7 +163,7 @@ def registers(layer: Layer, tile: MmaTile) -> int:
 
 def registers_wanted(layer: Layer, tile: MmaTile) -> int:
     """Registers that a thread would take if it could have any number."""
-    sums = 4 * tile.row_tiles * tile.position_tiles
+    sums = tile.row_tiles * tile.position_tiles * sum_bytes(layer)
     columns = 2 * tile.position_tiles * planes(layer)
     return sums * planes(layer) + columns + held(layer, tile) + thread_patches(layer, tile) + 56
 

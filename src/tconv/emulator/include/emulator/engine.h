@@ -64,11 +64,11 @@ unsigned lane_index();
 // rows that lanes 8m to 8m+7 name. A lane gets the row of each matrix that holds its word.
 void matrix_rows(const void* own, const void* (&rows)[4], Place place);
 
-// The lanes of a full warp multiply: PTX mma.sync with sums of float. Of TF32 operands the low 13 bits are dropped, as
-// the hardware does. Products are added one after another; the hardware's order and rounding are others.
-enum class MatrixProduct { m16n8k8_tf32, m16n8k16_f16, m16n8k16_bf16 };
-void multiply_matrices(MatrixProduct product, float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                       Place place);
+// The lanes of a full warp multiply: PTX mma.sync. `sums` are four floats, or four doubles of doubles' products. Of
+// TF32 operands the low 13 bits are dropped, as the hardware does. Products are added one after another; the hardware's
+// order and rounding are others.
+enum class MatrixProduct { m16n8k8_tf32, m16n8k16_f16, m16n8k16_bf16, m16n8k4_f64 };
+void multiply_matrices(MatrixProduct product, void* sums, const unsigned (&a)[4], const unsigned (&b)[2], Place place);
 
 // Whether an asynchronous copy lands when it is waited for, instead of at once.
 inline bool copies_are_late() { return current->block->late_copies; }

@@ -25,7 +25,7 @@ void combine_matrix_rows(void* const brought[warp_size], unsigned) {
 constexpr Collective matrix_load = {"ldmatrix", true, false, combine_matrix_rows};
 
 struct ProductLane {
-  float* sums;  // of the lane itself, which waits
+  void* sums;  // of the lane itself, which waits
   const unsigned *a, *b;
 };
 
@@ -43,38 +43,66 @@ float float_of(unsigned bits) {
   return value;
 }
 
-// Element `k` of the four words that four neighbouring lanes hold of one row of A or column of B.
+// Element `k` of a row of A or column of B, of whose eight words four neighbouring lanes hold two each: lane j the
+// words j and j+4, or those of the double j.
 template <MatrixProduct product>
-float element(const unsigned (&words)[8], unsigned k) {
-  if (product == MatrixProduct::m16n8k8_tf32) return float_of(words[k] & 0xffffe000u);
-  const unsigned bits = words[k / 2] >> 16 * (k % 2) & 0xffff;
-  return product == MatrixProduct::m16n8k16_f16 ? half_value(bits) : float_of(bits << 16);
-}
+struct Elements {
+  using Value = float;
+  static constexpr unsigned depth = product == MatrixProduct::m16n8k8_tf32 ? 8 : 16;
+  static unsigned lane_of(unsigned word) { return word % 4; }
+  static unsigned place_of(unsigned word) { return word / 4; }
+  static float at(const unsigned (&words)[8], unsigned k) {
+    if (product == MatrixProduct::m16n8k8_tf32) return float_of(words[k] & 0xffffe000u);
+    const unsigned bits = words[k / 2] >> 16 * (k % 2) & 0xffff;
+    return product == MatrixProduct::m16n8k16_f16 ? half_value(bits) : float_of(bits << 16);
+  }
+};
+template <>
+struct Elements<MatrixProduct::m16n8k4_f64> {
+  using Value = double;
+  static constexpr unsigned depth = 4;
+  static unsigned lane_of(unsigned word) { return word / 2; }
+  static unsigned place_of(unsigned word) { return word % 2; }
+  static double at(const unsigned (&words)[8], unsigned k) {
+    double value;
+    memcpy(&value, words + 2 * k, sizeof value);
+    return value;
+  }
+};
 
-// Fragments as in PTX's figures: lane 4i+j has the words j and j+4 of rows i and i+8 of A and of column i of B, and the
-// sums of columns 2j and 2j+1 in rows i and i+8.
+float fused(float a, float b, float sum) { return fmaf(a, b, sum); }
+double fused(double a, double b, double sum) { return fma(a, b, sum); }
+
+// Fragments as in PTX's figures: lanes 4i to 4i+3 have rows i and i+8 of A and column i of B, and lane 4i+j the sums of
+// columns 2j and 2j+1 in rows i and i+8. Of A a lane has both rows' first words, then both rows' second ones; or the
+// words of one row's double, then those of the other's.
 template <MatrixProduct product>
 void combine_product(void* const brought[warp_size], unsigned) {
-  constexpr unsigned depth = product == MatrixProduct::m16n8k8_tf32 ? 8 : 16;
-  float a[16][depth], b[8][depth];
+  using Of = Elements<product>;
+  using Value = typename Of::Value;
+  constexpr bool by_rows = sizeof(Value) == 8;
+  Value a[16][Of::depth], b[8][Of::depth];
   for (unsigned row = 0; row < 16; ++row) {
     unsigned words[8];
-    for (unsigned word = 0; word < 8; ++word)
-      words[word] = static_cast<ProductLane*>(brought[row % 8 * 4 + word % 4])->a[word / 4 * 2 + row / 8];
-    for (unsigned k = 0; k < depth; ++k) a[row][k] = element<product>(words, k);
+    for (unsigned word = 0; word < 8; ++word) {
+      const unsigned place = Of::place_of(word), half = row / 8;
+      words[word] = static_cast<ProductLane*>(brought[row % 8 * 4 + Of::lane_of(word)])
+                        ->a[by_rows ? half * 2 + place : place * 2 + half];
+    }
+    for (unsigned k = 0; k < Of::depth; ++k) a[row][k] = Of::at(words, k);
   }
   for (unsigned column = 0; column < 8; ++column) {
     unsigned words[8];
     for (unsigned word = 0; word < 8; ++word)
-      words[word] = static_cast<ProductLane*>(brought[column * 4 + word % 4])->b[word / 4];
-    for (unsigned k = 0; k < depth; ++k) b[column][k] = element<product>(words, k);
+      words[word] = static_cast<ProductLane*>(brought[column * 4 + Of::lane_of(word)])->b[Of::place_of(word)];
+    for (unsigned k = 0; k < Of::depth; ++k) b[column][k] = Of::at(words, k);
   }
   for (unsigned lane = 0; lane < warp_size; ++lane) {
-    float* const sums = static_cast<ProductLane*>(brought[lane])->sums;
+    Value* const sums = static_cast<Value*>(static_cast<ProductLane*>(brought[lane])->sums);
     for (unsigned item = 0; item < 4; ++item) {
-      const float* const row = a[lane / 4 + item / 2 * 8];
-      const float* const column = b[lane % 4 * 2 + item % 2];
-      for (unsigned k = 0; k < depth; ++k) sums[item] = fmaf(row[k], column[k], sums[item]);
+      const Value* const row = a[lane / 4 + item / 2 * 8];
+      const Value* const column = b[lane % 4 * 2 + item % 2];
+      for (unsigned k = 0; k < Of::depth; ++k) sums[item] = fused(row[k], column[k], sums[item]);
     }
   }
 }
@@ -83,6 +111,7 @@ constexpr Collective products[] = {
     {"mma.sync (tf32)", true, false, combine_product<MatrixProduct::m16n8k8_tf32>},
     {"mma.sync (f16)", true, false, combine_product<MatrixProduct::m16n8k16_f16>},
     {"mma.sync (bf16)", true, false, combine_product<MatrixProduct::m16n8k16_bf16>},
+    {"mma.sync (f64)", true, false, combine_product<MatrixProduct::m16n8k4_f64>},
 };
 
 }  // namespace
@@ -94,8 +123,7 @@ void matrix_rows(const void* own, const void* (&rows)[4], Place place) {
   for (unsigned matrix = 0; matrix < 4; ++matrix) rows[matrix] = lane.rows[matrix];
 }
 
-void multiply_matrices(MatrixProduct product, float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2],
-                       Place place) {
+void multiply_matrices(MatrixProduct product, void* sums, const unsigned (&a)[4], const unsigned (&b)[2], Place place) {
   Thread& thread = running_thread();
   ProductLane lane = {sums, a, b};
   thread.owner->meet(thread, products[static_cast<int>(product)], ~0u, place, &lane);
