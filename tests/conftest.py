@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tconv.settings import settings
 
 _cache_key = pytest.StashKey[str]()
 
@@ -18,6 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TCONV_CACHE_DIR" not in os.environ:
         config.stash[_cache_key] = os.environ["TCONV_CACHE_DIR"] = tempfile.mkdtemp(prefix="tconv-tests-")
     _put_own_tools_on_path()
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would all processes of the tests.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -37,6 +44,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         skip = pytest.mark.skip(reason="needs a CUDA device")
         for item in marked:
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def kernels_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests on a GPU are about tconv's kernels, also where PyTorch's are predicted to be faster."""
+    if request.node.get_closest_marker("gpu") is None:
+        yield
+        return
+    monkeypatch.setenv("TCONV_INSIST", "1")
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
 
 
 def _put_own_tools_on_path() -> None:
