@@ -20,20 +20,28 @@ TYPES = ("float32", "float16", "bfloat16")
 #: A float32 layer with TF32 not allowed on either side, and the one that is measured so.
 STRICT = "float32, no TF32"
 _STRICT_ROW = "kernelbench-L1-65"
+#: The type that is measured with the first layers alone.
+DOUBLE = "float64"
+_ROWS_OF_DOUBLES = 3
 _KERNELBENCH = ("kernelbench-L1-71", "kernelbench-L1-57", _STRICT_ROW, "kernelbench-L1-69")
 
 
-def wanted() -> dict[str, Measure]:
-    """What is to be measured, by name."""
+def rows() -> list[Results]:
+    """The layers, as lines of cases.json would have them."""
     known = cases()
-    rows = [
+    return [
         strided(2, 8, (128, 64), 256),
         strided(4, 16, (256, 64), 64, padding=1),
         strided(3, 8, (128, 64), 128, padding=1, output_padding=1),
         *(known[name] for name in _KERNELBENCH),
     ]
-    chosen = [(row, dtype, layout) for row in rows for dtype in TYPES for layout in FORMATS]
-    chosen.append((known[_STRICT_ROW], STRICT, "contiguous"))
+
+
+def wanted() -> dict[str, Measure]:
+    """What is to be measured, by name."""
+    chosen = [(row, dtype, layout) for row in rows() for dtype in TYPES for layout in FORMATS]
+    chosen.append((cases()[_STRICT_ROW], STRICT, "contiguous"))
+    chosen += [(row, DOUBLE, "contiguous") for row in rows()[:_ROWS_OF_DOUBLES]]
     return {f"{described(each[0])}, {each[1]}, {each[2]}": partial(measured, *each) for each in chosen}
 
 

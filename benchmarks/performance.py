@@ -42,7 +42,8 @@ def dense_body(dense: Results | None) -> str:
     head = [f"{layout}: {words}" for layout in FORMATS for words in ("PyTorch ms", "tconv ms", "speed-up")]
     cells = [[*names, *dense_cells(formats)] for names, formats in rows.items()]
     said = f"On {machine(dense['environment'])}, beside PyTorch's default on the same tensors; {dense_means(dense)}"
-    return f"{said}:\n\n" + table(["layer", "type", *head, "floor ms", "equal"], cells)
+    note = "\n‡ predicted to be faster in PyTorch, so that the library hands it over; the time is tconv's kernel's.\n"
+    return f"{said}:\n\n" + table(["layer", "type", *head, "floor ms", "equal"], cells) + note
 
 
 def dense_means(dense: Results) -> str:
@@ -55,13 +56,13 @@ def dense_means(dense: Results) -> str:
 
 
 def dense_cells(formats: dict[str, Results]) -> list[str]:
-    """The figures of one row, by memory format; empty cells where nothing was timed."""
+    """The figures of one row, by memory format, marked where left to PyTorch; empty cells where nothing was timed."""
     cells = []
     for layout in FORMATS:
         result = formats.get(layout, {})
         if "tconv_ms" in result:
             times = (result["pytorch_ms"]["default"], result["tconv_ms"])
-            cells += [*map(milliseconds, times), factor(speedup(result))]
+            cells += [*map(milliseconds, times), factor(speedup(result)) + (" ‡" if result["left_to_pytorch"] else "")]
         else:
             cells += [""] * 3
     floor = next((result["floor_ms"] for result in formats.values() if "floor_ms" in result), None)

@@ -47,6 +47,7 @@ def on_h200(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def measured(pytorch: float, tconv: float, floor: float, equal: bool = True) -> dict[str, Any]:
     times = {"tconv_ms": tconv, "pytorch_ms": {"default": pytorch}, "floor_ms": floor}
+    times["left_to_pytorch"] = pytorch < tconv
     return {"equal": equal, **times, "pytorch_from": "by turns with the candidate"}
 
 
@@ -67,6 +68,7 @@ def test_layers_are_summed_up_by_kind(report: ModuleType) -> None:
     assert "| dense | 1 | 1 | **0.25x** | 0.25x to 0.25x | 0 | 4.0x |\n" in text
     assert "| all | 3 | 2 | **1.6x** | 0.25x to 8.0x | 2 | 3.2x |\n" in text
     assert "few channels" not in text
+    assert f"so that the library hands it over: `{dense[0]}` (0.25x).\n" in text
 
 
 def test_models_are_listed(report: ModuleType) -> None:
@@ -138,7 +140,8 @@ def test_dense_layers_have_their_formats_side_by_side(script: Script) -> None:
     text = script("performance").dense_body({"environment": ENVIRONMENT, "layers": dict(enumerate(results))})
     # Speed-ups 8 and 2 in one format, 1/2 and 3 in the other.
     assert "geometric mean 4.0x contiguous, 1.2x channels_last:" in text
-    assert "| k2 | float16 | 8 | 1 | 8.0x | 2 | 4 | 0.50x | 0.5 | yes |\n" in text
+    assert "| k2 | float16 | 8 | 1 | 8.0x | 2 | 4 | 0.50x ‡ | 0.5 | yes |\n" in text
+    assert "\n‡ predicted to be faster in PyTorch" in text
     assert "| k3 | float16 | 4 | 2 | 2.0x | 3 | 1 | 3.0x | 0.25 | no |\n" in text
     assert "| k3 | float32, no TF32 |  |  |  |  |  |  |  | no |\n" in text
 
@@ -181,7 +184,7 @@ def test_dense_layers_are_measured_in_each_type_and_format(script: Script, monke
     for name, measure_one in module.wanted().items():
         seen[name] = measure_one()
         assert name == "{layer}, {type}, {format}".format(**seen[name])
-    assert len(seen) == 7 * 3 * 2 + 1
+    assert len(seen) == 7 * 3 * 2 + 1 + 3
     assert allows_tf32()
     row = "k(3,7), 8×64→64, 512×512"
     names = {"layer": row, "type": "bfloat16", "format": "channels_last"}

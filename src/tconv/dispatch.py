@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
 from tconv.planner import FAMILIES, Family, Gpu, Plan, Unplannable, choose
-from tconv.planner.choice import reads_channels_last
+from tconv.planner.choice import reads_channels_last, why_pytorch
 from tconv.planner.tuned import Answers, Question
 from tconv.precision import allows_tf32, of_kind
 from tconv.problem import DTYPE_OF, InvalidProblem, Layer, Precision, Problem, Triple
@@ -76,7 +76,8 @@ def decide(
     Args:
         spatial_dims: N; by default what the weight says.
         gpu: decides as if the tensors lay on that GPU; they may then be of any device, "meta" too.
-        family: insists on this kernel family.
+        family: insists on this kernel family; else PyTorch's operator runs what it was measured or is predicted to
+            run faster, unless TCONV_INSIST is set.
 
     Raises:
         Unsupported: `family` cannot run the call.
@@ -207,10 +208,14 @@ def _plan(problem: Problem, gpu: Gpu, family: Family | None, channels_last: bool
     question = Question(problem, of_kind(problem) if rounds else None, channels_last)
     tuned = _answers(gpu)
     answer = tuned.get(question)
-    if family is None and answer is not None and answer.prefers_pytorch:
+    insists = family is not None or settings().insists
+    if not insists and answer is not None and answer.prefers_pytorch:
         raise _Refused(answer.why_pytorch())
     families = FAMILIES if family is None else (family,)
-    return choose(problem, gpu, families, question.tensor_core_precision, channels_last, tuned)
+    plan = choose(problem, gpu, families, question.tensor_core_precision, channels_last, tuned)
+    if not insists and answer is None and (reason := why_pytorch(question, plan, gpu)):
+        raise _Refused(reason)
+    return plan
 
 
 def _answers(gpu: Gpu) -> Answers:

@@ -3,6 +3,8 @@
 - ``TCONV_CACHE_DIR``: where compiled kernels and measurements are kept. Default: ``$XDG_CACHE_HOME/tconv``, or
   ``~/.cache/tconv`` (``%LOCALAPPDATA%\\tconv`` on Windows).
 - ``TCONV_DISABLE``: ``1`` hands every call of the library to PyTorch's own operator.
+- ``TCONV_INSIST``: ``1`` takes tconv's kernels wherever there is one, also where PyTorch's operator was measured or is
+  predicted to be faster.
 """
 
 from __future__ import annotations
@@ -23,14 +25,19 @@ class Settings:
     Args:
         cache_directory: None where neither a home nor TCONV_CACHE_DIR leads to a path; then nothing is kept on disk.
         disabled: every call goes to PyTorch's own operator.
+        insists: calls that have a kernel take it, however fast PyTorch's operator is.
     """
 
     cache_directory: Path | None
     disabled: bool = False
+    insists: bool = False
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Settings:
-        return cls(_cache_directory(environment), environment.get("TCONV_DISABLE", "").strip().lower() not in _OFF)
+        def is_on(variable: str) -> bool:
+            return environment.get(variable, "").strip().lower() not in _OFF
+
+        return cls(_cache_directory(environment), is_on("TCONV_DISABLE"), is_on("TCONV_INSIST"))
 
 
 @cache

@@ -42,6 +42,7 @@ def test_a_directory_that_cannot_be_named_keeps_nothing(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(("value", "disabled"), [("1", True), ("yes", True), ("0", False), ("", False), ("Off", False)])
 def test_disabled(value: str, disabled: bool) -> None:
     assert Settings.of({"TCONV_DISABLE": value}).disabled is disabled
+    assert Settings.of({"TCONV_INSIST": value}).insists is disabled
 
 
 def test_the_environment_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ PROBLEM = Problem(Layer(2, 128, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1)), 4, (1, 32,
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("TCONV_INSIST")
     settings.cache_clear()
     tuned.answers.cache_clear()
     monkeypatch.setattr(ops, "_routes", {})

@@ -1,4 +1,4 @@
-"""Which family runs a problem, and which tiles are worth a measurement."""
+"""Which family runs a problem, or whether PyTorch should; and which tiles are worth a measurement."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from tconv.planner import mma_shape
-from tconv.planner.direct import plan_direct
+from tconv.planner.direct import plan_direct, representative
 from tconv.planner.direct_shape import launch_direct, needs_wide_index
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma import computes, plan_mma
 from tconv.planner.mma_shape import launch_mma
 from tconv.planner.plan import Family, Kernel, MmaTile, Plan, Unplannable
+from tconv.planner.pytorch_model import is_well_known, predict_pytorch
 from tconv.planner.ranking import Ranked, kernels, ranked
 from tconv.planner.tuned import Answers, Question, Tuned
 from tconv.problem import Precision, Problem
 
-#: Bytes a second of copies on a GPU that nobody measured.
-_BANDWIDTH = 2e12
 FAMILIES: tuple[Family, ...] = get_args(Family)
 #: One in so many of the leading candidates is left to each family, however its model ranks it: models err.
 _SHARE = 4
+#: How many times faster a side must be predicted to be, where predictions must be trusted: that of PyTorch errs by half
+#: as much on most layers.
+_CLEARLY = 1.3
 
 
 def launch(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
@@ -78,6 +80,27 @@ def choose(
     return min(plans, key=lambda plan: _seconds(question, plan.kernel, plan.predicted_seconds or 0.0, gpu))
 
 
+def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
+    """Why PyTorch's operator should answer `question` rather than `plan`, which was predicted; None if `plan` should.
+
+    Where the GPU was measured PyTorch must be clearly faster, by a prediction that was compared with such layers; on
+    any other GPU tconv must be.
+    """
+    alike = replace(question, problem=representative(question.problem))
+    theirs = predict_pytorch(alike.problem_of("mma"), gpu, question.channels_last)
+    ours = _seconds(question, plan.kernel, plan.predicted_seconds or 0.0, gpu)
+    times = (
+        f"{theirs * 1e3:.3g} ms against {ours * 1e3:.3g} ms of the {plan.kernel.family} family for sizes like these; "
+        "tconv tune measures both, TCONV_INSIST=1 keeps it"
+    )
+    if gpu.is_measured:
+        faster = is_well_known(question.problem.layer) and theirs * _CLEARLY < ours
+        return f"PyTorch's operator is predicted to be faster: {times}" if faster else None
+    if ours * _CLEARLY <= theirs:
+        return None
+    return f"nobody measured {gpu.name}, and PyTorch's operator is not predicted to be {_CLEARLY} times slower: {times}"
+
+
 def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
     """The `first` kernels by the models, with the seconds predicted of each; the one that `choose` takes is in front.
 
@@ -119,8 +142,9 @@ def _expected(question: Question, family: Family, gpu: Gpu) -> list[tuple[Kernel
 def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu) -> float:
     """What is to be expected of a kernel, with the copies around one that cannot read and write channels_last."""
     copies = question.channels_last and not _reads_channels_last(kernel)
-    of_copies = 2 * question.problem.bytes_moved / (gpu.bandwidth or _BANDWIDTH) if copies else 0.0
-    return predicted + of_copies
+    if not copies:
+        return predicted
+    return predicted + 2 * representative(question.problem).bytes_moved / gpu.copy_bandwidth
 
 
 def _reads_channels_last(kernel: Kernel[Any]) -> bool:
