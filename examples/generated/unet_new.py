@@ -3385,17 +3385,23 @@ def _mma_needs_wide_index(problem, layer, tile):
     return max(inputs, _LANES * math.prod(problem.output_size)) >= _INT_LIMIT
 
 
-def _mma_moved_axes(layer, tile):
-    """The axes of positions that own the outputs from ``q * stride - origin`` on."""
-    return _moved_axes(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
-
-
 @functools.lru_cache(maxsize=1024)
 def _moved_axes(axes, origins):
     depth, height, width = (
         _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
         for axis, origin in zip(axes, origins)
     )
+    return depth, height, width
+
+
+def _mma_halos(layer, tile):
+    """`halo` of each axis."""
+    return _halos(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
+
+
+@functools.lru_cache(maxsize=1024)
+def _halos(axes, origins):
+    depth, height, width = (_mma_halo(axis) for axis in _moved_axes(axes, origins))
     return depth, height, width
 
 
@@ -3427,12 +3433,17 @@ def _mma_boxes(problem, layer, tile):
 def _mma_halo_positions(layer, tile):
     """Inputs of one channel that a box needs."""
     sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
-    axes = zip(sizes, _mma_moved_axes(layer, tile))
-    return tile.box_images * math.prod(size + _mma_halo(axis) for size, axis in axes)
+    around = _mma_halos(layer, tile)
+    return tile.box_images * (sizes[0] + around[0]) * (sizes[1] + around[1]) * (sizes[2] + around[2])
 
 
 def _mma_shifts(layer, tile):
-    return math.prod(_mma_shift_count(axis) for axis in _mma_moved_axes(layer, tile))
+    return _shifts(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
+
+
+@functools.lru_cache(maxsize=1024)
+def _shifts(axes, origins):
+    return math.prod(_mma_shift_count(axis) for axis in _moved_axes(axes, origins))
 
 
 def _mma_phase_tiles(layer, tile):
@@ -3453,7 +3464,7 @@ def _mma_planes(layer):
 
 def _mma_item_bytes(layer):
     """Bytes of one number: `Layer.item_bytes`, by words that written files know as well."""
-    return {"fp16": 2, "bf16": 2, "fp64": 8}.get(layer.precision, 4)
+    return 2 if layer.precision in ("fp16", "bf16") else 8 if layer.precision == "fp64" else 4
 
 
 def _mma_sum_bytes(layer):

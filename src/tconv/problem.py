@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Triple = tuple[int, int, int]
 #: How products are taken: in the type of the operands and summed in fp32 (fp64 in fp64). "tf32" and "tf32_rna" are for
@@ -43,8 +43,7 @@ class InvalidProblem(ValueError):
     """The arguments describe no transposed convolution; the message says which one and what is allowed."""
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One spatial axis of a layer: its kernel size, stride, padding and dilation, and what follows from them."""
 
     kernel: int

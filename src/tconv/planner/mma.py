@@ -97,7 +97,7 @@ def equivalent(problem: Problem) -> Layer:
     layer = problem.layer
 
     def stride(axis: int) -> int:
-        kernel, old, padding, dilation = vars(layer.axes[axis]).values()
+        kernel, old, padding, dilation = layer.axes[axis]
         once = problem.input_size[axis] == 1 and dilation == 1 and padding < kernel
         return kernel if once else old
 

@@ -18,10 +18,9 @@ from tconv.planner.mma_shape import (
     chunk_channels,
     chunks,
     fragments_with_taps,
-    halo,
     halo_positions,
+    halos,
     launch_mma,
-    moved_axes,
     phase_tiles,
     planes,
     row_blocks,
@@ -121,7 +120,7 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
         + (_PLACE * stores.places + _STORE * stores.vectors + _PART * stores.parts) * storing
     )
 
-    columns = tile.box_columns + halo(moved_axes(layer, tile)[2])
+    columns = tile.box_columns + halos(layer, tile)[2]
     rows = halo_positions(layer, tile) / columns * chunk_count * chunk_channels(layer, tile)
     input_bytes = rows * (columns * layer.item_bytes + 32)
     output_bytes = outputs * 32 * layer.item_bytes * (1 + (0 if stores.whole_sectors else 32 / stores.run_bytes))

@@ -7,7 +7,7 @@ import math
 
 from tconv.planner.gpu import Gpu
 from tconv.planner.plan import Kernel, MmaTile, Plan, Preparation, Unplannable
-from tconv.problem import Axis, Layer, Problem
+from tconv.problem import Axis, Layer, Problem, Triple
 
 PREPARING_THREADS = 256
 _INT_LIMIT = 2**31
@@ -60,6 +60,17 @@ def _moved_axes(axes: tuple[Axis, Axis, Axis], origins: tuple[int, int, int]) ->
     return depth, height, width
 
 
+def halos(layer: Layer, tile: MmaTile) -> Triple:
+    """`halo` of each axis."""
+    return _halos(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
+
+
+@functools.lru_cache(maxsize=1024)
+def _halos(axes: tuple[Axis, Axis, Axis], origins: tuple[int, int, int]) -> Triple:
+    depth, height, width = (halo(axis) for axis in _moved_axes(axes, origins))
+    return depth, height, width
+
+
 def halo(axis: Axis) -> int:
     """How many inputs more than positions a box needs: the lowest shift to the highest."""
     return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
@@ -103,12 +114,17 @@ def block_positions(tile: MmaTile) -> int:
 def halo_positions(layer: Layer, tile: MmaTile) -> int:
     """Inputs of one channel that a box needs."""
     sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
-    axes = zip(sizes, moved_axes(layer, tile), strict=True)
-    return tile.box_images * math.prod(size + halo(axis) for size, axis in axes)
+    around = halos(layer, tile)
+    return tile.box_images * (sizes[0] + around[0]) * (sizes[1] + around[1]) * (sizes[2] + around[2])
 
 
 def shifts(layer: Layer, tile: MmaTile) -> int:
-    return math.prod(shift_count(axis) for axis in moved_axes(layer, tile))
+    return _shifts(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
+
+
+@functools.lru_cache(maxsize=1024)
+def _shifts(axes: tuple[Axis, Axis, Axis], origins: tuple[int, int, int]) -> int:
+    return math.prod(shift_count(axis) for axis in _moved_axes(axes, origins))
 
 
 def phase_tiles(layer: Layer, tile: MmaTile) -> int:
@@ -129,7 +145,7 @@ def planes(layer: Layer) -> int:
 
 def item_bytes(layer: Layer) -> int:
     """Bytes of one number: `Layer.item_bytes`, by words that written files know as well."""
-    return {"fp16": 2, "bf16": 2, "fp64": 8}.get(layer.precision, 4)
+    return 2 if layer.precision in ("fp16", "bf16") else 8 if layer.precision == "fp64" else 4
 
 
 def sum_bytes(layer: Layer) -> int:
@@ -223,7 +239,7 @@ def vector_items(layer: Layer) -> int:
 def thread_patches(layer: Layer, tile: MmaTile) -> int:
     """Patches of inputs, a vector of channels by some columns, that a thread holds on their way to shared memory."""
     width, together = moved_axes(layer, tile)[2], tile.patch_columns
-    columns = tile.box_columns + halo(width)
+    columns = tile.box_columns + halos(layer, tile)[2]
     lead = -width.shift_of(width.kernel - 1) % together
     rows = halo_positions(layer, tile) // columns
     return -(
