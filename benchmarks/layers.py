@@ -31,8 +31,7 @@ from tconv.evaluation.timing import Call, Measured, interleave, quantile
 from tconv.jit.loader import gpu_of
 from tconv.planner import floor_seconds
 from tconv.planner.choice import why_pytorch
-from tconv.planner.tuned import Question
-from tconv.precision import allows_tf32, of_kind
+from tconv.precision import allows_tf32, of_kind, question_of
 from tconv.problem import Layer, Precision, Problem, Triple
 
 _PRECISION: dict[str, Precision] = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
@@ -96,15 +95,6 @@ def as_pytorch_rounds(problem: Problem) -> Problem:
     return replace(problem, layer=replace(problem.layer, precision=of_kind(problem)))
 
 
-def is_left_to_pytorch(problem: Problem, explained: tconv.Explanation, channels_last: bool) -> bool:
-    """Whether the library would hand the problem to PyTorch's operator, if it were not told to insist on its plan."""
-    if explained.plan is None or explained.gpu is None:
-        return True
-    rounds = problem.layer.precision == "fp32" and allows_tf32()
-    question = Question(problem, of_kind(problem) if rounds else None, channels_last)
-    return why_pytorch(question, explained.plan, explained.gpu) is not None
-
-
 def floor_ms(problem: Problem) -> float | None:
     """The roofline bound on this GPU, in that arithmetic; None where nobody measured the GPU's rates."""
     seconds = floor_seconds(as_pytorch_rounds(problem), gpu_of(torch.cuda.current_device()))
@@ -151,6 +141,8 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return ours(*laid_out(Operands(x, weight, bias), variant), **keywords).contiguous()
 
+    gpu = gpu_of(torch.cuda.current_device())
+    question = question_of(problem, gpu, allows_tf32(), variant == "channels_last")
     draws = 1 if quick else _DRAWS
     reach: Reach = "phases" if explained.plan.kernel.family == "mma" else "exact"
     verdict = check_layer(candidate, problem, "match", device="cuda", draw_count=draws, awkward=not quick, reach=reach)
@@ -161,7 +153,7 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
         "awkward_inputs": not quick,
         "error": next((check.got for check in verdict.checks if check.name == "pooled error"), None),
         "plan": {"family": explained.plan.kernel.family, "tile": vars(explained.plan.kernel.tile)},
-        "left_to_pytorch": is_left_to_pytorch(problem, explained, variant == "channels_last"),
+        "left_to_pytorch": why_pytorch(question, explained.plan, gpu) is not None,
         "floor_ms": case["floor_ms"],
         **times(partial(ours, *operands, **keywords), partial(theirs, **keywords), operands, quick),
     }

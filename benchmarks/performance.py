@@ -6,6 +6,9 @@ from plot import PLOTS
 from results import FORMATS, Results, geometric_mean, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
 
+#: Marks the speed-up of what the library leaves to PyTorch.
+LEFT = " ‡"
+
 
 def variants_body(measured: dict[str, Results | None]) -> str:
     """Memory-bound layers in another format and type."""
@@ -18,7 +21,7 @@ def variants_body(measured: dict[str, Results | None]) -> str:
                 name,
                 milliseconds(result["pytorch_ms"]["default"]),
                 milliseconds(result["tconv_ms"]),
-                factor(speedup(result)),
+                factor(speedup(result)) + LEFT * result["left_to_pytorch"],
                 "yes" if result["equal"] else "no",
             ]
             for name, result in results["layers"].items()
@@ -27,7 +30,7 @@ def variants_body(measured: dict[str, Results | None]) -> str:
         mean = factor(geometric_mean(speedup(result) for result in results["layers"].values() if "tconv_ms" in result))
         parts.append(
             f"In {variant}, on {machine(results['environment'])}, beside PyTorch on the same tensors; geometric mean "
-            f"{mean}:\n\n" + table(["layer", "PyTorch ms", "tconv ms", "speed-up", "equal"], rows)
+            f"{mean}:\n\n" + noted(table(["layer", "PyTorch ms", "tconv ms", "speed-up", "equal"], rows))
         )
     return "\n".join(parts) or NOTHING
 
@@ -42,8 +45,13 @@ def dense_body(dense: Results | None) -> str:
     head = [f"{layout}: {words}" for layout in FORMATS for words in ("PyTorch ms", "tconv ms", "speed-up")]
     cells = [[*names, *dense_cells(formats)] for names, formats in rows.items()]
     said = f"On {machine(dense['environment'])}, beside PyTorch's default on the same tensors; {dense_means(dense)}"
-    note = "\n‡ predicted to be faster in PyTorch, so that the library hands it over; the time is tconv's kernel's.\n"
-    return f"{said}:\n\n" + table(["layer", "type", *head, "floor ms", "equal"], cells) + note
+    return f"{said}:\n\n" + noted(table(["layer", "type", *head, "floor ms", "equal"], cells))
+
+
+def noted(text: str) -> str:
+    """A table with what its mark means, where it has one."""
+    meaning = "predicted to be faster in PyTorch, so that the library hands it over; the time is tconv's kernel's."
+    return text + (f"\n{LEFT.strip()} {meaning}\n" if LEFT in text else "")
 
 
 def dense_means(dense: Results) -> str:
@@ -62,7 +70,7 @@ def dense_cells(formats: dict[str, Results]) -> list[str]:
         result = formats.get(layout, {})
         if "tconv_ms" in result:
             times = (result["pytorch_ms"]["default"], result["tconv_ms"])
-            cells += [*map(milliseconds, times), factor(speedup(result)) + (" ‡" if result["left_to_pytorch"] else "")]
+            cells += [*map(milliseconds, times), factor(speedup(result)) + LEFT * result["left_to_pytorch"]]
         else:
             cells += [""] * 3
     floor = next((result["floor_ms"] for result in formats.values() if "floor_ms" in result), None)

@@ -92,11 +92,12 @@ def layers_text(layers: Results) -> str:
             ]
         )
     head = ["kind", "layers", "equal", "mean speed-up", "from, to", "faster", "mean time over the floor"]
-    left = [name for name, result in measured.items() if result.get("left_to_pytorch") and "tconv_ms" in result]
+    left = [name for name, result in measured.items() if "tconv_ms" in result and result["left_to_pytorch"]]
     named = ", ".join(f"`{name}` ({factor(speedup(measured[name]))})" for name in left)
     return (
         f"{len(measured)} of the {len(known)} layers of `benchmarks/cases.json`, taken from named models, through the "
-        f"library, on {machine(layers['environment'])}, beside PyTorch's default. Means are geometric:\n\n"
+        f"library, on {machine(layers['environment'])}, beside PyTorch's default. The times are those of tconv's own "
+        "kernels, the means geometric:\n\n"
         + table(head, rows)
         + (f"\nPredicted to be faster in PyTorch, so that the library hands it over: {named}.\n" if left else "")
         + f"\n![Speed-up of every layer]({PLOTS['layers'][0].relative_to(ROOT)})\n"

@@ -48,11 +48,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def kernels_on_gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tests on a GPU are about tconv's kernels, also where PyTorch's are predicted to be faster."""
-    if request.node.get_closest_marker("gpu") is None:
-        yield
-        return
-    monkeypatch.setenv("TCONV_INSIST", "1")
+    """Tests on a GPU are about tconv's kernels, also where PyTorch's are predicted to be faster; others about both."""
+    for variable in ("TCONV_DISABLE", "TCONV_INSIST"):
+        monkeypatch.delenv(variable, raising=False)
+    if request.node.get_closest_marker("gpu") is not None:
+        monkeypatch.setenv("TCONV_INSIST", "1")
     settings.cache_clear()
     yield
     settings.cache_clear()

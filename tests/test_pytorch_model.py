@@ -26,7 +26,7 @@ from tconv.planner import Gpu, choose  # noqa: E402
 from tconv.planner.choice import why_pytorch  # noqa: E402
 from tconv.planner.pytorch_model import is_well_known, predict_pytorch  # noqa: E402
 from tconv.planner.tuned import Question  # noqa: E402
-from tconv.precision import of_kind  # noqa: E402
+from tconv.precision import of_kind, question_of  # noqa: E402
 from tconv.problem import Layer, Problem  # noqa: E402
 from tconv.settings import settings  # noqa: E402
 
@@ -61,13 +61,13 @@ def test_predictions_are_near_what_was_measured() -> None:
     errors = []
     for case, memory_format, result in measured():
         problem = as_pytorch(case)
-        few = problem.layer.out_channels_per_group < 8
-        if is_well_known(problem.layer) and not few and "pytorch_ms" in result:
+        if is_well_known(problem.layer) and "pytorch_ms" in result:
             seconds = predict_pytorch(problem, H200, memory_format == "channels_last")
             errors.append(abs(math.log(seconds * 1e3 / result["pytorch_ms"]["default"])))
     assert len(errors) > 80
-    assert statistics.median(errors) < 0.15
-    assert statistics.quantiles(errors, n=10)[-1] < 0.45
+    # What the module's docstring says.
+    assert statistics.median(errors) < math.log(1.1)
+    assert statistics.quantiles(errors, n=10)[-1] < math.log(4 / 3)
 
 
 def test_what_was_left_to_pytorch_was_not_much_faster_here() -> None:
@@ -103,7 +103,7 @@ def test_a_layer_that_pytorch_runs_faster_is_left_to_it() -> None:
     left = explained(WIDE, H200)
     assert left.runs == "pytorch" and left.plan is None
     assert left.reason.startswith("PyTorch's operator is predicted to be faster: ")
-    assert "tconv tune measures both, TCONV_INSIST=1 keeps it" in left.reason
+    assert "tconv tune measures both, TCONV_INSIST=1 takes tconv's" in left.reason
     assert explained(STRIDED, H200).runs == "tconv"
 
 
@@ -132,6 +132,24 @@ def test_whoever_insists_gets_the_kernel(monkeypatch: pytest.MonkeyPatch) -> Non
     finally:
         monkeypatch.delenv("TCONV_INSIST")
         settings.cache_clear()
+
+
+def test_gpus_without_tf32_are_not_taken_to_round() -> None:
+    case = cases()["kernelbench-L1-65"]
+    turing = Gpu("Tesla T4", "sm_75", 40, 64 * 1024)
+    assert question_of(problem_of(case), OTHER, allowed=True).tensor_core_precision == "tf32"
+    assert question_of(problem_of(case), turing, allowed=True).tensor_core_precision is None
+    half, brain = (replace(problem_of(case).layer, precision=precision) for precision in ("fp16", "bf16"))
+    seconds = [predict_pytorch(replace(problem_of(case), layer=layer), turing, False) for layer in (half, brain)]
+    assert seconds[1] > 3 * seconds[0], "bfloat16 has no tensor cores there"
+
+
+def test_a_measured_plan_is_compared_no_more() -> None:
+    question = question_of(problem_of(WIDE), H200, allowed=True)
+    plan = choose(question.problem, H200)
+    assert why_pytorch(question, plan, H200) is not None
+    measured_plan = replace(plan, predicted_seconds=None)
+    assert why_pytorch(question, measured_plan, H200) is None
 
 
 def test_huge_problems_are_compared_at_one_size() -> None:

@@ -1,6 +1,6 @@
 """tconv: fast transposed convolutions for PyTorch.
 
-Like torch's own, on CUDA kernels made for each layer; what they do not cover runs as before::
+Like torch's own, on CUDA kernels made for each layer; what they do not cover, or would slow down, runs as before::
 
     layer = tconv.ConvTranspose2d(256, 128, 4, stride=2, padding=1).cuda()
     y = layer(x)                                            # as torch.nn.ConvTranspose2d

@@ -6,7 +6,6 @@ can change from one call to the next with the same key. Both give their reason i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,8 +18,8 @@ from torch.autograd import forward_ad
 from tconv.errors import Unsupported
 from tconv.planner import FAMILIES, Family, Gpu, Plan, Unplannable, choose
 from tconv.planner.choice import reads_channels_last, why_pytorch
-from tconv.planner.tuned import Answers, Question
-from tconv.precision import allows_tf32, of_kind
+from tconv.planner.tuned import Answers
+from tconv.precision import allows_tf32, question_of
 from tconv.problem import DTYPE_OF, InvalidProblem, Layer, Precision, Problem, Triple
 from tconv.settings import settings
 
@@ -199,13 +198,11 @@ def _is_channels_last(input: Tensor, memory_format: torch.memory_format, dims: i
 
 
 def _plan(problem: Problem, gpu: Gpu, family: Family | None, channels_last: bool) -> Plan:
-    number = int(re.sub(r"\D", "", gpu.arch))
-    if number < _OLDEST_ARCH:
+    if gpu.capability < _OLDEST_ARCH:
         raise _Refused(f"{gpu.name} is {gpu.arch}; the kernels need sm_{_OLDEST_ARCH} or newer")
     if problem.batch == 0:
         raise _Refused("the batch is empty")
-    rounds = problem.layer.precision == "fp32" and allows_tf32()
-    question = Question(problem, of_kind(problem) if rounds else None, channels_last)
+    question = question_of(problem, gpu, allows_tf32(), channels_last)
     tuned = _answers(gpu)
     answer = tuned.get(question)
     insists = family is not None or settings().insists
@@ -213,7 +210,7 @@ def _plan(problem: Problem, gpu: Gpu, family: Family | None, channels_last: bool
         raise _Refused(answer.why_pytorch())
     families = FAMILIES if family is None else (family,)
     plan = choose(problem, gpu, families, question.tensor_core_precision, channels_last, tuned)
-    if not insists and answer is None and (reason := why_pytorch(question, plan, gpu)):
+    if not insists and (reason := why_pytorch(question, plan, gpu)):
         raise _Refused(reason)
     return plan
 

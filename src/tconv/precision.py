@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from tconv.planner.gpu import FIRST_WITH_TF32, Gpu
+from tconv.planner.tuned import Question
 from tconv.problem import Layer, Precision, Problem
 
 #: Up to this many output channels of a 1-D or 2-D layer, cuDNN had no TF32 engine.
@@ -32,6 +34,17 @@ def of_kind(problem: Problem) -> Precision:
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= _FEW_CHANNELS
     tiny_maps = problem.batch > 1 and max(problem.input_size) <= _TINY_AXIS
     return "fp32" if layer.groups > 1 or few_channels or tiny_maps else rounding_of_kind(layer)
+
+
+def question_of(problem: Problem, gpu: Gpu, allowed: bool, channels_last: bool = False) -> Question:
+    """What the planner is asked for a call of the library: what it answers, and what `tconv tune` measures.
+
+    Args:
+        problem: with the precision of its dtype.
+        allowed: whether PyTorch may round float32 operands to TF32.
+    """
+    rounds = allowed and problem.layer.precision == "fp32" and gpu.capability >= FIRST_WITH_TF32
+    return Question(problem, of_kind(problem) if rounds else None, channels_last)
 
 
 def rounding_of_kind(layer: Layer) -> Precision:

@@ -22,7 +22,6 @@ Triple = tuple[int, int, int]
 #: How products are taken: in the type of the operands and summed in fp32 (fp64 in fp64). "tf32" and "tf32_rna" are for
 #: float32 operands that are first rounded to TF32, to nearest: ties to even, or away from zero (PTX's .rn and .rna).
 Precision = Literal["fp32", "tf32", "tf32_rna", "fp16", "bf16", "fp64"]
-Layout = Literal["contiguous"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 #: Those that round their operands to TF32.
@@ -122,7 +121,6 @@ class Layer:
     groups: int = 1
     bias: bool = False
     precision: Precision = "fp32"
-    layout: Layout = "contiguous"
 
     def __post_init__(self) -> None:
         if self.spatial_dims not in (1, 2, 3):

@@ -26,6 +26,9 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 def optimize(model: Model, *, freeze: bool = False) -> Model:
     """Makes every transposed convolution in `model` tconv's, in place; `restore` makes them torch's again.
 
+    Calls on which PyTorch's operator was measured or is predicted to be faster go to it all the same: `explain` says
+    so, and the environment variable TCONV_INSIST turns that off.
+
     ::
 
         model = tconv.optimize(model.eval(), freeze=True)

@@ -81,17 +81,19 @@ def choose(
 
 
 def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
-    """Why PyTorch's operator should answer `question` rather than `plan`, which was predicted; None if `plan` should.
+    """Why PyTorch's operator should answer `question` rather than `plan`; None if `plan` should, or was measured.
 
     Where the GPU was measured PyTorch must be clearly faster, by a prediction that was compared with such layers; on
     any other GPU tconv must be.
     """
+    if plan.predicted_seconds is None:
+        return None
     alike = replace(question, problem=representative(question.problem))
     theirs = predict_pytorch(alike.problem_of("mma"), gpu, question.channels_last)
-    ours = _seconds(question, plan.kernel, plan.predicted_seconds or 0.0, gpu)
+    ours = _seconds(question, plan.kernel, plan.predicted_seconds, gpu)
     times = (
         f"{theirs * 1e3:.3g} ms against {ours * 1e3:.3g} ms of the {plan.kernel.family} family for sizes like these; "
-        "tconv tune measures both, TCONV_INSIST=1 keeps it"
+        "tconv tune measures both, TCONV_INSIST=1 takes tconv's"
     )
     if gpu.is_measured:
         faster = is_well_known(question.problem.layer) and theirs * _CLEARLY < ours

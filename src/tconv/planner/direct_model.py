@@ -61,10 +61,8 @@ _PEAK = 0.96
 _HALF_SPEED_WARPS = 9.2
 _AHEAD = 0.95
 _SPILL = 0.33
-#: Bytes a second and multiprocessor, where nobody measured the bandwidth; how much of it kernels reach with very many
-#: warps; warps at which it is half of that; what the L2 cache gives in its place; and how much more rows cost it that
-#: start anywhere.
-_BANDWIDTH = 30e9
+#: How much of a copy's bandwidth kernels reach with very many warps; warps at which it is half of that; what the L2
+#: cache gives in its place; and how much more rows cost it that start anywhere.
 _REACHED = 0.85
 _MEMORY_WARPS = 4.65
 _CACHE = 2.8

@@ -12,6 +12,8 @@ from tconv.problem import Precision, Problem
 SHORTEST_SECONDS = 2e-6
 #: Bytes a second and multiprocessor of copies, where nobody measured them.
 _BANDWIDTH = 30e9
+#: The oldest GPUs with TF32 and bfloat16 on tensor cores.
+FIRST_WITH_TF32 = 80
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,24 @@ class Gpu:
     rates: Mapping[Precision, float] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
     @property
+    def capability(self) -> int:
+        """Its compute capability as one number: 90 for ``"sm_90a"``."""
+        return int("".join(filter(str.isdigit, self.arch)))
+
+    @property
     def is_measured(self) -> bool:
-        """Whether somebody measured its rates, and how long layers take on it."""
+        """Whether somebody measured its rates, and how long layers take on it, with one version of cuDNN."""
         return self.bandwidth is not None
 
     @property
     def copy_bandwidth(self) -> float:
         """`bandwidth`, or what its multiprocessors let expect."""
         return self.bandwidth or _BANDWIDTH * self.multiprocessors
+
+    def matrix_rate(self, precision: Precision) -> float:
+        """Of `rates`, or what so many multiprocessors of an H200 would do."""
+        known = Gpu.h200()
+        return self.rates.get(precision) or known.rates[precision] / known.multiprocessors * self.multiprocessors
 
     @classmethod
     def h200(cls) -> Gpu:

@@ -61,7 +61,7 @@ def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
         Unplannable: the family does not run it; the message says why.
     """
     layer = problem.layer
-    if int("".join(filter(str.isdigit, gpu.arch))) < _OLDEST_ARCH:
+    if gpu.capability < _OLDEST_ARCH:
         raise Unplannable(f"the mma family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}")
     for axis, size in zip(layer.axes, problem.output_size, strict=True):
         # The last box may pass the end of the axis.

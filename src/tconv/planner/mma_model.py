@@ -3,7 +3,7 @@
 Counted from the shape of the kernel: products on the tensor cores, what warps issue beside them, memory, the L2 cache,
 and the chain of steps that a block cannot overlap with itself. The constants are fitted to tiles of the layers of
 benchmarks/cases.json, measured on one NVIDIA H200 with benchmarks/tiles.py: the order of the predictions is what
-matters, and they are within some 15 % of what was measured.
+matters, and they are within some 15 % of what was measured. Nothing is fitted to fp64: its rate is the vendor's.
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ class Plan:
     """One launch: the kernel, its grid, its dynamic shared memory in bytes, and why it was chosen.
 
     `preparation` is the launch before it, of the same unit's function ``NAME_weights``; None where the kernel takes the
-    weights as they are. `predicted_seconds` says how long the family's model takes all of it for.
+    weights as they are. `predicted_seconds` says how long the family's model takes all of it for, at sizes like these
+    (`representative`); None where the tile was measured instead.
     """
 
     problem: Problem

@@ -4,30 +4,22 @@ cuDNN's tensor-core kernels are implicit matrix products on channels_last tensor
 reach it, 64 output channels are a tile. Contiguous tensors are converted before and after; a bias is added by a kernel
 of its own. Kernels without tensor cores take contiguous tensors, and channels_last ones are converted.
 
-The constants were fitted to 264 times of 105 layers of 65 models on one NVIDIA H200 with PyTorch 2.11 and cuDNN 9.19,
-in several types and memory formats. For layers without groups and with 8 or more output channels, half of the
-predictions are within 11 % of what was measured and nine in ten within 36 % (14 and 40 % for models left out of the
-fit). Others are within a factor of 3, seldom of 6. cuDNN chooses among engines that differ by as much as 3 times: a
-prediction is worth a decision only with a margin.
+The constants were fitted to times of some 100 layers on one NVIDIA H200 with PyTorch 2.11 and cuDNN 9.19, in several
+types and memory formats. Of those in benchmarks/results without groups and with 8 or more output channels, half of the
+predictions are within 10 % of what was measured and nine in ten within a third (tests/test_pytorch_model.py); others
+are within a factor of 3, seldom of 6. cuDNN chooses among engines that differ by as much as 3 times: a prediction is
+worth a decision only with a margin.
 """
 
 from __future__ import annotations
 
 import math
 
-from tconv.planner.gpu import Gpu
+from tconv.planner.gpu import FIRST_WITH_TF32, Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
 
-#: Operations a second and multiprocessor of a large matrix product, where nobody measured them.
-_RATES: dict[Precision, float] = {
-    "fp32": 0.39e12,
-    "tf32": 2.7e12,
-    "tf32_rna": 2.7e12,
-    "fp16": 5.3e12,
-    "bf16": 5.3e12,
-    "fp64": 0.2e12,
-}
 _WITHOUT_TENSOR_CORES: tuple[Precision, ...] = ("fp32", "fp64")
+_FEW_CHANNELS = 8
 #: Seconds of a call, with the first and the last tiles; and of the conversions, beside their bytes.
 _CALL = 15e-6
 _CONVERSIONS = 11e-6
@@ -55,12 +47,12 @@ def predict_pytorch(problem: Problem, gpu: Gpu, channels_last: bool) -> float:
 
     Args:
         problem: in the precision that PyTorch computes in: "tf32" for float32 tensors where that is what it does.
-        channels_last: how input and weight lie in memory; else they are contiguous.
+        channels_last: how input and result lie in memory, and weights are taken to; else they are contiguous.
     """
     layer = problem.layer
     bandwidth = gpu.copy_bandwidth
     seconds = _CALL + max(_products(problem, gpu), problem.bytes_moved / (bandwidth * _PRODUCT))
-    if channels_last != _on_tensor_cores(layer):
+    if channels_last != _on_tensor_cores(layer, gpu):
         share = _CONVERTED_WORDS if layer.item_bytes >= 4 else _CONVERTED_HALVES
         seconds += _CONVERSIONS + 2 * problem.bytes_moved / (bandwidth * share)
     if layer.bias:
@@ -70,7 +62,7 @@ def predict_pytorch(problem: Problem, gpu: Gpu, channels_last: bool) -> float:
 
 def is_well_known(layer: Layer) -> bool:
     """Whether such layers were measured often enough for a prediction to speak against what runs otherwise."""
-    return layer.groups == 1 and layer.precision != "fp64"
+    return layer.groups == 1 and layer.out_channels >= _FEW_CHANNELS and layer.precision != "fp64"
 
 
 def _products(problem: Problem, gpu: Gpu) -> float:
@@ -80,16 +72,17 @@ def _products(problem: Problem, gpu: Gpu) -> float:
     of_output = layer.in_channels_per_group * math.prod(layer.kernel) / math.prod(layer.stride)
     positions = problem.batch * layer.groups * math.prod(problem.output_size)
     if _is_narrow(layer):
-        return 2 * positions * channels * (of_output + _TILE) / (_rate("fp32", gpu) * _NARROW)
+        return 2 * positions * channels * (of_output + _TILE) / (gpu.matrix_rate("fp32") * _NARROW)
     padded = -(-channels // _CHANNELS) * _CHANNELS
-    seconds = 2 * positions * padded * (of_output + _TILE) / _rate(layer.precision, gpu)
-    return max(seconds * _slower(layer), of_output * layer.item_bytes / 128 * _STEP)
+    rate = gpu.matrix_rate(layer.precision if _on_tensor_cores(layer, gpu) or layer.precision == "fp64" else "fp32")
+    seconds = 2 * positions * padded * (of_output + _TILE) / rate
+    return max(seconds * _slower(layer, gpu), of_output * layer.item_bytes / 128 * _STEP)
 
 
-def _slower(layer: Layer) -> float:
+def _slower(layer: Layer, gpu: Gpu) -> float:
     """How much longer than others the engine takes that cuDNN runs on such a layer."""
     factor = _DEEP if layer.kernel[0] > 1 else 1.0
-    if not _on_tensor_cores(layer):
+    if not _on_tensor_cores(layer, gpu):
         return factor
     dilated = any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)
     if dilated or math.gcd(layer.in_channels_per_group, layer.out_channels_per_group) * layer.item_bytes % 16:
@@ -105,9 +98,6 @@ def _is_narrow(layer: Layer) -> bool:
     return few and (layer.groups > 1 or layer.precision in _WITHOUT_TENSOR_CORES)
 
 
-def _on_tensor_cores(layer: Layer) -> bool:
-    return layer.precision not in _WITHOUT_TENSOR_CORES and not _is_narrow(layer)
-
-
-def _rate(precision: Precision, gpu: Gpu) -> float:
-    return gpu.rates.get(precision) or _RATES[precision] * gpu.multiprocessors
+def _on_tensor_cores(layer: Layer, gpu: Gpu) -> bool:
+    older = layer.precision == "bf16" and gpu.capability < FIRST_WITH_TF32
+    return layer.precision not in _WITHOUT_TENSOR_CORES and not older and not _is_narrow(layer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tconv.codegen.pipeline import Resolve, problems
@@ -12,7 +12,7 @@ from tconv.evaluation.precision import Wanted
 from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Question
-from tconv.precision import of_kind
+from tconv.precision import question_of
 from tconv.problem import Problem
 
 
@@ -56,16 +56,15 @@ def jobs(
     found: dict[Problem, Job] = {}
     for traced, problem in zip(trace.layers, problems(trace, wanted, resolve), strict=True):
         if traced.problem not in found:
-            questions = _questions(traced.problem, problem, rounds, channels_last)
+            questions = _questions(question_of(traced.problem, gpu, rounds), problem, channels_last)
             found[traced.problem] = _job(traced.name, traced.problem, questions, gpu, first)
     return list(found.values())
 
 
-def _questions(own: Problem, in_file: Problem, rounds: bool, channels_last: bool) -> tuple[Question, ...]:
-    layer = own.layer
-    library = Question(own, of_kind(own) if rounds and layer.precision == "fp32" else None)
+def _questions(library: Question, in_file: Problem, channels_last: bool) -> tuple[Question, ...]:
+    layer = library.problem.layer
     if channels_last and layer.spatial_dims > 1 and layer.precision != "fp64":
-        return (Question(own, library.tensor_core_precision, channels_last=True),)
+        return (replace(library, channels_last=True),)
     return tuple(dict.fromkeys((library, Question(in_file))))
 
 
