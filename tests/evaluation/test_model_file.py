@@ -167,7 +167,7 @@ def test_a_file_that_is_not_there_or_is_no_text(workshop: Workshop, tmp_path: Pa
     with pytest.raises(ModelFileError, match=r"cannot read .*missing\.py: No such file"):
         run(workshop, tmp_path / "missing.py")
     (tmp_path / "model.py").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ModelFileError, match=r"cannot read .*model\.py: .*utf-8"):
+    with pytest.raises(ModelFileError, match=r"model\.py is not UTF-8: save it as UTF-8"):
         run(workshop, tmp_path / "model.py")
 
 

@@ -74,5 +74,14 @@ def test_a_model_that_cannot_be_traced_keeps_its_sizes() -> None:
     assert cut_down([(16, 3, 64, 128)], lambda shapes: None, 1) == [(16, 3, 64, 128)]
 
 
-def test_vectors_are_not_cut() -> None:
-    assert cut_down([(16, 512)], lambda shapes: 10**9, 1) == [(16, 512)]
+def test_batches_of_rows_are_halved_and_their_rows_are_not() -> None:
+    assert cut_down([(16, 512)], lambda shapes: 10**9, 1) == [(2, 512)]
+    assert cut_down([(7,)], lambda shapes: 10**9, 1) == [(7,)]
+
+
+def test_maps_and_rows_of_one_batch_are_halved_together() -> None:
+    def work_of_pair(shapes: Shapes) -> int | None:
+        x, labels = shapes
+        return None if x is None or labels is None or x[0] != labels[0] else x[0]
+
+    assert cut_down([(16, 3, 8, 8), (16, 10)], work_of_pair, 4) == [(4, 3, 8, 8), (4, 10)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +13,15 @@ from typing import Any
 
 import torch
 
+from tconv.codegen.generate import builtins_needed
 from tconv.codegen.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
 from tconv.evaluation.model_file import ModelFileError, load
 from tconv.evaluation.without_cuda import CudaMeansCpu
 from tconv.evaluation.worker import Workshop
 from tconv.planner import Preparation
 from tconv.problem import Problem
+
+_OWN = vars(builtins)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,12 @@ class Cutter:
         self._stack.enter_context(CudaMeansCpu())  # as in `trace`
         self._model = load(path, "ModelNew")
         self._file: dict[str, Any] = vars(self._model.namespace)
+        rebound = sorted(name for name in builtins_needed() if self._file.get(name, _OWN[name]) is not _OWN[name])
+        if rebound:
+            raise ModelFileError(
+                f"the model file binds {', '.join(rebound)}, which the generated file needs as Python's own: "
+                "rename it, or import by name instead of by star"
+            )
 
     def cuts(self, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]

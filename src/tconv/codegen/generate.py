@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import dataclasses
+import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 from tconv import problem
 from tconv.codegen.excerpt import excerpt, methods
 from tconv.codegen.headers import kernels_text
+from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.source_scan import GENERATED_MARK
@@ -171,6 +174,14 @@ def _runtime_names() -> dict[str, bool]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names.update({n.id: False for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)})
     return names
+
+
+@cache
+def builtins_needed() -> frozenset[str]:
+    """The builtin functions and classes that the generated part of a file uses."""
+    texts = [runtime_text(), *(inspect.getsource(module) for module in (direct_shape, direct_tile, mma_shape, problem))]
+    used = set().union(*(Names(ast.parse(text)).builtins() for text in texts))
+    return frozenset(used & set(dir(builtins)))
 
 
 def _check_names(source: Rewritten) -> None:

@@ -1,7 +1,7 @@
 """What the names in a Python source stand for: which of them mean something of torch, which one is `Model`.
 
-Static and conservative, by Python's scoping rules: a name stands for ``torch.nn.ConvTranspose2d`` only where every
-binding of it in its scope is an import that says so.
+Static and conservative, by Python's scoping rules: a name stands for ``torch.nn.ConvTranspose2d`` only where the one
+binding of it in its scope says so, or all are the same import. ``F = nn.functional`` says so, too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Scope:
     def __init__(self, parent: Scope | None, is_class: bool = False) -> None:
         self.parent = parent
         self.is_class = is_class
-        #: Per name, what its bindings import (``"torch.nn"``); None for a binding that is no import.
-        self.origins: dict[str, set[str | None]] = {}
+        #: Per name, what its bindings import (``"torch.nn"``), or the name or attribute that they assign; else None.
+        self.origins: dict[str, set[str | ast.expr | None]] = {}
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
 
@@ -55,6 +55,7 @@ class Names(ast.NodeVisitor):
         self._scope = self.module
         self._used_in: dict[ast.Name, Scope] = {}
         self._classes: list[tuple[ast.ClassDef, Scope]] = []
+        self._resolving: set[ast.expr] = set()
         self.visit(tree)
 
     def dotted(self, node: ast.expr) -> str | None:
@@ -76,20 +77,35 @@ class Names(ast.NodeVisitor):
 
     def module_origins(self) -> dict[str, str | None]:
         """Every name that the module binds, and the dotted path where imports alone bind it and agree."""
-        return {name: next(iter(found)) if len(found) == 1 else None for name, found in self.module.origins.items()}
+        only = {name: next(iter(found)) if len(found) == 1 else None for name, found in self.module.origins.items()}
+        return {name: found if isinstance(found, str) else None for name, found in only.items()}
+
+    def builtins(self) -> set[str]:
+        """The names that are used and bound nowhere."""
+        return {node.id for node, scope in self._used_in.items() if scope.owner(node.id) is None}
 
     def _origin(self, node: ast.Name) -> str | None:
         owner = self._used_in[node].owner(node.id)
         if owner is not None:
             origins = owner.origins[node.id]
-            return next(iter(origins)) if len(origins) == 1 else None
+            only = next(iter(origins)) if len(origins) == 1 else None
+            return self._assigned(only) if isinstance(only, ast.expr) else only
         # Of several star imports any could bind the name; torch's do not disagree about what is `starred`.
         paths = [f"{star}.{node.id}" for star in self.stars if star.split(".")[0] == "torch"]
         return next((path for path in paths if path in self.starred), None) if len(paths) == len(self.stars) else None
 
+    def _assigned(self, value: ast.expr) -> str | None:
+        if value in self._resolving:  # ``a = b`` and ``b = a``
+            return None
+        self._resolving.add(value)
+        try:
+            return self.dotted(value)
+        finally:
+            self._resolving.remove(value)
+
     # ---- bindings
 
-    def _bind(self, name: str, origin: str | None = None) -> None:
+    def _bind(self, name: str, origin: str | ast.expr | None = None) -> None:
         scope = self._scope.module if name in self._scope.globals else self._scope
         scope.origins.setdefault(name, set()).add(origin)
 
@@ -119,6 +135,15 @@ class Names(ast.NodeVisitor):
         self._used_in[node] = self._scope
         if not isinstance(node.ctx, ast.Load):
             self._bind(node.id)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self.visit(node.value)
+        for target in node.targets:
+            if isinstance(target, ast.Name) and isinstance(node.value, ast.Name | ast.Attribute):
+                self._used_in[target] = self._scope
+                self._bind(target.id, node.value)
+            else:
+                self.visit(target)
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)

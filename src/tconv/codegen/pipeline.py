@@ -62,6 +62,8 @@ def plan_layers(
     """
 
     def plan(traced: TracedLayer, problem: Problem) -> Plan:
+        if problem.batch == 0:
+            raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
         try:
             return choose(problem, gpu, families, tuned=tuned)
         except Unplannable as refusal:

@@ -2,9 +2,12 @@
 
 Edits are made at the positions of the syntax tree; every other byte stays as the user wrote it. Redirected are
 
-- constructions ``nn.ConvTranspose2d(...)`` and base classes ``class Up(nn.ConvTranspose2d)``, under any import form,
+- constructions ``nn.ConvTranspose2d(...)`` and base classes ``class Up(nn.ConvTranspose2d)``, under any import form and
+  under names that are assigned from them,
 - uses of ``F.conv_transpose2d`` and ``torch.conv_transpose2d``, called or handed on,
 - tests of the exact type, ``type(m) is nn.ConvTranspose2d``, which then hold for both classes.
+
+Functions that TorchScript compiles stay as they are: it does not know those of the file.
 
 Every other mention of torch's class keeps its meaning, as the class in the file is a subclass of it: ``isinstance``
 and weight initialisation find the layers as before.
@@ -126,14 +129,18 @@ class _Rewriter:
             name_start = keyword.end() if keyword else start
             yield _Edit(name_start, name_start + len("Model"), "ModelNew")
             first = self._line_start(min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]))
-            yield _Edit(first, first, f"{' ' * node.col_offset}@{DECORATOR}{self._newline()}")
+            indent = self._bytes[self._line_start(node.lineno) : start].decode()
+            yield _Edit(first, first, f"{indent}@{DECORATOR}{self._newline()}")
         for use in self._names.module_names("Model"):
             yield self._replace(use, "ModelNew")
 
     # ---- transposed convolutions
 
     def _redirections(self) -> Iterator[_Edit]:
+        scripted = {inner for node in ast.walk(self._tree) if self._is_scripted(node) for inner in ast.walk(node)}
         for node in ast.walk(self._tree):
+            if node in scripted:
+                continue
             if isinstance(node, ast.Call):
                 yield from self._redirect_class(node.func)
             elif isinstance(node, ast.ClassDef):
@@ -148,6 +155,11 @@ class _Rewriter:
                 if target and node.lineno not in self._keep_lines:
                     self._sites[node] = Site(node.lineno, self._text(node))
                     yield self._replace(node, target)
+
+    def _is_scripted(self, node: ast.AST) -> bool:
+        """Whether TorchScript compiles it, which does not know the functions of the file."""
+        decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+        return any(self._names.dotted(each) == "torch.jit.script" for each in decorators)
 
     def _redirect_class(self, node: ast.expr) -> Iterator[_Edit]:
         target = _CLASSES.get(self._names.dotted(node) or "")

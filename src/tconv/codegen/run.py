@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sysconfig
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,13 +28,14 @@ from tconv.evaluation.worker import WorkerFailed, Workshop
 from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Family, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
-from tconv.problem import Precision, Problem
+from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 
 #: What NVRTC compiles for on a machine without a GPU.
 DEFAULT_ARCHS = ("sm_80", "sm_90a")
 _PLAINEST: tuple[Family, ...] = ("direct",)
 _NOT_FASTER = "slower than PyTorch here"
 _OWN_FORWARD = "computed by a class that does not call torch's forward"
+_OWN_CALL = "called in a way that is not seen in the text: write torch.nn.functional's name where it is called"
 
 
 def optimize(request: Request, say: Callable[[str], None] = lambda step: None) -> Outcome:
@@ -94,8 +96,10 @@ class _Job:
         with draft(request.output, text) as written:
             with WrittenFile(written.path, self.workshop, timeout_s=request.timeout_s) as file:
                 out_of_reach = self._out_of_reach(file, layers)
-                if out_of_reach:
-                    return self._attempt(found, gpu, leave(layers, out_of_reach, _OWN_FORWARD), takes_slower)
+                if any(out_of_reach.values()):
+                    for reason, names in out_of_reach.items():
+                        layers = leave(layers, names, reason)
+                    return self._attempt(found, gpu, layers, takes_slower)
                 checks = self._check(file, layers, gpu)
             report = self._judge(written.path, gpu, found)
             notes = self._not_checked(checks)
@@ -118,15 +122,24 @@ class _Job:
     def _resolve(self, problem: Problem, wanted: Wanted) -> Precision:
         return resolve(problem, wanted, device=torch.device("cuda" if self.on_gpu else "cpu"))
 
-    def _out_of_reach(self, file: WrittenFile, layers: Sequence[PlannedLayer]) -> list[str]:
-        """Layers that the file was to replace and that PyTorch runs all the same."""
+    def _out_of_reach(self, file: WrittenFile, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
+        """The names of layers that the file was to replace and that PyTorch runs all the same, by the reason."""
         self.say("looking for what is left to PyTorch")
         replaced = file.replaced()
-        remaining = {layer.name for layer in replaced.remaining} if replaced else set()
-        names = [layer.name for layer in layers if not layer.left and layer.name in remaining]
-        if len(names) == sum(not layer.left for layer in layers):
-            raise ModelFileError(f"{self.request.model.name}: nothing can be replaced: {names[0]} is {_OWN_FORWARD}")
-        return names
+        remaining = replaced.remaining if replaced else ()
+        wanted = [layer for layer in layers if not layer.left]
+        modules = {layer.name for layer in remaining}
+        # Calls stand at other lines there. They are known by what they compute, and by how often.
+        calls = Counter({_size(layer.problem): layer.count for layer in remaining if layer.called})
+        calls.subtract({_size(layer.plan.problem): layer.count for layer in layers if layer.left and layer.called})
+        found = {
+            _OWN_FORWARD: [layer.name for layer in wanted if not layer.called and layer.name in modules],
+            _OWN_CALL: [layer.name for layer in wanted if layer.called and calls[_size(layer.plan.problem)] > 0],
+        }
+        if sum(map(len, found.values())) == len(wanted):
+            reason, names = next((reason, names) for reason, names in found.items() if names)
+            raise ModelFileError(f"{self.request.model.name}: nothing can be replaced: {names[0]} is {reason}")
+        return found
 
     def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
         archs = self.request.archs or ((gpu.arch,) if self.on_gpu else DEFAULT_ARCHS)
@@ -167,6 +180,13 @@ class _Job:
         shrunk = "; ".join(f"{check.layer.name}: {check.shrunk}" for check in checks if check.shrunk)
         full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()
         return ("the link of load_inline", *full, "times")
+
+
+def _size(problem: Problem) -> Problem:
+    """The problem, whatever its arithmetic: that of its dtype stands for all."""
+    layer = problem.layer
+    same = next(precision for precision in PRECISIONS if DTYPE_OF[precision] == layer.dtype)
+    return replace(problem, layer=replace(layer, precision=same))
 
 
 def own_tools_on_path() -> None:

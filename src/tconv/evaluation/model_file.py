@@ -72,9 +72,11 @@ def load(path: str | Path, class_name: str = "Model") -> LoadedModel:
     """
     path = Path(path).resolve()
     try:
-        source = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        source = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ModelFileError(f"{path} is not UTF-8: save it as UTF-8") from None
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from None
     module = ModuleType(f"tconv_model_{path.stem}")
     module.__file__ = str(path)
     # Dataclasses and pickling look a class's module up; imports of files beside this one work as in a script.
@@ -105,11 +107,13 @@ def _init_inputs(path: Path, module: ModuleType) -> tuple[tuple[Any, ...], dict[
 
 
 def seed_everything(seed: int) -> None:
-    """Seed torch's generators, on every device, and Python's."""
+    """Seed torch's generators, on every device, Python's, and NumPy's global one where the program uses NumPy."""
     import torch
 
     torch.manual_seed(seed)
     random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
 
 
 @contextmanager

@@ -17,6 +17,8 @@ _aten = torch.ops.aten
 #: Operators that give another view of a tensor or prepare a call, and compute nothing.
 _NO_WORK = {_aten.detach.default, _aten.alias.default, _aten.view.default, _aten._unsafe_view.default}
 
+#: What a convolution becomes; the second in modules that torch.jit traced. Both begin with the same nine arguments.
+_CONVOLUTIONS = (_aten.convolution.default, _aten._convolution.default)
 #: Parts of the names of operators that compute nothing but one; a convolution's gradient is one, too.
 _TRANSPOSED = ("conv_transpose", "convolution_transpose", "convolution_backward")
 
@@ -58,9 +60,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.others = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if (parts := _decomposed(self, func, args, kwargs)) is not NotImplemented:
+            return parts
         result = func(*args, **(kwargs or {}))
-        if func is _aten.convolution.default:
-            self.convolutions.append(_convolution(args, result))
+        if func in _CONVOLUTIONS:
+            self.convolutions.append(_convolution(args[:9], result))
         elif func not in _NO_WORK:
             self.others += 1
         return result
@@ -75,7 +79,7 @@ class OwnOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         name = str(func.overloadpacket)
-        if func is _aten.convolution.default and args[6]:
+        if func in _CONVOLUTIONS and args[6]:
             self.names.add(f"{name} (transposed)")
         elif name.startswith("aten.") and any(part in name for part in _TRANSPOSED):
             self.names.add(name)
@@ -94,12 +98,25 @@ class RoundedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func is _aten.convolution.default:
+        if (parts := _decomposed(self, func, args, kwargs)) is not NotImplemented:
+            return parts
+        if func in _CONVOLUTIONS:
             transposed = args[6]
             if transposed and self._count not in self._exempt and args[0].dtype == torch.float32:
                 args = (rounded_tf32(args[0]), rounded_tf32(args[1]), *args[2:])
             self._count += 1
         return func(*args, **(kwargs or {}))
+
+
+def _decomposed(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    """The result of a function like ``conv_transpose2d`` by what it is made of, seen by `mode`; else NotImplemented.
+
+    In inference mode PyTorch dispatches such functions whole.
+    """
+    if ".conv" not in str(func.overloadpacket) or func in _CONVOLUTIONS:
+        return NotImplemented
+    with mode:
+        return func.decompose(*args, **(kwargs or {}))
 
 
 def _convolution(args: tuple[Any, ...], result: Tensor) -> Convolution:

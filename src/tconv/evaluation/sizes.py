@@ -30,13 +30,13 @@ def cut_down(shapes: Shapes, work: Callable[[Shapes], int | None], limit: int) -
 
 
 def _smaller(shapes: Shapes) -> tuple[Shapes, ...]:
-    """The next steps down, the preferred one first: half the batch, then half of every spatial axis."""
-    return _each(shapes, _half_batch), _each(shapes, _half_spatial)
+    """The next steps down, the preferred one first: half the batch of maps, of rows as well, half of every map."""
+    return _each(shapes, _half_batch, 3), _each(shapes, _half_batch, 2), _each(shapes, _half_spatial, 3)
 
 
-def _each(shapes: Shapes, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Shapes:
-    """Only tensors with a map are changed."""
-    return [shape if shape is None or len(shape) < 3 else change(shape) for shape in shapes]
+def _each(shapes: Shapes, change: Callable[[tuple[int, ...]], tuple[int, ...]], axes: int) -> Shapes:
+    """Only tensors of so many axes or more are changed: a map has three, a batch of rows (latents, labels) two."""
+    return [shape if shape is None or len(shape) < axes else change(shape) for shape in shapes]
 
 
 def _half_batch(shape: tuple[int, ...]) -> tuple[int, ...]:
