@@ -163,3 +163,11 @@ def test_weights_drawn_by_numpy(model_file: Write) -> None:
     text = model("import numpy", "return self.up(F.conv_transpose2d(x, self.weight))")
     text = text.replace("torch.randn(3, 4, 2, 2)", "torch.tensor(numpy.random.randn(3, 4, 2, 2)).float()")
     assert optimized(model_file(text)).written
+
+
+def test_a_model_that_makes_float32_of_its_own_may_round_to_tf32(model_file: Write) -> None:
+    text = model("", "return self.up(100 * F.conv_transpose2d(x.float(), self.weight))")
+    text = text.replace("randn(3, 4, 2, 2)", "randn(64, 4, 2, 2)").replace("rand(2, 3, 4, 4)", "rand(2, 64, 8, 8)")
+    outcome = optimized(model_file(text))
+    assert outcome.report is not None and outcome.equal and outcome.written
+    assert any("does not run in float64" in check.reason for check in outcome.report.verdict.checks)
