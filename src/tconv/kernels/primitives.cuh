@@ -237,7 +237,9 @@ struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
 
 // 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
 // word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
-// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc.
+// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
+// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
+// first.)
 #if defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_present(const void* address, bool present) {
@@ -267,7 +269,7 @@ template <>
 TCONV_DEVICE Vector<unsigned, 1> load_present<4>(const void* address, bool present) {
   Vector<unsigned, 1> word;
   asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
-               : "=&r"(word.values[0])
+               : "=r"(word.values[0])
                : "l"(address), "r"(static_cast<int>(present)));
   return word;
 }
@@ -277,7 +279,7 @@ TCONV_DEVICE Vector<unsigned, 2> load_present<8>(const void* address, bool prese
   asm volatile(
       "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
       " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-      : "=&r"(words.values[0]), "=&r"(words.values[1])
+      : "=r"(words.values[0]), "=r"(words.values[1])
       : "l"(address), "r"(static_cast<int>(present)));
   return words;
 }
@@ -288,7 +290,7 @@ TCONV_DEVICE Vector<unsigned, 4> load_present<16>(const void* address, bool pres
       "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
       " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
       " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=&r"(words.values[0]), "=&r"(words.values[1]), "=&r"(words.values[2]), "=&r"(words.values[3])
+      : "=r"(words.values[0]), "=r"(words.values[1]), "=r"(words.values[2]), "=r"(words.values[3])
       : "l"(address), "r"(static_cast<int>(present)));
   return words;
 }
