@@ -98,7 +98,8 @@ class Cutter:
         self._stack.enter_context(CudaMeansCpu())  # as in `trace`
         self._model = load(path, "ModelNew")
         self._file: dict[str, Any] = vars(self._model.namespace)
-        rebound = sorted(name for name in builtins_needed() if self._file.get(name, _OWN[name]) is not _OWN[name])
+        needed = builtins_needed(Path(path).read_text(encoding="utf-8"))
+        rebound = sorted(name for name in needed if self._file.get(name, _OWN[name]) is not _OWN[name])
         if rebound:
             raise ModelFileError(
                 f"the model file binds {', '.join(rebound)}, which the generated file needs as Python's own: "

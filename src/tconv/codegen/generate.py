@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import dataclasses
-import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +72,8 @@ _FAMILY_TEXTS = {
 """,
 }
 _LINE = "# " + "-" * 118 + "\n"
+#: What stands between the generated part and the user's.
+_MODEL_MARK = f"{_LINE}# The model file\n{_LINE}"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
         }
     )
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
-    return f"{_header(layers)}\n{prologue}{runtime}\n\n{_LINE}# The model file\n{_LINE}\n{source.body.lstrip(_BLANK)}"
+    return f"{_header(layers)}\n{prologue}{runtime}\n\n{_MODEL_MARK}\n{source.body.lstrip(_BLANK)}"
 
 
 @cache
@@ -176,12 +177,9 @@ def _runtime_names() -> dict[str, bool]:
     return names
 
 
-@cache
-def builtins_needed() -> frozenset[str]:
-    """The builtin functions and classes that the generated part of a file uses."""
-    texts = [runtime_text(), *(inspect.getsource(module) for module in (direct_shape, direct_tile, mma_shape, problem))]
-    used = set().union(*(Names(ast.parse(text)).builtins() for text in texts))
-    return frozenset(used & set(dir(builtins)))
+def builtins_needed(text: str) -> set[str]:
+    """The builtin functions and classes that the generated part of a file's `text` uses."""
+    return Names(ast.parse(text.partition(_MODEL_MARK)[0])).builtins() & set(dir(builtins))
 
 
 def _check_names(source: Rewritten) -> None:

@@ -19,6 +19,7 @@ from tconv.planner.gpu import FIRST_WITH_TF32, Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
 
 _WITHOUT_TENSOR_CORES: tuple[Precision, ...] = ("fp32", "fp64")
+#: With fewer output channels predictions err too much to speak for PyTorch.
 _FEW_CHANNELS = 8
 #: Seconds of a call, with the first and the last tiles; and of the conversions, beside their bytes.
 _CALL = 15e-6
