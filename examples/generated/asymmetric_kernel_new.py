@@ -340,11 +340,31 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
 TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 #if defined(TCONV_EMULATOR)
   const void* rows[4];
-  tconv_emulator::matrix_rows(row, rows, tconv_emulator::Place::here());
+  tconv_emulator::matrix_rows(row, tconv_emulator::lane_index() / 4, rows, tconv_emulator::Place::here());
   for (int m = 0; m < 4; ++m) words[m] = static_cast<const unsigned*>(rows[m])[tconv_emulator::lane_index() % 4];
 #else
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+#endif
+}
+
+// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
+// and the next one. PTX ldmatrix with .trans.
+TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+#if defined(TCONV_EMULATOR)
+  const unsigned lane = tconv_emulator::lane_index();
+  const void* rows[2][4];
+  for (unsigned k = 0; k < 2; ++k)
+    tconv_emulator::matrix_rows(row, 2 * (lane % 4) + k, rows[k], tconv_emulator::Place::here());
+  for (int m = 0; m < 4; ++m)
+    words[m] = static_cast<const unsigned short*>(rows[0][m])[lane / 4] |
+               static_cast<unsigned>(static_cast<const unsigned short*>(rows[1][m])[lane / 4]) << 16;
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
@@ -501,6 +521,59 @@ struct BlockCopy {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
   }
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+};
+
+// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
+// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
+// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
+// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+template <int Bytes, int OfGroup, int Groups>
+struct ThreadCopies {
+#if defined(TCONV_EMULATOR)
+  struct alignas(Bytes) Item {
+    unsigned char bytes[Bytes];
+  };
+  struct Group {
+    Item* to[OfGroup];
+    const Item* from[OfGroup];
+    int count = 0;
+  };
+  Group groups[Groups];
+  int newest = 0;  // among all that ever were
+
+  Group& group(int number) { return groups[number % Groups]; }
+  void begin(void* shared, const void* global, bool present) {
+    Group& last = group(newest);
+    last.to[last.count] = static_cast<Item*>(shared);
+    last.from[last.count++] = present ? static_cast<const Item*>(global) : nullptr;
+    if (!tconv_emulator::copies_are_late()) land(last);
+  }
+  void end_group() { ++newest; }
+  template <int N>
+  void wait() {
+    for (int number = newest < Groups ? 0 : newest - Groups; number < newest - N; ++number) land(group(number));
+  }
+  static void land(Group& landing) {
+    for (int i = 0; i < landing.count; ++i) *landing.to[i] = landing.from[i] == nullptr ? Item{} : *landing.from[i];
+    landing.count = 0;
+  }
+#else
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if (Bytes == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
+                   : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+                   "r"(present ? Bytes : 0)
+                   : "memory");
+  }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  }
 #endif
 };
 
@@ -1583,9 +1656,10 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 //
 // Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
 // ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Weights lie as the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if
-// there are several steps; at the end warps bring their outputs into the order of memory there. Behind it all stands
-// what tells when weights have landed.
+// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
+// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
+// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
+// weights have landed.
 //
 // Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
 // a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
@@ -1595,8 +1669,10 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 //                               and, of a new chunk, for the                   this is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block; inputs come through
-// registers, where they are rounded and, unless they are channels_last, transposed.
+// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
+// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
+// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
+// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -1609,7 +1685,12 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 //
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
-// mma: a box's inputs on their way from memory to shared memory. `mma.cuh` has the picture.
+// mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
+// picture.
+// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
+//
+// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
+// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 // mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
 // picture.
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
@@ -1651,6 +1732,16 @@ TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bo
   while (tiles > 1 && (all % tiles != 0 || rows * mma_turn_pitch(tiles, item_bytes, channels_last) > most_bytes))
     --tiles;
   return tiles;
+}
+
+// Of all threads, those that share the patches of some channels: so that a thread has the fewest.
+TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
+  int best = threads;
+  for (int lanes = threads; lanes >= 8 && threads % lanes == 0; lanes /= 2)
+    if (ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
+        ceil_div(patches, best) * ceil_div(channels, threads / best))
+      best = lanes;
+  return best;
 }
 
 template <class Layer, class Tile>
@@ -1725,7 +1816,18 @@ struct MmaShape {
   static constexpr int halo_depths = Tile::box_depths + DepthShifts::halo;
   static constexpr int halo_rows = Tile::box_rows + HeightShifts::halo;
   static constexpr int halo_columns = Tile::box_columns + WidthShifts::halo;
-  static constexpr int halo_positions = Tile::box_images * halo_depths * halo_rows * halo_columns;
+  static constexpr int halo_all_rows = Tile::box_images * halo_depths * halo_rows;
+
+  // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
+  static constexpr int patch_lead =
+      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+  static constexpr int halo_patches = halo_all_rows * row_patches;
+
+  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
+  // others position by position, as what they are multiplied as.
+  static constexpr bool by_channel = Tile::copied > 0;
+  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -1733,18 +1835,34 @@ struct MmaShape {
     const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
     return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
             row * HeightShifts::step) *
-               halo_columns +
+               row_places +
            WidthShifts::halo - column * WidthShifts::step;
   }
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
-  static constexpr int input_stages = chunks > 1 || Tile::resident ? 2 : 1;
+  // Copied inputs have more, for what is still on its way.
+  static constexpr int input_stages = Tile::copied > 0 ? Tile::copied : chunks > 1 || Tile::resident ? 2 : 1;
+  static TCONV_CONSTANT int next_input_stage(int stage) {
+    return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
+  }
+  static TCONV_CONSTANT int input_stage_before(int stage) {
+    return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
+  }
+  // So many chunks are asked for before the first is waited for.
+  static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
   static constexpr int steps = chunks * shift_groups;
   static constexpr int weight_stages = Tile::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
-  static constexpr int plane_bytes = stage_steps * 32;
-  static constexpr int position_bytes = planes * plane_bytes + 16;
-  static constexpr int input_stage_bytes = halo_positions * position_bytes;
+  static constexpr int position_bytes = planes * stage_steps * 32 + 16;
+  // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
+  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
+  static constexpr int channel_bytes =
+      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
+                 : item_bytes;
+  static constexpr int place_bytes = by_channel ? item_bytes : position_bytes;
+  static constexpr int step_bytes = by_channel ? step_channels * channel_bytes : 32;
+  static constexpr int plane_bytes = stage_steps * step_bytes;
+  static constexpr int input_stage_bytes = by_channel ? planes * plane_bytes : halo_all_rows * row_places * place_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
@@ -1786,16 +1904,17 @@ struct MmaShape {
   static constexpr bool unrolled =
       !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
 
-  // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
-  // many columns before it.
+  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
+  // many threads share the patches of some channels.
   static constexpr int chunk_vectors = chunk_channels / vector_items;
-  static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
-  static constexpr int halo_patches = halo_positions / halo_columns * row_patches;
-  static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
+  static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
+  static constexpr int thread_patches =
+      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
   static constexpr bool whole_vectors = Tile::channels_last && Layer::in_channels % vector_items == 0;
-  static constexpr int thread_loads = thread_patches * (whole_vectors ? 1 : vector_items);
+  static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
+                                         : whole_vectors ? 1
+                                                         : vector_items;
+  static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
   static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
@@ -1829,6 +1948,11 @@ struct MmaShape {
                 "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each chunk, and nothing is joined in their place");
+  static_assert(input_stages > 1 || (chunks == 1 && !Tile::resident), "what is read is not written at the same time");
+  static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
+  static_assert(!by_channel || item_bytes >= 4 ||
+                    (WidthShifts::count == 1 && Tile::patch_columns == 8 && patch_lead == 0),
+                "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
   static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
@@ -1838,11 +1962,11 @@ struct MmaShape {
 template <class Layer, class Tile>
 struct MmaCursor {
   using Shape = MmaShape<Layer, Tile>;
-  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::position_bytes;
-  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::halo_columns * Shape::position_bytes;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
   static constexpr int slab_bytes =
-      Shape::DepthShifts::step * Shape::halo_rows * Shape::halo_columns * Shape::position_bytes;
-  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::position_bytes;
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
 
   TCONV_DEVICE int next() {
     const int here = moved;
@@ -1906,6 +2030,12 @@ TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 
   vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
 }
 
+// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
+TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
+TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
+  words[0] = low_word(factor), words[1] = high_word(factor);
+}
+
 // Gets an item out of the words in which some lie one after the other.
 template <int N>
 TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
@@ -1941,6 +2071,22 @@ struct MmaCount {
 template <>
 struct MmaCount<true> {
   using type = int;
+};
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count>
+struct MmaDigits {
+  using Number = typename MmaCount<(Count <= 0x7fffffff)>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit MmaDigits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
 };
 
 // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
@@ -2053,16 +2199,11 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   const int lane = static_cast<int>(vector % 32);
-  // Nearly always 32 bits, which are divided much faster than 64.
-  typename MmaCount<Shape::weight_vectors <= 0x7fffffff>::type rest = vector / 32;
-  const auto digit = [&rest](int base) {
-    const int value = static_cast<int>(rest % base);
-    rest /= base;
-    return value;
-  };
-  const int plane = digit(Shape::planes), step = digit(Shape::stage_steps), row_tile = digit(Shape::block_row_tiles);
-  const int shift = digit(Shape::shifts), chunk = digit(Shape::chunks), row_block = digit(Shape::row_blocks);
-  const int group = static_cast<int>(rest);
+  MmaDigits<Shape::weight_vectors> digits(vector / 32);
+  const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
+  const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
+  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
+  const int group = static_cast<int>(digits.rest);
 
   const int tile = row_block * Shape::block_row_tiles + row_tile;
   const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
@@ -2107,15 +2248,11 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
     mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
     return;
   }
-  typename MmaCount<Shape::preparing_items <= 0x7fffffff>::type rest = item / 32;
-  const auto digit = [&rest](int base) {
-    const int value = static_cast<int>(rest % base);
-    rest /= base;
-    return value;
-  };
-  const int tap_group = digit(Shape::taps / Tile::taps_together), step = digit(Shape::chunks * Shape::stage_steps);
-  const int channel_tile = digit(Shape::prepared_channel_tiles);
-  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(rest), step, channel_tile,
+  MmaDigits<Shape::preparing_items> digits(item / 32);
+  const int tap_group = digits.next(Shape::taps / Tile::taps_together);
+  const int step = digits.next(Shape::chunks * Shape::stage_steps);
+  const int channel_tile = digits.next(Shape::prepared_channel_tiles);
+  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.bring(weight, tap_group * Tile::taps_together);
   if (!Shape::every_phase_has_every_shift && !Tile::gaps)
@@ -2192,24 +2329,56 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
   }
 }
 
+// The input of a block's group, and of it what a box needs.
+template <class Layer, class Tile>
+struct MmaInputMap {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::in_channels;
+  const Element* x;
+  int batch, depths, rows, columns;
+  Index plane;
+  const Element* first;  // of the box's first image
+
+  TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
+      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
+    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+  }
+
+  TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
+
+  struct Place {
+    int image;
+    Index position;  // in one channel of it
+    bool inside;     // the input
+  };
+  // A column of one of the halo's rows, counted from the halo's first one.
+  TCONV_DEVICE Place place(const MmaBox& box, int halo_row, int halo_column) const {
+    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
+    const int column = box.column - Shape::WidthShifts::highest + halo_column;
+    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
+    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+    const bool inside =
+        box.sample + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  }
+};
+
 // A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
 // `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
 // channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
 // then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
 template <class Layer, class Tile>
-struct MmaInputs {
+struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
+  using Map = MmaInputMap<Layer, Tile>;
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::in_channels, side = Shape::vector_items;
-  static constexpr int columns_together = Tile::patch_columns;
+  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
   static constexpr bool vectors = Shape::whole_vectors;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  const Element* x;  // of the block's group
-  int batch, depths, rows, columns;
-  Index plane;
-  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -2242,35 +2411,27 @@ struct MmaInputs {
     return whole || in_range(column, Shape::halo_columns);
   }
 
-  TCONV_DEVICE MmaInputs(const Element* of_all, int group, int batch, int depths, int rows, int columns)
-      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
-    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
-  }
+  using Map::Map;
 
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const MmaBox& box) {
-    first = x + static_cast<long long>(box.sample) * channels * plane;
+    this->enter(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int slab = row(i) / Shape::halo_rows, image = slab / Shape::halo_depths;
-      const int column = box.column - Shape::WidthShifts::highest + halo_column(i);
-      const int height = box.row - Shape::HeightShifts::highest + row(i) % Shape::halo_rows;
-      const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-      if (present(i) && box.sample + image < batch && in_range(depth, depths) && in_range(height, rows) &&
-          in_range(column, columns))
-        inside |= 1u << i;
-      const Index position = (static_cast<Index>(depth) * rows + height) * columns + column;
+      const auto place = this->place(box, row(i), halo_column(i));
+      if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
-      offsets[i] = Tile::channels_last ? (image * plane + position) * channels + channel
-                                       : (image * static_cast<Index>(channels) + channel) * plane + position;
+      offsets[i] = Tile::channels_last
+                       ? (place.image * this->plane + place.position) * Map::channels + channel
+                       : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts) {
-    const long long channel_pitch = Tile::channels_last ? 1 : plane;
-    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
+    const long long channel_pitch = Tile::channels_last ? 1 : this->plane;
+    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -2287,7 +2448,11 @@ struct MmaInputs {
     }
   }
 
-  TCONV_DEVICE void store(unsigned char* stage) const {
+  TCONV_DEVICE void wait() {}
+
+  // Behind the last part of a chunk: stores it.
+  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
+    if (!wanted) return;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       if (!present(i)) continue;
@@ -2300,11 +2465,162 @@ struct MmaInputs {
           mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         }
         mma_put<Layer, Tile>(column, vector(i),
-                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::position_bytes);
+                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
       }
     }
   }
 };
+
+// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
+template <class Layer, class Tile>
+struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
+  using Map = MmaInputMap<Layer, Tile>;
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
+  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
+
+  static TCONV_DEVICE int patch(int i) { return static_cast<int>(threadIdx.x) % lanes + i * lanes; }
+  static TCONV_DEVICE int channel(int k) { return static_cast<int>(threadIdx.x) / lanes + k * sharers; }
+  static TCONV_DEVICE bool present(int i) {
+    return (i + 1) * lanes <= Shape::halo_patches || patch(i) < Shape::halo_patches;
+  }
+  static TCONV_DEVICE bool in_chunk(int k) {
+    return (k + 1) * sharers <= Shape::chunk_channels || channel(k) < Shape::chunk_channels;
+  }
+
+  using Map::Map;
+
+  // Whatever is copied from now on is of this box.
+  TCONV_DEVICE void begin(const MmaBox& box) {
+    this->enter(box);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const auto place = this->place(box, patch(i) / Shape::row_patches,
+                                     patch(i) % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+      if (place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
+    }
+  }
+
+  // Asks for one of so many parts of a chunk, if it is `wanted`.
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
+    if (!wanted) return;
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const Element* from = of_chunk + offsets[i];
+#pragma unroll
+      for (int k = 0; k < Shape::thread_channels; ++k) {
+        const int number = i * Shape::thread_channels + k;
+        if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
+          copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
+                       (inside >> i & 1u) != 0 &&
+                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < Layer::in_channels));
+        from = kept(from + pitch);
+      }
+    }
+  }
+
+  // Behind the last part of a chunk.
+  TCONV_DEVICE void end_chunk(bool, unsigned char*) { copies.end_group(); }
+  // Returns when the oldest chunk that was asked for has come.
+  TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
+};
+
+}  // namespace tconv
+
+namespace tconv {
+
+// `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
+// of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
+template <class Layer, class Tile, int ItemBytes>
+struct MmaColumns;
+
+// Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
+// bytes of channels.
+template <class Layer, class Tile>
+struct MmaColumns<Layer, Tile, 0> {
+  using Shape = MmaShape<Layer, Tile>;
+  using Inputs = MmaTurnedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::position_tiles / 2;
+
+  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
+  static TCONV_DEVICE int number(int lane) { return lane % 8; }
+  static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+#pragma unroll
+    for (int plane = 0; plane < Shape::planes; ++plane)
+#pragma unroll
+      for (int j = 0; j < Tile::position_tiles; j += 2) {
+        unsigned words[4];
+        load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
+        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
+        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
+      }
+  }
+};
+
+// Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
+template <class Layer, class Tile>
+struct MmaColumns<Layer, Tile, 2> {
+  using Shape = MmaShape<Layer, Tile>;
+  using Inputs = MmaCopiedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::position_tiles / 2;
+
+  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
+  static TCONV_DEVICE int number(int) { return 0; }
+  static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+#pragma unroll
+    for (int j = 0; j < Tile::position_tiles; j += 2) {
+      unsigned words[4];
+      load_turned_matrices(places[j / 2] + moved, words);
+      columns[0][j][0] = words[0], columns[0][j][1] = words[1];
+      columns[0][j + 1][0] = words[2], columns[0][j + 1][1] = words[3];
+    }
+  }
+};
+
+// Inputs by channel, of one word or two: each lane loads its own, and rounds them.
+template <class Layer, class Tile>
+struct MmaColumns<Layer, Tile, 4> {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Inputs = MmaCopiedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::position_tiles;
+
+  static TCONV_DEVICE int tile(int i, int) { return i; }
+  static TCONV_DEVICE int number(int lane) { return lane / 4; }
+  static TCONV_DEVICE int offset(int lane) { return lane % 4 * Shape::channel_bytes; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+#pragma unroll
+    for (int j = 0; j < Tile::position_tiles; ++j)
+#pragma unroll
+      for (int half = 0; half < Shape::step_channels / 4; ++half) {
+        const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
+        mma_words(mma_factor<Layer>(value, 0), half, columns[0][j]);
+      }
+  }
+};
+template <class Layer, class Tile>
+struct MmaColumns<Layer, Tile, 8> : MmaColumns<Layer, Tile, 4> {};
+
+template <class Layer, class Tile>
+using MmaColumnsOf = MmaColumns<Layer, Tile, MmaShape<Layer, Tile>::by_channel ? MmaShape<Layer, Tile>::item_bytes : 0>;
 
 }  // namespace tconv
 // mma: what becomes of a warp's sums. `mma.cuh` has the picture.
@@ -2569,26 +2885,18 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
 namespace tconv {
 
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
-// highest one. `weights` points to the lane's fragment of the warp's first row tile, `inputs` to the row of each pair
-// of position tiles that the lane names, at the highest shift.
+// highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
+// (`MmaColumns`), at the highest shift.
 template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&inputs)[Tile::position_tiles / 2],
+                               const unsigned char* const (&places)[MmaColumnsOf<Layer, Tile>::lane_places],
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
   for (int step = 0; step < Tile::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::position_tiles][2];
-#pragma unroll
-    for (int plane = 0; plane < Shape::planes; ++plane)
-#pragma unroll
-      for (int j = 0; j < Tile::position_tiles; j += 2) {
-        unsigned words[4];
-        load_matrices(inputs[j / 2] + moved + plane * Shape::plane_bytes + step * 32, words);
-        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
-        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
-      }
+    MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
 #pragma unroll
     for (int i = 0; i < Tile::row_tiles; ++i) {
       if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
@@ -2626,23 +2934,36 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
   const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::box_images);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
-  MmaBox box = boxes.box(number);
+  const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
-  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
-  inputs.begin(box);
-  inputs.load(0, true, 0, 1);
+  // Of inputs, the chunk that is asked for next, and of which box.
+  using Columns = MmaColumnsOf<Layer, Tile>;
+  typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
+  int chunk_ahead = 0, number_ahead = number;
+  const auto is_there = [&] { return Tile::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks; };
+  const auto ask = [&](int part, int parts, int stage) {
+    inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
+  };
+  const auto end_asking = [&](int stage) {
+    inputs.end_chunk(is_there(), shared + stage);
+    if (++chunk_ahead < Shape::chunks || !Tile::resident) return;
+    chunk_ahead = 0;
+    number_ahead += boxes_together;
+    if (is_there()) inputs.begin(boxes.box(number_ahead));
+  };
+  inputs.begin(boxes.box(number));
+  ask(0, 1, 0);
 
-  // Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32 bytes of channels.
-  int places[Tile::position_tiles / 2];
+  int places[Columns::lane_places];
 #pragma unroll
-  for (int j = 0; j < Tile::position_tiles; j += 2) {
-    const int position = (warp_wide * Tile::position_tiles + j + lane / 16) * 8 + lane % 8;
+  for (int i = 0; i < Columns::lane_places; ++i) {
+    const int position = (warp_wide * Tile::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
     const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
-    places[j / 2] =
-        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::halo_columns +
-         in_box.column) *
-            Shape::position_bytes +
-        first_step * 32 + lane / 8 % 2 * 16;
+    places[i] =
+        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
+         (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
+            Shape::place_bytes +
+        first_step * Shape::step_bytes + Columns::offset(lane);
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
@@ -2654,33 +2975,31 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       shared + Shape::barrier_at, row_block);
   wait_for_kernel_before();  // which prepared the weights
   weights.ask();
-  inputs.store(shared);
+  end_asking(0);
+#pragma unroll
+  for (int ahead = 1; ahead < Shape::stages_ahead; ++ahead) {
+    ask(0, 1, ahead * Shape::input_stage_bytes);
+    end_asking(ahead * Shape::input_stage_bytes);
+  }
   if (Tile::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
-  bool more = false;
   do {
-    const MmaBox current = box;
     sums.clear();
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const bool last_chunk = chunk == Shape::chunks - 1;
-      bool loads = !last_chunk;
-      const unsigned char* rows_of_lane[Tile::position_tiles / 2];
+      const unsigned char* places_of_chunk[Columns::lane_places];
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = shared + input_stage + places[j];
+      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      const int stage_ahead = Shape::input_stage_before(input_stage);
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
         if (!Tile::resident) weights.copy.wait();
+        if (shift_group == 0) inputs.wait();
         __syncthreads();
-        if (Tile::resident && last_chunk && shift_group == 0) {
-          number += static_cast<int>(gridDim.x) / weight_sets;
-          loads = more = number < box_count;
-          if (more) inputs.begin(box = boxes.box(number));
-        }
-        if (Shape::input_parts == 0 && shift_group == 0 && loads) inputs.load(last_chunk ? 0 : chunk + 1, true, 0, 1);
+        if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
         if (!Tile::resident) weights.ask();
 
 #pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
@@ -2691,21 +3010,20 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
             const int shift = shift_group * Tile::chunk_shifts + of_group;
             if (of_group >= Tile::chunk_shifts || shift >= Shape::shifts) break;
-            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
             mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, rows_of_lane,
+                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
                                       [&](int step) {
                                         const int part = shift * Tile::chunk_steps + step;
-                                        if (part < Shape::input_parts)
-                                          inputs.load(last_chunk ? 0 : chunk + 1, loads, part, Shape::input_parts);
+                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
                                       });
           }
           if (Shape::exact) sums.add(partial);
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }
-      if (Shape::input_stages == 2) input_stage = Shape::input_stage_bytes - input_stage;
-      if (loads) inputs.store(shared + input_stage);
+      end_asking(stage_ahead);
+      input_stage = Shape::next_input_stage(input_stage);
     }
 
     if (!Tile::resident) __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
@@ -2714,9 +3032,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-              y + first_channel * (Tile::channels_last ? 1 : plane), current, first_row_tile,
+              y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
               warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
-  } while (more);
+    number += boxes_together;
+  } while (Tile::resident && number < box_count);
 }
 
 }  // namespace tconv
@@ -2910,7 +3229,7 @@ class _Tile(
 class _MmaTile(
     namedtuple(
         "_MmaTile",
-        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns resident taps_together gaps blocks",
+        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns copied resident taps_together gaps blocks",
     )
 ):
     @property
@@ -2935,7 +3254,7 @@ _Preparation = namedtuple("_Preparation", "grid threads bytes")
 
 # What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {
-    _Layer(2, 64, 64, (1, 3, 7), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _MmaTile(1, 4, 1, 4, 8, 16, 1, 1, 8, 32, 1, 11, 0, 0, 0, 0, 4, 0, 1, 0, 2),
+    _Layer(2, 64, 64, (1, 3, 7), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _MmaTile(1, 4, 1, 4, 8, 16, 1, 1, 8, 32, 1, 11, 0, 0, 0, 0, 4, 0, 0, 1, 0, 2),
 }
 # Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
 _STRIDES = {}
@@ -3347,7 +3666,8 @@ _INT_LIMIT = 2**31
 _LANES = 32
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
-_TURN_LEAST_BYTES = 32 * 1024
+# What outputs that are stored at once may take of shared memory, if the stages took less.
+_mma_TURN_LEAST_BYTES = 32 * 1024
 _BARRIER_BYTES = 16
 
 
@@ -3377,6 +3697,11 @@ def _mma_needs_wide_index(problem, layer, tile):
     """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
     inputs = math.prod(problem.input_size) * (tile.box_images * layer.in_channels + _mma_chunk_channels(layer, tile))
     return max(inputs, _LANES * math.prod(problem.output_size)) >= _INT_LIMIT
+
+
+def _mma_moved_axes(layer, tile):
+    """The axes of positions that own the outputs from ``q * stride - origin`` on."""
+    return _moved_axes(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -3501,18 +3826,26 @@ def _mma_shared_bytes(layer, tile):
     At the end the sets of warps put their sums in the place of both, and then the warps their outputs; resident weights
     stay, and the next inputs with them.
     """
-    position = _mma_planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
-    input_stages = 2 if tile.resident else min(2, _mma_chunks(layer, tile))
+    input_stages = tile.copied or (2 if tile.resident else min(2, _mma_chunks(layer, tile)))
     steps = _mma_chunks(layer, tile) * -(-_mma_shifts(layer, tile) // tile.chunk_shifts)
     weight_stages = steps if tile.resident else min(2, steps)
-    inputs, weights = _mma_halo_positions(layer, tile) * position, tile.chunk_shifts * _mma_shift_bytes(layer, tile)
-    stages = input_stages * inputs + weight_stages * weights
+    weights = tile.chunk_shifts * _mma_shift_bytes(layer, tile)
+    stages = input_stages * _mma_input_stage_bytes(layer, tile) + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 4 * _mma_sum_bytes(layer)
     if tile.resident:
-        return stages + warps * _mma_turn_bytes(layer, tile, _TURN_LEAST_BYTES) + _BARRIER_BYTES
-    most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
+        return stages + warps * _mma_turn_bytes(layer, tile, _mma_TURN_LEAST_BYTES) + _BARRIER_BYTES
+    most_bytes = max(_mma_TURN_LEAST_BYTES, stages - joined)
     return max(stages, joined + warps * _mma_turn_bytes(layer, tile, most_bytes)) + _BARRIER_BYTES
+
+
+def _mma_input_stage_bytes(layer, tile):
+    """Shared memory of a chunk of a box's inputs."""
+    if tile.copied:
+        places, shift = _mma_halo_patches(layer, tile) * tile.patch_columns * _mma_item_bytes(layer), _channel_shift(layer)
+        return _mma_chunk_channels(layer, tile) * (-(-(places - shift) // 128) * 128 + shift)
+    position = _mma_planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
+    return _mma_halo_positions(layer, tile) * position
 
 
 def _mma_turn_bytes(layer, tile, most_bytes):
@@ -3543,6 +3876,19 @@ def _mma_turn_pitch(layer, tile, position_tiles):
     """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
     least = 8 * position_tiles * _mma_item_bytes(layer)
     return least + ((16 if tile.channels_last else 8 * _mma_item_bytes(layer)) - least) % 128
+
+
+def _channel_shift(layer):
+    """Bytes by which copied channels are moved, so that those that are read together lie in different banks."""
+    return 16 if _mma_item_bytes(layer) < 4 else 32
+
+
+def _mma_halo_patches(layer, tile):
+    """Patches of neighbouring columns that hold the inputs of one channel that a box needs."""
+    width, together = _mma_moved_axes(layer, tile)[2], tile.patch_columns
+    columns = tile.box_columns + _mma_halos(layer, tile)[2]
+    lead = -width.shift_of(width.kernel - 1) % together
+    return _mma_halo_positions(layer, tile) // columns * -(-(lead + columns) // together)
 
 
 def _asdict(tile):

@@ -13,9 +13,10 @@ from typing import Any
 
 from tconv.planner.direct_tile import default_tile, direct_tile, is_small, phases_on_lanes
 from tconv.planner.mma import equivalent, together, why_not_mma
-from tconv.planner.mma_shape import shared_bytes
+from tconv.planner.mma_shape import chunks, shared_bytes
 from tconv.planner.mma_tile import (
     LEAST_SHARED_BYTES,
+    can_copy,
     has_gaps,
     holds_inputs,
     mma_tile,
@@ -86,6 +87,7 @@ AXES: dict[Family, dict[str, str]] = {
         "Tile::origin": "0 and more",
         "Tile::channels_last": "both; channels in whole vectors and not",
         "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
+        "Tile::copied": "none, 1 stage to 4; rounded, of two words, turned from 16-bit items",
         "Tile::resident": "both",
         "Tile::taps_together": "1, all, a part; loaded 2 to 16 bytes at a time",
         "Tile::gaps": "both",
@@ -141,6 +143,22 @@ def _mma_instances() -> Iterator[Instance]:
             if name in _WITH_WIDE_INDEX_OF_MMA and precision == _TURNS_OF_MMA[-1]:
                 wide = Kernel("mma", layer, tiles["high"], wide_index=True)
                 yield Instance(f"mma-{name}-{precision}-wide_index", problem, wide)
+        for precision in _COPIED.get(name, ()):
+            problem = case.problem(precision)
+            layer = equivalent(problem)
+            for width, tile in _copied_tiles(layer, together(problem)).items():
+                yield Instance(f"mma-{name}-{precision}-{width}", problem, Kernel("mma", layer, tile))
+
+
+def _copied_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
+    """Those of `_mma_tiles` whose inputs can be copied, with some number of stages, at most as many as chunks."""
+    found = {}
+    for stages, (width, tile) in enumerate(_mma_tiles(layer, most_together).items(), 1):
+        patched = replace(tile, patch_columns=math.gcd(most_together, tile.box_columns))
+        if can_copy(layer, patched, most_together):
+            most = 4 if tile.resident else min(4, chunks(layer, tile))
+            found[f"copied-{width}"] = replace(patched, copied=min(max(2, stages), most))
+    return found
 
 
 def _mma_tiles(layer: Layer, most_together: int) -> dict[str, MmaTile]:
@@ -223,6 +241,17 @@ class _Case:
 _IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1", "2d-k3-s2-op1", "2d-k3-s2-aligned")
 _TURNS_OF_MMA = tuple(precision for precision in PRECISIONS if precision != "fp64")
 _WITH_EVERY_TILE = ("2d-k3-s5-d2", "2d-k4-s2-depthwise", "2d-asymmetric-grouped", "3d-k3x5x7-grouped")
+#: Cases whose inputs are copied, too, and in which precisions; 16-bit ones need aligned rows and no shift along them.
+_COPIED: dict[str, tuple[Precision, ...]] = {
+    "2d-k2-s2-aligned": ("tf32", "fp16", "bf16", "fp64"),
+    "2d-k3x2-s2x2-aligned": ("tf32_rna", "fp16"),
+    "1d-k3-s3-aligned": ("tf32", "bf16"),
+    "2d-dense": ("tf32", "fp64"),
+    "2d-k3-s2-aligned": ("tf32_rna",),
+    "2d-staged": ("tf32",),
+    "1d-k16-s8-full": ("tf32_rna",),
+    "3d-k3x5x7-grouped": ("tf32",),
+}
 _WITH_WIDE_INDEX_OF_MMA = ("1d-k4-s2", "2d-k3-s1")
 _WITH_WIDE_INDEX = ("2d-k3-s5-d2", "1d-k64-s32", "3d-k3x5x7-grouped")
 
@@ -271,4 +300,7 @@ _CASES: dict[str, _Case] = {
     "2d-k4-s2-full": _Case((20, 16), (4, 5), (4, 4), (2, 2), (1, 1), bias=True, batch=1),
     "1d-k20-s10-full": _Case((9, 16), (5,), (20,), (10,), (5,), batch=1),
     "1d-k16-s8-full": _Case((20, 16), (5,), (16,), (8,), (4,), batch=1),
+    "2d-k2-s2-aligned": _Case((70, 6), (3, 16), (2, 2), (2, 2), bias=True),
+    "2d-k3x2-s2x2-aligned": _Case((40, 16), (3, 24), (3, 2), (2, 2), (1, 0)),
+    "1d-k3-s3-aligned": _Case((35, 5), (40,), (3,), (3,), bias=True),
 }

@@ -26,9 +26,10 @@
 //
 // Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
 // ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Weights lie as the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if
-// there are several steps; at the end warps bring their outputs into the order of memory there. Behind it all stands
-// what tells when weights have landed.
+// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
+// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
+// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
+// weights have landed.
 //
 // Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
 // a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
@@ -38,8 +39,10 @@
 //                               and, of a new chunk, for the                   this is the chunk's last step
 //                               next chunk's inputs
 //
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block; inputs come through
-// registers, where they are rounded and, unless they are channels_last, transposed.
+// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
+// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
+// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
+// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -53,32 +56,24 @@
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 #pragma once
-#include "mma_inputs.cuh"
+#include "mma_columns.cuh"
 #include "mma_store.cuh"
 
 namespace tconv {
 
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
-// highest one. `weights` points to the lane's fragment of the warp's first row tile, `inputs` to the row of each pair
-// of position tiles that the lane names, at the highest shift.
+// highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
+// (`MmaColumns`), at the highest shift.
 template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&inputs)[Tile::position_tiles / 2],
+                               const unsigned char* const (&places)[MmaColumnsOf<Layer, Tile>::lane_places],
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
   for (int step = 0; step < Tile::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::position_tiles][2];
-#pragma unroll
-    for (int plane = 0; plane < Shape::planes; ++plane)
-#pragma unroll
-      for (int j = 0; j < Tile::position_tiles; j += 2) {
-        unsigned words[4];
-        load_matrices(inputs[j / 2] + moved + plane * Shape::plane_bytes + step * 32, words);
-        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
-        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
-      }
+    MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
 #pragma unroll
     for (int i = 0; i < Tile::row_tiles; ++i) {
       if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
@@ -116,23 +111,36 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
   const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::box_images);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
-  MmaBox box = boxes.box(number);
+  const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
-  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
-  inputs.begin(box);
-  inputs.load(0, true, 0, 1);
+  // Of inputs, the chunk that is asked for next, and of which box.
+  using Columns = MmaColumnsOf<Layer, Tile>;
+  typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
+  int chunk_ahead = 0, number_ahead = number;
+  const auto is_there = [&] { return Tile::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks; };
+  const auto ask = [&](int part, int parts, int stage) {
+    inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
+  };
+  const auto end_asking = [&](int stage) {
+    inputs.end_chunk(is_there(), shared + stage);
+    if (++chunk_ahead < Shape::chunks || !Tile::resident) return;
+    chunk_ahead = 0;
+    number_ahead += boxes_together;
+    if (is_there()) inputs.begin(boxes.box(number_ahead));
+  };
+  inputs.begin(boxes.box(number));
+  ask(0, 1, 0);
 
-  // Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32 bytes of channels.
-  int places[Tile::position_tiles / 2];
+  int places[Columns::lane_places];
 #pragma unroll
-  for (int j = 0; j < Tile::position_tiles; j += 2) {
-    const int position = (warp_wide * Tile::position_tiles + j + lane / 16) * 8 + lane % 8;
+  for (int i = 0; i < Columns::lane_places; ++i) {
+    const int position = (warp_wide * Tile::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
     const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
-    places[j / 2] =
-        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::halo_columns +
-         in_box.column) *
-            Shape::position_bytes +
-        first_step * 32 + lane / 8 % 2 * 16;
+    places[i] =
+        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
+         (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
+            Shape::place_bytes +
+        first_step * Shape::step_bytes + Columns::offset(lane);
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
@@ -144,33 +152,31 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       shared + Shape::barrier_at, row_block);
   wait_for_kernel_before();  // which prepared the weights
   weights.ask();
-  inputs.store(shared);
+  end_asking(0);
+#pragma unroll
+  for (int ahead = 1; ahead < Shape::stages_ahead; ++ahead) {
+    ask(0, 1, ahead * Shape::input_stage_bytes);
+    end_asking(ahead * Shape::input_stage_bytes);
+  }
   if (Tile::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
-  bool more = false;
   do {
-    const MmaBox current = box;
     sums.clear();
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const bool last_chunk = chunk == Shape::chunks - 1;
-      bool loads = !last_chunk;
-      const unsigned char* rows_of_lane[Tile::position_tiles / 2];
+      const unsigned char* places_of_chunk[Columns::lane_places];
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles / 2; ++j) rows_of_lane[j] = shared + input_stage + places[j];
+      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      const int stage_ahead = Shape::input_stage_before(input_stage);
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
         if (!Tile::resident) weights.copy.wait();
+        if (shift_group == 0) inputs.wait();
         __syncthreads();
-        if (Tile::resident && last_chunk && shift_group == 0) {
-          number += static_cast<int>(gridDim.x) / weight_sets;
-          loads = more = number < box_count;
-          if (more) inputs.begin(box = boxes.box(number));
-        }
-        if (Shape::input_parts == 0 && shift_group == 0 && loads) inputs.load(last_chunk ? 0 : chunk + 1, true, 0, 1);
+        if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
         if (!Tile::resident) weights.ask();
 
 #pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
@@ -181,21 +187,20 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
             const int shift = shift_group * Tile::chunk_shifts + of_group;
             if (of_group >= Tile::chunk_shifts || shift >= Shape::shifts) break;
-            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::position_bytes : cursor.next();
+            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
             mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, rows_of_lane,
+                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
                                       [&](int step) {
                                         const int part = shift * Tile::chunk_steps + step;
-                                        if (part < Shape::input_parts)
-                                          inputs.load(last_chunk ? 0 : chunk + 1, loads, part, Shape::input_parts);
+                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
                                       });
           }
           if (Shape::exact) sums.add(partial);
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }
-      if (Shape::input_stages == 2) input_stage = Shape::input_stage_bytes - input_stage;
-      if (loads) inputs.store(shared + input_stage);
+      end_asking(stage_ahead);
+      input_stage = Shape::next_input_stage(input_stage);
     }
 
     if (!Tile::resident) __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
@@ -204,9 +209,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-              y + first_channel * (Tile::channels_last ? 1 : plane), current, first_row_tile,
+              y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
               warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
-  } while (more);
+    number += boxes_together;
+  } while (Tile::resident && number < box_count);
 }
 
 }  // namespace tconv

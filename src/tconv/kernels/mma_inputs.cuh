@@ -1,4 +1,7 @@
-// mma: a box's inputs on their way from memory to shared memory. `mma.cuh` has the picture.
+// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
+//
+// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
+// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 #pragma once
 #include "mma_weights.cuh"
 
@@ -31,24 +34,56 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
   }
 }
 
+// The input of a block's group, and of it what a box needs.
+template <class Layer, class Tile>
+struct MmaInputMap {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::in_channels;
+  const Element* x;
+  int batch, depths, rows, columns;
+  Index plane;
+  const Element* first;  // of the box's first image
+
+  TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
+      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
+    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+  }
+
+  TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
+
+  struct Place {
+    int image;
+    Index position;  // in one channel of it
+    bool inside;     // the input
+  };
+  // A column of one of the halo's rows, counted from the halo's first one.
+  TCONV_DEVICE Place place(const MmaBox& box, int halo_row, int halo_column) const {
+    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
+    const int column = box.column - Shape::WidthShifts::highest + halo_column;
+    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
+    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+    const bool inside =
+        box.sample + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  }
+};
+
 // A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
 // `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
 // channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
 // then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
 template <class Layer, class Tile>
-struct MmaInputs {
+struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
+  using Map = MmaInputMap<Layer, Tile>;
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::in_channels, side = Shape::vector_items;
-  static constexpr int columns_together = Tile::patch_columns;
+  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
   static constexpr bool vectors = Shape::whole_vectors;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  const Element* x;  // of the block's group
-  int batch, depths, rows, columns;
-  Index plane;
-  const Element* first;                  // of the box's first image
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -81,35 +116,27 @@ struct MmaInputs {
     return whole || in_range(column, Shape::halo_columns);
   }
 
-  TCONV_DEVICE MmaInputs(const Element* of_all, int group, int batch, int depths, int rows, int columns)
-      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
-    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
-  }
+  using Map::Map;
 
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const MmaBox& box) {
-    first = x + static_cast<long long>(box.sample) * channels * plane;
+    this->enter(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int slab = row(i) / Shape::halo_rows, image = slab / Shape::halo_depths;
-      const int column = box.column - Shape::WidthShifts::highest + halo_column(i);
-      const int height = box.row - Shape::HeightShifts::highest + row(i) % Shape::halo_rows;
-      const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-      if (present(i) && box.sample + image < batch && in_range(depth, depths) && in_range(height, rows) &&
-          in_range(column, columns))
-        inside |= 1u << i;
-      const Index position = (static_cast<Index>(depth) * rows + height) * columns + column;
+      const auto place = this->place(box, row(i), halo_column(i));
+      if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
-      offsets[i] = Tile::channels_last ? (image * plane + position) * channels + channel
-                                       : (image * static_cast<Index>(channels) + channel) * plane + position;
+      offsets[i] = Tile::channels_last
+                       ? (place.image * this->plane + place.position) * Map::channels + channel
+                       : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts) {
-    const long long channel_pitch = Tile::channels_last ? 1 : plane;
-    const Element* const of_chunk = first + chunk * Shape::chunk_channels * channel_pitch;
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
+    const long long channel_pitch = Tile::channels_last ? 1 : this->plane;
+    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -126,7 +153,11 @@ struct MmaInputs {
     }
   }
 
-  TCONV_DEVICE void store(unsigned char* stage) const {
+  TCONV_DEVICE void wait() {}
+
+  // Behind the last part of a chunk: stores it.
+  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
+    if (!wanted) return;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       if (!present(i)) continue;
@@ -139,10 +170,74 @@ struct MmaInputs {
           mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         }
         mma_put<Layer, Tile>(column, vector(i),
-                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::position_bytes);
+                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
       }
     }
   }
+};
+
+// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
+template <class Layer, class Tile>
+struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
+  using Map = MmaInputMap<Layer, Tile>;
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
+  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
+
+  static TCONV_DEVICE int patch(int i) { return static_cast<int>(threadIdx.x) % lanes + i * lanes; }
+  static TCONV_DEVICE int channel(int k) { return static_cast<int>(threadIdx.x) / lanes + k * sharers; }
+  static TCONV_DEVICE bool present(int i) {
+    return (i + 1) * lanes <= Shape::halo_patches || patch(i) < Shape::halo_patches;
+  }
+  static TCONV_DEVICE bool in_chunk(int k) {
+    return (k + 1) * sharers <= Shape::chunk_channels || channel(k) < Shape::chunk_channels;
+  }
+
+  using Map::Map;
+
+  // Whatever is copied from now on is of this box.
+  TCONV_DEVICE void begin(const MmaBox& box) {
+    this->enter(box);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const auto place = this->place(box, patch(i) / Shape::row_patches,
+                                     patch(i) % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+      if (place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
+    }
+  }
+
+  // Asks for one of so many parts of a chunk, if it is `wanted`.
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
+    if (!wanted) return;
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const Element* from = of_chunk + offsets[i];
+#pragma unroll
+      for (int k = 0; k < Shape::thread_channels; ++k) {
+        const int number = i * Shape::thread_channels + k;
+        if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
+          copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
+                       (inside >> i & 1u) != 0 &&
+                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < Layer::in_channels));
+        from = kept(from + pitch);
+      }
+    }
+  }
+
+  // Behind the last part of a chunk.
+  TCONV_DEVICE void end_chunk(bool, unsigned char*) { copies.end_group(); }
+  // Returns when the oldest chunk that was asked for has come.
+  TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
 
 }  // namespace tconv

@@ -41,6 +41,16 @@ TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bo
   return tiles;
 }
 
+// Of all threads, those that share the patches of some channels: so that a thread has the fewest.
+TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
+  int best = threads;
+  for (int lanes = threads; lanes >= 8 && threads % lanes == 0; lanes /= 2)
+    if (ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
+        ceil_div(patches, best) * ceil_div(channels, threads / best))
+      best = lanes;
+  return best;
+}
+
 template <class Layer, class Tile>
 struct MmaShape {
   using Element = typename Layer::Element;
@@ -113,7 +123,18 @@ struct MmaShape {
   static constexpr int halo_depths = Tile::box_depths + DepthShifts::halo;
   static constexpr int halo_rows = Tile::box_rows + HeightShifts::halo;
   static constexpr int halo_columns = Tile::box_columns + WidthShifts::halo;
-  static constexpr int halo_positions = Tile::box_images * halo_depths * halo_rows * halo_columns;
+  static constexpr int halo_all_rows = Tile::box_images * halo_depths * halo_rows;
+
+  // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
+  static constexpr int patch_lead =
+      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+  static constexpr int halo_patches = halo_all_rows * row_patches;
+
+  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
+  // others position by position, as what they are multiplied as.
+  static constexpr bool by_channel = Tile::copied > 0;
+  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -121,18 +142,34 @@ struct MmaShape {
     const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
     return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
             row * HeightShifts::step) *
-               halo_columns +
+               row_places +
            WidthShifts::halo - column * WidthShifts::step;
   }
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
-  static constexpr int input_stages = chunks > 1 || Tile::resident ? 2 : 1;
+  // Copied inputs have more, for what is still on its way.
+  static constexpr int input_stages = Tile::copied > 0 ? Tile::copied : chunks > 1 || Tile::resident ? 2 : 1;
+  static TCONV_CONSTANT int next_input_stage(int stage) {
+    return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
+  }
+  static TCONV_CONSTANT int input_stage_before(int stage) {
+    return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
+  }
+  // So many chunks are asked for before the first is waited for.
+  static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
   static constexpr int steps = chunks * shift_groups;
   static constexpr int weight_stages = Tile::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
-  static constexpr int plane_bytes = stage_steps * 32;
-  static constexpr int position_bytes = planes * plane_bytes + 16;
-  static constexpr int input_stage_bytes = halo_positions * position_bytes;
+  static constexpr int position_bytes = planes * stage_steps * 32 + 16;
+  // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
+  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
+  static constexpr int channel_bytes =
+      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
+                 : item_bytes;
+  static constexpr int place_bytes = by_channel ? item_bytes : position_bytes;
+  static constexpr int step_bytes = by_channel ? step_channels * channel_bytes : 32;
+  static constexpr int plane_bytes = stage_steps * step_bytes;
+  static constexpr int input_stage_bytes = by_channel ? planes * plane_bytes : halo_all_rows * row_places * place_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
@@ -174,16 +211,17 @@ struct MmaShape {
   static constexpr bool unrolled =
       !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
 
-  // What is brought of each chunk of inputs: vectors of channels in patches of columns. A row's first patch begins so
-  // many columns before it.
+  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
+  // many threads share the patches of some channels.
   static constexpr int chunk_vectors = chunk_channels / vector_items;
-  static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
-  static constexpr int halo_patches = halo_positions / halo_columns * row_patches;
-  static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
+  static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
+  static constexpr int thread_patches =
+      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
   static constexpr bool whole_vectors = Tile::channels_last && Layer::in_channels % vector_items == 0;
-  static constexpr int thread_loads = thread_patches * (whole_vectors ? 1 : vector_items);
+  static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
+                                         : whole_vectors ? 1
+                                                         : vector_items;
+  static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
   static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
@@ -217,6 +255,11 @@ struct MmaShape {
                 "a patch is loaded at once, and does not cross what other blocks begin with");
   static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each chunk, and nothing is joined in their place");
+  static_assert(input_stages > 1 || (chunks == 1 && !Tile::resident), "what is read is not written at the same time");
+  static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
+  static_assert(!by_channel || item_bytes >= 4 ||
+                    (WidthShifts::count == 1 && Tile::patch_columns == 8 && patch_lead == 0),
+                "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
   static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
@@ -226,11 +269,11 @@ struct MmaShape {
 template <class Layer, class Tile>
 struct MmaCursor {
   using Shape = MmaShape<Layer, Tile>;
-  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::position_bytes;
-  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::halo_columns * Shape::position_bytes;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
   static constexpr int slab_bytes =
-      Shape::DepthShifts::step * Shape::halo_rows * Shape::halo_columns * Shape::position_bytes;
-  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::position_bytes;
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
 
   TCONV_DEVICE int next() {
     const int here = moved;

@@ -17,6 +17,12 @@ TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 
   vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
 }
 
+// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
+TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
+TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
+  words[0] = low_word(factor), words[1] = high_word(factor);
+}
+
 // Gets an item out of the words in which some lie one after the other.
 template <int N>
 TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
@@ -52,6 +58,22 @@ struct MmaCount {
 template <>
 struct MmaCount<true> {
   using type = int;
+};
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count>
+struct MmaDigits {
+  using Number = typename MmaCount<(Count <= 0x7fffffff)>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit MmaDigits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
 };
 
 // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
@@ -164,16 +186,11 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   const int lane = static_cast<int>(vector % 32);
-  // Nearly always 32 bits, which are divided much faster than 64.
-  typename MmaCount<Shape::weight_vectors <= 0x7fffffff>::type rest = vector / 32;
-  const auto digit = [&rest](int base) {
-    const int value = static_cast<int>(rest % base);
-    rest /= base;
-    return value;
-  };
-  const int plane = digit(Shape::planes), step = digit(Shape::stage_steps), row_tile = digit(Shape::block_row_tiles);
-  const int shift = digit(Shape::shifts), chunk = digit(Shape::chunks), row_block = digit(Shape::row_blocks);
-  const int group = static_cast<int>(rest);
+  MmaDigits<Shape::weight_vectors> digits(vector / 32);
+  const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
+  const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
+  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
+  const int group = static_cast<int>(digits.rest);
 
   const int tile = row_block * Shape::block_row_tiles + row_tile;
   const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
@@ -218,15 +235,11 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
     mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
     return;
   }
-  typename MmaCount<Shape::preparing_items <= 0x7fffffff>::type rest = item / 32;
-  const auto digit = [&rest](int base) {
-    const int value = static_cast<int>(rest % base);
-    rest /= base;
-    return value;
-  };
-  const int tap_group = digit(Shape::taps / Tile::taps_together), step = digit(Shape::chunks * Shape::stage_steps);
-  const int channel_tile = digit(Shape::prepared_channel_tiles);
-  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(rest), step, channel_tile,
+  MmaDigits<Shape::preparing_items> digits(item / 32);
+  const int tap_group = digits.next(Shape::taps / Tile::taps_together);
+  const int step = digits.next(Shape::chunks * Shape::stage_steps);
+  const int channel_tile = digits.next(Shape::prepared_channel_tiles);
+  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.bring(weight, tap_group * Tile::taps_together);
   if (!Shape::every_phase_has_every_shift && !Tile::gaps)

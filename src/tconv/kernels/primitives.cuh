@@ -322,11 +322,31 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
 TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 #if defined(TCONV_EMULATOR)
   const void* rows[4];
-  tconv_emulator::matrix_rows(row, rows, tconv_emulator::Place::here());
+  tconv_emulator::matrix_rows(row, tconv_emulator::lane_index() / 4, rows, tconv_emulator::Place::here());
   for (int m = 0; m < 4; ++m) words[m] = static_cast<const unsigned*>(rows[m])[tconv_emulator::lane_index() % 4];
 #else
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+#endif
+}
+
+// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
+// and the next one. PTX ldmatrix with .trans.
+TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+#if defined(TCONV_EMULATOR)
+  const unsigned lane = tconv_emulator::lane_index();
+  const void* rows[2][4];
+  for (unsigned k = 0; k < 2; ++k)
+    tconv_emulator::matrix_rows(row, 2 * (lane % 4) + k, rows[k], tconv_emulator::Place::here());
+  for (int m = 0; m < 4; ++m)
+    words[m] = static_cast<const unsigned short*>(rows[0][m])[lane / 4] |
+               static_cast<unsigned>(static_cast<const unsigned short*>(rows[1][m])[lane / 4]) << 16;
+#else
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
@@ -483,6 +503,59 @@ struct BlockCopy {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
   }
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+};
+
+// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
+// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
+// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
+// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+template <int Bytes, int OfGroup, int Groups>
+struct ThreadCopies {
+#if defined(TCONV_EMULATOR)
+  struct alignas(Bytes) Item {
+    unsigned char bytes[Bytes];
+  };
+  struct Group {
+    Item* to[OfGroup];
+    const Item* from[OfGroup];
+    int count = 0;
+  };
+  Group groups[Groups];
+  int newest = 0;  // among all that ever were
+
+  Group& group(int number) { return groups[number % Groups]; }
+  void begin(void* shared, const void* global, bool present) {
+    Group& last = group(newest);
+    last.to[last.count] = static_cast<Item*>(shared);
+    last.from[last.count++] = present ? static_cast<const Item*>(global) : nullptr;
+    if (!tconv_emulator::copies_are_late()) land(last);
+  }
+  void end_group() { ++newest; }
+  template <int N>
+  void wait() {
+    for (int number = newest < Groups ? 0 : newest - Groups; number < newest - N; ++number) land(group(number));
+  }
+  static void land(Group& landing) {
+    for (int i = 0; i < landing.count; ++i) *landing.to[i] = landing.from[i] == nullptr ? Item{} : *landing.from[i];
+    landing.count = 0;
+  }
+#else
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if (Bytes == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
+                   : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+                   "r"(present ? Bytes : 0)
+                   : "memory");
+  }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  }
 #endif
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from tconv.planner.mma_tile import (
     row_channels,
     row_tiles_of,
     suits_threads,
+    with_more_stages,
     with_resident_weights,
 )
 from tconv.planner.plan import Kernel, MmaTile, Plan, Unplannable
@@ -52,6 +54,8 @@ _SHARED_BYTES = (112 * 1024, 227 * 1024)
 _FEW_WARPS = 8
 #: Candidates have boxes that waste little more than the best.
 _BOXES = 4
+#: The best boxes of those are tried with copied inputs, too.
+_COPIED_BOXES = 2
 
 
 def plan_mma(problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
@@ -144,26 +148,27 @@ def candidates(
             for row_tiles in _row_tiles(layer, position_tiles):
                 if high > 1 and row_tiles * high > row_tiles_of(layer) + row_tiles - 1:
                     continue
-                for box in boxes:
-                    for origin in origins:
-                        for steps in _STEPS:
-                            tile = mma_tile(
-                                *(layer, (high, wide), row_tiles, position_tiles, box),
-                                *(steps, origin, last, 1, most_together, most_shared),
-                            )
-                            if not suits_threads(layer, tile):
-                                continue
-                            resident = with_resident_weights(layer, tile)
-                            if (
-                                resident
-                                and shared_bytes(layer, resident) <= most_shared
-                                and _grid(problem, layer, resident, gpu) < _grid(problem, layer, tile, gpu)
-                            ):
-                                yield resident
-                            if shared_bytes(layer, tile) <= most_shared:
-                                yield tile
-                                if not _is_busy(problem, layer, tile, gpu):
-                                    yield from _split(layer, tile, most_shared, most_together)
+                for box, origin, steps, copied in itertools.product(boxes, origins, _STEPS, (False, True)):
+                    if copied and box not in boxes[:_COPIED_BOXES]:
+                        continue
+                    tile = mma_tile(
+                        *(layer, (high, wide), row_tiles, position_tiles, box, steps, origin, last, 1),
+                        *(most_together, most_shared),
+                        copied=copied,
+                    )
+                    if (tile.copied > 0) != copied or not suits_threads(layer, tile):
+                        continue
+                    resident = with_resident_weights(layer, tile)
+                    if (
+                        resident
+                        and shared_bytes(layer, resident) <= most_shared
+                        and _grid(problem, layer, resident, gpu) < _grid(problem, layer, tile, gpu)
+                    ):
+                        yield with_more_stages(layer, resident, most_shared) if copied else resident
+                    if shared_bytes(layer, tile) <= most_shared:
+                        yield tile
+                        if not _is_busy(problem, layer, tile, gpu):
+                            yield from _split(layer, tile, most_shared, most_together)
 
 
 def _grid(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> int:
@@ -185,8 +190,8 @@ def _split(layer: Layer, tile: MmaTile, most_shared: int, most_together: int) ->
             return
         split = mma_tile(
             *(layer, warps, tile.row_tiles, tile.position_tiles, box),
-            *(tile.chunk_steps, tile.origin, tile.channels_last, splits, most_together),
-            most_shared,
+            *(tile.chunk_steps, tile.origin, tile.channels_last, splits, most_together, most_shared),
+            copied=tile.copied > 0,
         )
         if suits_threads(layer, split) and shared_bytes(layer, split) <= most_shared:
             yield split

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma_shape import (
+    TURN_LEAST_BYTES,
     block_positions,
     boxes,
     chunk_channels,
@@ -20,12 +21,14 @@ from tconv.planner.mma_shape import (
     fragments_with_taps,
     halo_positions,
     halos,
+    item_bytes,
     launch_mma,
     phase_tiles,
     planes,
     row_blocks,
     shift_bytes,
     shifts,
+    thread_loads,
     thread_patches,
     turn_position_tiles,
     turn_row_tiles,
@@ -50,13 +53,13 @@ _OUTPUT_SECTOR, _INPUT_SECTOR = 3.22, 2.48
 #: fragment of weights that is brought; an output's way to shared memory; a sum given away; and the fields of `_Stores`.
 _FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _JOIN = 4.75, 2.67, 7.32, 0.76, 1.11, 2.39
 _PLACE, _STORE, _PART = 35.0, 3.06, 1.67
-#: Shared memory that a block's warps have at least for what they store at once.
-_TURN_BYTES = 32 * 1024
 #: How much longer products and instructions take where few warps are there to fill each other's gaps.
 _ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.368, 0.947, 2.02
 #: Cycles that a chunk, a step and a block take at least.
 _CHUNK, _STEP, _BLOCK = 292, 1440, 7330
 _RESIDENT_CHUNK = 786
+#: Where inputs are copied: how much longer fragments take that come by words, cycles of a copy, and of a step at least.
+_BY_WORDS, _ASYNC, _COPIED_STEP = 1.5, 1.5, 1650
 #: How much longer everything takes in a body of more products, for each of them; with more registers than a thread can
 #: have or nearly so, for each of them; and in one block alone.
 _FEW_PRODUCTS, _PRODUCT = 256, 0.000215
@@ -108,14 +111,18 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
         products *= _EXACT if three > 1 else _LOOPED
 
     of_set = tile.warps_high * tile.warps_wide
-    fragments = of_set * shifts(layer, tile) * tile.position_tiles / 2 + used * tile.warps_wide
+    columns_loaded = of_set * shifts(layer, tile) * tile.position_tiles / 2
+    if tile.copied and item_bytes(layer) >= 4:
+        columns_loaded *= _BY_WORDS
+    fragments = columns_loaded + used * tile.warps_wide
     patches = thread_patches(layer, tile) * warps * chunk_count
     weights = chunk_count * shifts(layer, tile) * shift_bytes(layer, tile)
     outputs = 16 * tile.row_tiles * tile.warps_high * block_positions(tile) / 32  # of a lane
     stores, storing = _stores(problem, layer, tile), tile.warps_high * tile.warps_wide
     instructions = (
         _FRAGMENT * fragments * planes(layer) * steps
-        + (_LOAD * vector_items(layer) + _PUT * tile.patch_columns * planes(layer)) * patches
+        + (_ASYNC if tile.copied else _LOAD) * thread_loads(layer, tile) * warps * chunk_count
+        + (0 if tile.copied else _PUT * tile.patch_columns * planes(layer) * patches)
         + (_OUTPUT + _JOIN * (tile.splits - 1)) * outputs
         + (_PLACE * stores.places + _STORE * stores.vectors + _PART * stores.parts) * storing
     )
@@ -135,7 +142,10 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     brought = weights * (of_multiprocessor if tile.resident else turns)
     alone = (4 / (min(tile.blocks, of_multiprocessor) * warps)) ** _ALONE_POWER
     shift_groups = -(-shifts(layer, tile) // tile.chunk_shifts)
-    chunk = _RESIDENT_CHUNK if tile.resident else _CHUNK + shift_groups * _STEP
+    if tile.copied:
+        chunk = 0 if tile.resident else shift_groups * _COPIED_STEP
+    else:
+        chunk = _RESIDENT_CHUNK if tile.resident else _CHUNK + shift_groups * _STEP
     chain = waves * (rounds * chunk_count * chunk + _BLOCK)
     is_one = min(tile.blocks, of_multiprocessor) == 1
     slower = 1 + (0 if looped else _PRODUCT * max(0, body - _FEW_PRODUCTS)) + (_ONE_BLOCK if is_one else 0)
@@ -176,7 +186,7 @@ class _Stores:
 
 def _stores(problem: Problem, layer: Layer, tile: MmaTile) -> _Stores:
     vector, stride, rows = vector_items(layer), layer.stride[2], turn_row_tiles(layer, tile)
-    positions = turn_position_tiles(layer, tile, _TURN_BYTES)
+    positions = turn_position_tiles(layer, tile, TURN_LEAST_BYTES)
     turns = tile.row_tiles // rows * (tile.position_tiles // positions)
     slots = rows * 16 // tile.channels
     if tile.channels_last:

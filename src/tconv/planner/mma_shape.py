@@ -14,7 +14,8 @@ _INT_LIMIT = 2**31
 _LANES = 32
 _FRAGMENT_BYTES = 512
 _STEP_BYTES = 32
-_TURN_LEAST_BYTES = 32 * 1024
+#: What outputs that are stored at once may take of shared memory, if the stages took less.
+TURN_LEAST_BYTES = 32 * 1024
 _BARRIER_BYTES = 16
 
 
@@ -188,18 +189,26 @@ def shared_bytes(layer: Layer, tile: MmaTile) -> int:
     At the end the sets of warps put their sums in the place of both, and then the warps their outputs; resident weights
     stay, and the next inputs with them.
     """
-    position = planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
-    input_stages = 2 if tile.resident else min(2, chunks(layer, tile))
+    input_stages = tile.copied or (2 if tile.resident else min(2, chunks(layer, tile)))
     steps = chunks(layer, tile) * -(-shifts(layer, tile) // tile.chunk_shifts)
     weight_stages = steps if tile.resident else min(2, steps)
-    inputs, weights = halo_positions(layer, tile) * position, tile.chunk_shifts * shift_bytes(layer, tile)
-    stages = input_stages * inputs + weight_stages * weights
+    weights = tile.chunk_shifts * shift_bytes(layer, tile)
+    stages = input_stages * input_stage_bytes(layer, tile) + weight_stages * weights
     warps = tile.warps_high * tile.warps_wide
     joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 4 * sum_bytes(layer)
     if tile.resident:
-        return stages + warps * turn_bytes(layer, tile, _TURN_LEAST_BYTES) + _BARRIER_BYTES
-    most_bytes = max(_TURN_LEAST_BYTES, stages - joined)
+        return stages + warps * turn_bytes(layer, tile, TURN_LEAST_BYTES) + _BARRIER_BYTES
+    most_bytes = max(TURN_LEAST_BYTES, stages - joined)
     return max(stages, joined + warps * turn_bytes(layer, tile, most_bytes)) + _BARRIER_BYTES
+
+
+def input_stage_bytes(layer: Layer, tile: MmaTile) -> int:
+    """Shared memory of a chunk of a box's inputs."""
+    if tile.copied:
+        places, shift = halo_patches(layer, tile) * tile.patch_columns * item_bytes(layer), _channel_shift(layer)
+        return chunk_channels(layer, tile) * (-(-(places - shift) // 128) * 128 + shift)
+    position = planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
+    return halo_positions(layer, tile) * position
 
 
 def turn_bytes(layer: Layer, tile: MmaTile, most_bytes: int) -> int:
@@ -236,15 +245,42 @@ def vector_items(layer: Layer) -> int:
     return 16 // item_bytes(layer)
 
 
-def thread_patches(layer: Layer, tile: MmaTile) -> int:
-    """Patches of inputs, a vector of channels by some columns, that a thread holds on their way to shared memory."""
+def _channel_shift(layer: Layer) -> int:
+    """Bytes by which copied channels are moved, so that those that are read together lie in different banks."""
+    return 16 if item_bytes(layer) < 4 else 32
+
+
+def halo_patches(layer: Layer, tile: MmaTile) -> int:
+    """Patches of neighbouring columns that hold the inputs of one channel that a box needs."""
     width, together = moved_axes(layer, tile)[2], tile.patch_columns
     columns = tile.box_columns + halos(layer, tile)[2]
     lead = -width.shift_of(width.kernel - 1) % together
-    rows = halo_positions(layer, tile) // columns
-    return -(
-        -rows * -(-(lead + columns) // together) * (chunk_channels(layer, tile) // vector_items(layer)) // tile.threads
-    )
+    return halo_positions(layer, tile) // columns * -(-(lead + columns) // together)
+
+
+def thread_patches(layer: Layer, tile: MmaTile) -> int:
+    """Patches of inputs that a thread brings of a chunk: of a vector of channels, or of each of its channels."""
+    patches = halo_patches(layer, tile)
+    if tile.copied:
+        return -(-patches // patch_lanes(layer, tile))
+    return -(-patches * (chunk_channels(layer, tile) // vector_items(layer)) // tile.threads)
+
+
+def thread_loads(layer: Layer, tile: MmaTile) -> int:
+    """Loads or copies with which a thread brings them."""
+    if tile.copied:
+        channels = -(-chunk_channels(layer, tile) * patch_lanes(layer, tile) // tile.threads)
+    else:
+        vectors = tile.channels_last and layer.in_channels_per_group % vector_items(layer) == 0
+        channels = 1 if vectors else vector_items(layer)
+    return thread_patches(layer, tile) * channels
+
+
+def patch_lanes(layer: Layer, tile: MmaTile) -> int:
+    """Of a block's threads, those that share the patches of some channels: so that a thread has the fewest."""
+    patches, channels, threads = halo_patches(layer, tile), chunk_channels(layer, tile), tile.threads
+    powers = (threads >> n for n in range(6) if threads >> n >= 8 and threads % (threads >> n) == 0)
+    return min(powers, key=lambda lanes: -(-patches // lanes) * -(-channels * lanes // threads))
 
 
 def fragments_with_taps(layer: Layer, tile: MmaTile) -> int:

@@ -7,12 +7,17 @@ from dataclasses import replace
 
 from tconv.planner.mma_shape import (
     chunk_channels,
+    chunks,
     fragments_with_taps,
+    halos,
+    item_bytes,
+    moved_axes,
     planes,
     shared_bytes,
     shift_count,
     shifts,
     sum_bytes,
+    thread_loads,
     thread_patches,
     vector_items,
     weight_bytes,
@@ -28,6 +33,9 @@ LEAST_SHARED_BYTES = 99 * 1024
 _MOST_PRODUCTS = 1024
 #: Registers of inputs that a thread holds on their way to shared memory.
 _MOST_HELD = 40
+_MOST_LOADS = 64
+#: Stages of copied inputs.
+_MOST_STAGES = 4
 _MOST_BLOCKS = 8
 #: Taps of a filter for a thread that prepares weights.
 _MOST_TAPS = 16
@@ -51,23 +59,26 @@ def mma_tile(
     splits: int = 1,
     together: int = 1,
     most_shared: int = LEAST_SHARED_BYTES,
+    copied: bool = False,
 ) -> MmaTile:
     """The tile of `warps` (rows, positions) and a `box` of (images, slabs, rows, columns).
 
     A stage holds weights of as many shifts as fit into `most_shared` bytes and as the compiler bears, in groups of
     about one size. Where rows of inputs begin at multiples of so many, up to `together` are loaded at once: as many as
-    make the fewest loads.
+    make the fewest loads. Inputs that are `copied` (see `can_copy`) have as many stages as memory is left for.
     """
     depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
     tile = MmaTile(
         *(*warps, splits, row_tiles, position_tiles, row_channels(layer), *box, chunk_steps, 1),
-        *(depth_origin, row_origin, origin, channels_last, 1, 0, taps_together(layer), 0, 1),
+        *(depth_origin, row_origin, origin, channels_last, 1, 0, 0, taps_together(layer), 0, 1),
     )
     if not channels_last:
         widths = (n for n in (1, 2, 4, 8) if n <= min(together, vector_items(layer)) and tile.box_columns % n == 0)
         patched = [replace(tile, patch_columns=width) for width in widths]
         patched = [one for one in patched if holds_inputs(layer, one)] or patched[:1]
-        tile = min(patched, key=lambda one: thread_patches(layer, one))
+        tile = min(patched, key=lambda one: thread_loads(layer, one))
+    if copied and can_copy(layer, tile, together):
+        tile = replace(tile, patch_columns=_widest_patch(layer, tile, together), copied=min(2, chunks(layer, tile)))
     count = shifts(layer, tile)
     most = (
         count
@@ -77,7 +88,34 @@ def mma_tile(
     sizes = dict.fromkeys(-(-count // groups) for groups in range(-(-count // most), min(count, _MOST_GROUPS) + 1))
     stages = (replace(tile, chunk_shifts=size) for size in (*sizes, 1))
     tile = next((tile for tile in stages if shared_bytes(layer, tile) <= most_shared), tile)
-    return replace(tile, gaps=int(has_gaps(layer, tile)), blocks=blocks_that_fit(layer, tile))
+    tile = replace(tile, gaps=int(has_gaps(layer, tile)), blocks=blocks_that_fit(layer, tile))
+    return with_more_stages(layer, tile, most_shared) if tile.copied else tile
+
+
+def can_copy(layer: Layer, tile: MmaTile, together: int) -> bool:
+    """Whether inputs of rows that begin at multiples of `together` can be copied to shared memory as they lie.
+
+    They must be multiplied as they are, by words: exact products take two numbers for each. Of 16-bit types eight
+    neighbours are read at once, and a shift along the row would move them.
+    """
+    if planes(layer) > 1 or tile.channels_last:
+        return False
+    width = moved_axes(layer, tile)[2]
+    is_moved = halos(layer, tile)[2] > 0 or width.shift_of(0) % vector_items(layer) != 0
+    in_eights = together == 8 and tile.box_columns % 8 == 0
+    return item_bytes(layer) >= 4 or (in_eights and not is_moved)
+
+
+def _widest_patch(layer: Layer, tile: MmaTile, together: int) -> int:
+    return math.gcd(tile.box_columns, min(together, vector_items(layer)))
+
+
+def with_more_stages(layer: Layer, tile: MmaTile, most_shared: int) -> MmaTile:
+    """`tile` with as many stages of copied inputs as do not keep a block from its multiprocessor."""
+    most = _MOST_STAGES if tile.resident else min(_MOST_STAGES, chunks(layer, tile))
+    deeper = (replace(tile, copied=stages) for stages in range(most, tile.copied, -1))
+    fit = (one for one in deeper if shared_bytes(layer, one) <= most_shared)
+    return next((one for one in fit if blocks_that_fit(layer, one) == tile.blocks), tile)
 
 
 def has_gaps(layer: Layer, tile: MmaTile, least_bytes: int = _GAPS_FROM) -> bool:
@@ -107,7 +145,7 @@ def with_resident_weights(layer: Layer, tile: MmaTile) -> MmaTile | None:
     products = count * tile.chunk_steps * tile.row_tiles * tile.position_tiles
     if tile.splits > 1 or (planes(layer) == 1 and products > _MOST_PRODUCTS):
         return None
-    tile = replace(tile, chunk_shifts=count, resident=1)
+    tile = replace(tile, chunk_shifts=count, resident=1, copied=2 if tile.copied else 0)
     return replace(tile, blocks=blocks_that_fit(layer, tile))
 
 
@@ -122,12 +160,14 @@ def suits_threads(layer: Layer, tile: MmaTile) -> bool:
 
 
 def holds_inputs(layer: Layer, tile: MmaTile) -> bool:
-    """Whether a thread has registers for its part of a chunk of inputs."""
-    return held(layer, tile) <= _MOST_HELD
+    """Whether a thread has registers for its part of a chunk of inputs, or copies it in so many instructions."""
+    return held(layer, tile) <= _MOST_HELD and thread_loads(layer, tile) <= _MOST_LOADS
 
 
 def held(layer: Layer, tile: MmaTile) -> int:
     """Registers of a thread's part of a chunk of inputs."""
+    if tile.copied:
+        return 0
     items = vector_items(layer)
     in_vectors = tile.channels_last and layer.in_channels_per_group % items == 0
     words = 4 if in_vectors else items * max(1, tile.patch_columns * layer.item_bytes // 4)

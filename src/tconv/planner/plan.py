@@ -59,7 +59,8 @@ class MmaTile:
     ``q * stride - origin`` on, with an origin for each axis. A stage holds ``chunk_steps`` times 32 bytes of input
     channels for each set, and weights of ``chunk_shifts`` shifts. ``resident`` weights have a stage for each chunk, and
     a block goes through several boxes with them. Input and output are contiguous, or ``channels_last``; contiguous
-    inputs are loaded ``patch_columns`` at a time. A thread prepares ``taps_together`` neighbouring taps of its filters,
+    inputs are loaded ``patch_columns`` at a time, and turned on their way through registers, or ``copied`` as they lie
+    into as many stages. A thread prepares ``taps_together`` neighbouring taps of its filters,
     where ``channels`` is 16. Tiles of rows without a tap at a shift are left out of the prepared weights as ``gaps``,
     or else are zeros there. The compiler limits registers so that ``blocks`` blocks fit on a multiprocessor.
     """
@@ -81,6 +82,7 @@ class MmaTile:
     origin: int
     channels_last: int
     patch_columns: int
+    copied: int
     resident: int
     taps_together: int
     gaps: int

@@ -61,8 +61,8 @@ VoteResult vote(Vote instruction, unsigned mask, bool value, Place place);
 unsigned lane_index();
 
 // The lanes of a full warp show each other the address of a row of 16 bytes, as ldmatrix.x4 wants it: matrix m has the
-// rows that lanes 8m to 8m+7 name. A lane gets the row of each matrix that holds its word.
-void matrix_rows(const void* own, const void* (&rows)[4], Place place);
+// rows that lanes 8m to 8m+7 name. A lane gets of each matrix the row of the number that it asks for.
+void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place place);
 
 // The lanes of a full warp multiply: PTX mma.sync. `sums` are four floats, or four doubles of doubles' products. Of
 // TF32 operands the low 13 bits are dropped, as the hardware does. Products are added one after another; the hardware's

@@ -11,6 +11,7 @@ namespace {
 
 struct MatrixRowsLane {
   const void* own;
+  unsigned row;  // that it wants of each matrix
   const void* rows[4];
 };
 
@@ -18,7 +19,7 @@ void combine_matrix_rows(void* const brought[warp_size], unsigned) {
   for (unsigned lane = 0; lane < warp_size; ++lane) {
     MatrixRowsLane& taker = *static_cast<MatrixRowsLane*>(brought[lane]);
     for (unsigned matrix = 0; matrix < 4; ++matrix)
-      taker.rows[matrix] = static_cast<MatrixRowsLane*>(brought[8 * matrix + lane / 4])->own;
+      taker.rows[matrix] = static_cast<MatrixRowsLane*>(brought[8 * matrix + taker.row])->own;
   }
 }
 
@@ -116,9 +117,9 @@ constexpr Collective products[] = {
 
 }  // namespace
 
-void matrix_rows(const void* own, const void* (&rows)[4], Place place) {
+void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place place) {
   Thread& thread = running_thread();
-  MatrixRowsLane lane = {own, {}};
+  MatrixRowsLane lane = {own, row, {}};
   thread.owner->meet(thread, matrix_load, ~0u, place, &lane);
   for (unsigned matrix = 0; matrix < 4; ++matrix) rows[matrix] = lane.rows[matrix];
 }
