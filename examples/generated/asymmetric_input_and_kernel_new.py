@@ -1673,6 +1673,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
 // before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
 // loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
+// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.

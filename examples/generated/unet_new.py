@@ -5,8 +5,8 @@
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  mma: 128 blocks of 256, 165904 bytes of shared memory
 #   ups.1.up  2-D 256→128 k2 s2 bias tf32  mma: 256 blocks of 128, 83984 bytes of shared memory
-#   ups.2.up  2-D 128→64 k2 s2 bias tf32   mma: 256 blocks of 128, 103440 bytes of shared memory
-#   ups.3.up  2-D 64→32 k2 s2 bias tf32    mma: 256 blocks of 128, 70672 bytes of shared memory
+#   ups.2.up  2-D 128→64 k2 s2 bias tf32   mma: 256 blocks of 128, 112144 bytes of shared memory
+#   ups.3.up  2-D 64→32 k2 s2 bias tf32    mma: 256 blocks of 128, 105488 bytes of shared memory
 
 """A small U-Net for segmentation: four levels down, four up by transposed convolutions, a skip connection at each."""
 
@@ -1678,6 +1678,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
 // before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
 // loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
+// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -3261,8 +3262,8 @@ _Preparation = namedtuple("_Preparation", "grid threads bytes")
 _RECORDED = {
     _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(4, 2, 1, 4, 4, 16, 4, 1, 1, 16, 8, 1, 0, 0, 0, 0, 4, 0, 0, 2, 0, 1),
     _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(4, 1, 1, 4, 8, 16, 2, 1, 1, 32, 4, 1, 0, 0, 0, 0, 4, 0, 0, 1, 0, 2),
-    _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 2, 1, 1, 64, 1, 1, 0, 0, 0, 0, 4, 4, 1, 1, 0, 2),
-    _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 1, 1, 1, 128, 1, 1, 0, 0, 0, 0, 4, 4, 1, 1, 0, 2),
+    _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 2, 1, 1, 64, 2, 1, 0, 0, 0, 0, 4, 3, 1, 1, 0, 2),
+    _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 1, 1, 1, 128, 4, 1, 0, 0, 0, 0, 4, 3, 1, 1, 0, 2),
 }
 # Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
 _STRIDES = {}

@@ -3,9 +3,9 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 60496 bytes of shared memory
-#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 83504 bytes of shared memory
-#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 257 blocks of 128, 63504 bytes of shared memory
+#   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
+#   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 86032 bytes of shared memory
+#   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 256 blocks of 128, 67600 bytes of shared memory
 #   ups.3  1-D 32→16 k4 s2 p1 bias tf32     direct: 256 blocks of 256, 61568 bytes of shared memory
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
@@ -1678,6 +1678,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
 // before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
 // loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
+// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -3259,9 +3260,9 @@ _Preparation = namedtuple("_Preparation", "grid threads bytes")
 
 # What was planned for the layers of the model file. Any other layer takes `_default_tile`.
 _RECORDED = {
-    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 1, 4, 1, 8, 16, 1, 1, 1, 64, 2, 3, 0, 0, 0, 0, 2, 0, 0, 2, 0, 3),
-    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 2, 2, 8, 2, 16, 1, 1, 1, 32, 4, 1, 0, 0, 4, 0, 4, 0, 0, 1, 0, 2),
-    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _MmaTile(2, 2, 1, 2, 2, 16, 1, 1, 1, 32, 2, 2, 0, 0, 1, 0, 4, 4, 1, 1, 0, 3),
+    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 1, 4, 1, 8, 16, 1, 1, 1, 64, 4, 2, 0, 0, 0, 0, 4, 2, 0, 2, 0, 2),
+    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 1, 4, 8, 4, 16, 1, 1, 1, 32, 2, 1, 0, 0, 4, 0, 4, 2, 0, 1, 0, 2),
+    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _MmaTile(1, 2, 2, 4, 4, 16, 1, 1, 1, 64, 4, 3, 0, 0, 0, 0, 4, 1, 0, 1, 0, 3),
     _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): _Tile(64, 1, 4, 32, 2, 0, 1, 0, 16, 2, 1, 32, 2, 2, 0, 0, 0, 2),
 }
 # Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.

@@ -51,18 +51,18 @@ _CACHE = 49.9
 _OUTPUT_SECTOR, _INPUT_SECTOR = 3.22, 2.48
 #: Cycles of a warp's instructions: a load of fragments; a load of inputs, and their vectors' way to shared memory; a
 #: fragment of weights that is brought; an output's way to shared memory; a sum given away; and the fields of `_Stores`.
-_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _JOIN = 4.75, 2.67, 10.0, 0.76, 1.11, 2.39
+_FRAGMENT, _LOAD, _PUT, _COPY, _OUTPUT, _JOIN = 4.75, 2.67, 7.32, 0.76, 1.11, 2.39
 _PLACE, _STORE, _PART = 35.0, 3.06, 1.67
 #: How much longer products and instructions take where few warps are there to fill each other's gaps.
 _ALONE_PRODUCTS, _ALONE_INSTRUCTIONS, _ALONE_POWER = 0.368, 0.947, 2.02
 #: Cycles that a chunk, a step and a block take at least.
 _CHUNK, _STEP, _BLOCK = 292, 1440, 7330
 _RESIDENT_CHUNK = 786
-#: Where inputs are copied: how much longer fragments take that come by words, cycles of a copy, and of a step at least.
-_BY_WORDS, _ASYNC, _COPIED_STEP = 1.4, 5.0, 1900
+#: How much longer the loads of copied inputs' fragments take that come by words.
+_BY_WORDS = 1.65
 #: How much longer everything takes in a body of more products, for each of them; with more registers than a thread can
 #: have or nearly so, for each of them; and in one block alone.
-_FEW_PRODUCTS, _PRODUCT = 256, 0.00012
+_FEW_PRODUCTS, _PRODUCT = 256, 0.000215
 _FEW_REGISTERS, _REGISTER, _ONE_BLOCK = 218, 0.0034, 0.184
 _NORM, _NORM_OF_ONE_BLOCK = 9.5, 2.29
 #: Seconds of the preparing kernel, beside its bytes; a byte counts so often.
@@ -121,7 +121,7 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     stores, storing = _stores(problem, layer, tile), tile.warps_high * tile.warps_wide
     instructions = (
         _FRAGMENT * fragments * planes(layer) * steps
-        + (_ASYNC if tile.copied else _LOAD) * thread_loads(layer, tile) * warps * chunk_count
+        + _LOAD * thread_loads(layer, tile) * warps * chunk_count
         + (0 if tile.copied else _PUT * tile.patch_columns * planes(layer) * patches)
         + (_OUTPUT + _JOIN * (tile.splits - 1)) * outputs
         + (_PLACE * stores.places + _STORE * stores.vectors + _PART * stores.parts) * storing
@@ -142,10 +142,7 @@ def predict_mma(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> MmaC
     brought = weights * (of_multiprocessor if tile.resident else turns)
     alone = (4 / (min(tile.blocks, of_multiprocessor) * warps)) ** _ALONE_POWER
     shift_groups = -(-shifts(layer, tile) // tile.chunk_shifts)
-    if tile.copied:
-        chunk = 0 if tile.resident else shift_groups * _COPIED_STEP
-    else:
-        chunk = _RESIDENT_CHUNK if tile.resident else _CHUNK + shift_groups * _STEP
+    chunk = _RESIDENT_CHUNK if tile.resident else _CHUNK + shift_groups * _STEP
     chain = waves * (rounds * chunk_count * chunk + _BLOCK)
     is_one = min(tile.blocks, of_multiprocessor) == 1
     slower = 1 + (0 if looped else _PRODUCT * max(0, body - _FEW_PRODUCTS)) + (_ONE_BLOCK if is_one else 0)
