@@ -21,6 +21,7 @@ from tconv.planner.mma_model import predict_mma
 from tconv.planner.mma_shape import (
     box_positions,
     boxes,
+    chunks,
     fragments_with_taps,
     halo_positions,
     launch_mma,
@@ -31,9 +32,10 @@ from tconv.planner.mma_shape import (
     shared_bytes,
     shifts,
     sum_bytes,
+    thread_loads,
     weight_bytes,
 )
-from tconv.planner.mma_tile import mma_tile, row_channels, suits_threads, with_resident_weights
+from tconv.planner.mma_tile import can_copy, mma_tile, row_channels, suits_threads, with_resident_weights
 from tconv.planner.plan import Kernel
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 
@@ -132,6 +134,10 @@ def test_every_candidate_suits_the_kernel(problem):
         assert halo_positions(layer, tile) >= box_positions(tile)
         assert 0 < fragments_with_taps(layer, tile) <= shifts(layer, tile) * tile.warps_high * tile.row_tiles
         assert suits_threads(layer, tile)
+        if tile.copied:
+            assert can_copy(layer, tile, 1)
+            assert tile.copied >= 2 or (chunks(layer, tile) == 1 and not tile.resident)
+            assert tile.copied <= chunks(layer, tile) or tile.resident
         cost = predict_mma(problem, layer, tile, H200)
         assert all(math.isfinite(seconds) and seconds > 0 for seconds in vars(cost).values())
 
@@ -147,6 +153,7 @@ def test_kernel_and_planner_have_the_same_formulas(instance):
         checks += f" && {shape}::weight_vectors * 16 == {planned.preparation.bytes}"
         checks += f" && {shape}::shifts == {shifts(layer, tile)}"
         checks += f" && {shape}::preparing_items == {preparing_items(layer, tile)}"
+        checks += f" && {shape}::thread_loads == {thread_loads(layer, tile)}"
         text = source.unit(planned.kernel) + f'static_assert({checks}, "formulas differ");\n'
         try:
             compile_source(text, "sm_80", headers=source.header_directory())
@@ -246,7 +253,38 @@ def test_a_kernel_that_loads_several_inputs_of_a_row_at_once_needs_rows_of_so_ma
     assert plan_mma(short, H200).kernel.tile.patch_columns <= 2
 
 
+@pytest.mark.parametrize(
+    ("precision", "kernel", "padding", "together", "columns", "channels_last", "copies"),
+    [
+        ("tf32", 3, 1, 1, 5, 0, True),
+        ("fp64", 3, 1, 2, 6, 0, True),
+        ("tf32", 3, 1, 4, 8, 1, False),
+        ("fp32", 2, 0, 4, 8, 0, False),  # two numbers for each factor
+        ("fp16", 2, 0, 8, 16, 0, True),
+        ("bf16", 4, 0, 8, 16, 0, False),  # a shift along the row
+        ("fp16", 2, 0, 4, 16, 0, False),  # rows begin at multiples of four
+        ("fp16", 2, 0, 8, 12, 0, False),
+        ("fp16", 2, 2, 8, 16, 0, False),  # position q reads input q + 1
+    ],
+)
+def test_what_is_copied_as_it_lies(precision, kernel, padding, together, columns, channels_last, copies):
+    layer = Layer(1, 64, 16, (1, 1, kernel), (1, 1, 2), (0, 0, padding), precision=precision)
+    tile = mma_tile(layer, (1, 1), 2, 4, (1, 1, 1, columns), 1, padding % 2, channels_last, 1, together, copied=True)
+    assert can_copy(layer, tile, together) is copies
+    assert bool(tile.copied) is copies
+
+
+def test_layers_of_one_shift_have_several_chunks_on_their_way():
+    for precision in ("tf32", "fp16"):
+        problem = replace(U_NET, layer=replace(U_NET.layer, precision=precision))
+        tile = plan_mma(problem, H200).kernel.tile
+        assert tile.copied > 2
+        fewer = replace(tile, copied=2)
+        assert shared_bytes(problem.layer, fewer) < shared_bytes(problem.layer, tile)
+
+
 def test_reasons_say_what_limits():
     reasons = "\n".join(plan_mma(U_NET, H200).reasons)
-    for words in ("tiles of 16 rows", "positions (images, slabs, rows, columns)", "have a tap", "by the model"):
+    wanted = ("tiles of 16 rows", "positions (images, slabs, rows, columns)", "have a tap", "copied", "by the model")
+    for words in wanted:
         assert words in reasons

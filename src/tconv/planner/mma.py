@@ -255,6 +255,7 @@ def _reasons(layer: Layer, tile: MmaTile, cost: MmaCost, tried: int) -> tuple[st
         f"{16 * tile.row_tiles} rows x {8 * tile.position_tiles} positions, "
         f"about {registers(layer, tile)} registers a thread",
         f"{shifts(layer, tile)} shifts, {fragments_with_taps(layer, tile) / pairs:.0%} of the products have a tap; "
-        f"{chunks(layer, tile)} chunks of channels",
+        f"{chunks(layer, tile)} chunks of channels, "
+        + (f"copied into {tile.copied} stages" if tile.copied else "inputs on their way in registers"),
         f"first of {tried} tiles by the model, for sizes like these: {cost.seconds * 1e3:.3f} ms ({limits})",
     )
