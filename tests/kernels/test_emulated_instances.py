@@ -28,6 +28,17 @@ def test_is_exact_on_integers(name):
     assert torch.equal(emulate(instance, tensors).double(), exact)
 
 
+COPIED = [name for name, instance in INSTANCES.items() if getattr(instance.kernel.tile, "copied", 0)]
+
+
+@pytest.mark.parametrize("name", COPIED[::3])
+def test_copies_that_land_at_once_change_nothing(name):
+    """All other tests let them land as late as they may."""
+    instance = INSTANCES[name]
+    tensors = integer_tensors(instance.problem)
+    assert torch.equal(emulate(instance, tensors, copies="eager"), emulate(instance, tensors))
+
+
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", INSTANCES)
 def test_is_clean_under_sanitizers(name, mode):
