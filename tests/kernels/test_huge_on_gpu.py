@@ -63,7 +63,8 @@ def test_huge_problems(name):
     layer, used = problem.layer, slice(3 - problem.layer.spatial_dims, None)
     arguments = (layer.stride[used], layer.padding[used], problem.output_padding[used], layer.groups)
     call = (x, *weights, *arguments, layer.dilation[used])
-    assert decide(*call).plan is not None
+    taken = decide(*call).plan
+    assert taken is not None and (taken == plan or taken.kernel.family == "mma")
     front = (tconv.conv_transpose1d, tconv.conv_transpose2d, tconv.conv_transpose3d)[layer.spatial_dims - 1]
     again = front(*call)
 

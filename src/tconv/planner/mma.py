@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tconv.planner.direct import representative
 from tconv.planner.gpu import Gpu
@@ -25,6 +25,7 @@ from tconv.planner.mma_shape import (
     sum_bytes,
 )
 from tconv.planner.mma_tile import (
+    can_copy,
     mma_tile,
     registers,
     row_channels,
@@ -148,27 +149,35 @@ def candidates(
             for row_tiles in _row_tiles(layer, position_tiles):
                 if high > 1 and row_tiles * high > row_tiles_of(layer) + row_tiles - 1:
                     continue
-                for box, origin, steps, copied in itertools.product(boxes, origins, _STEPS, (False, True)):
-                    if copied and box not in boxes[:_COPIED_BOXES]:
-                        continue
-                    tile = mma_tile(
+                for box, origin, steps in itertools.product(boxes, origins, _STEPS):
+                    make = partial(
+                        mma_tile,
                         *(layer, (high, wide), row_tiles, position_tiles, box, steps, origin, last, 1),
                         *(most_together, most_shared),
-                        copied=copied,
                     )
-                    if (tile.copied > 0) != copied or not suits_threads(layer, tile):
-                        continue
-                    resident = with_resident_weights(layer, tile)
-                    if (
-                        resident
-                        and shared_bytes(layer, resident) <= most_shared
-                        and _grid(problem, layer, resident, gpu) < _grid(problem, layer, tile, gpu)
-                    ):
-                        yield with_more_stages(layer, resident, most_shared) if copied else resident
-                    if shared_bytes(layer, tile) <= most_shared:
-                        yield tile
-                        if not _is_busy(problem, layer, tile, gpu):
-                            yield from _split(layer, tile, most_shared, most_together)
+                    tiles = [make()]
+                    if box in boxes[:_COPIED_BOXES] and can_copy(layer, tiles[0], most_together):
+                        tiles.append(make(copied=True))
+                    for tile in tiles:
+                        if suits_threads(layer, tile):
+                            yield from _variants(problem, layer, tile, gpu, most_shared, most_together)
+
+
+def _variants(
+    problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, most_shared: int, most_together: int
+) -> Iterator[MmaTile]:
+    """The tile with resident weights, as it is, and with several sets of warps, where each of them may pay."""
+    resident = with_resident_weights(layer, tile)
+    if (
+        resident
+        and shared_bytes(layer, resident) <= most_shared
+        and _grid(problem, layer, resident, gpu) < _grid(problem, layer, tile, gpu)
+    ):
+        yield with_more_stages(layer, resident, most_shared) if tile.copied else resident
+    if shared_bytes(layer, tile) <= most_shared:
+        yield tile
+        if not _is_busy(problem, layer, tile, gpu):
+            yield from _split(layer, tile, most_shared, most_together)
 
 
 def _grid(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu) -> int:

@@ -33,6 +33,7 @@ LEAST_SHARED_BYTES = 99 * 1024
 _MOST_PRODUCTS = 1024
 #: Registers of inputs that a thread holds on their way to shared memory.
 _MOST_HELD = 40
+#: Instructions with which it loads or copies them.
 _MOST_LOADS = 64
 #: Stages of copied inputs.
 _MOST_STAGES = 4
@@ -65,7 +66,8 @@ def mma_tile(
 
     A stage holds weights of as many shifts as fit into `most_shared` bytes and as the compiler bears, in groups of
     about one size. Where rows of inputs begin at multiples of so many, up to `together` are loaded at once: as many as
-    make the fewest loads. Inputs that are `copied` (see `can_copy`) have as many stages as memory is left for.
+    make the fewest loads. Inputs that are `copied`, which `can_copy` must allow, have as many stages as there is memory
+    for.
     """
     depth_origin, row_origin = (axis.padding % axis.stride for axis in layer.axes[:2])
     tile = MmaTile(
@@ -77,7 +79,7 @@ def mma_tile(
         patched = [replace(tile, patch_columns=width) for width in widths]
         patched = [one for one in patched if holds_inputs(layer, one)] or patched[:1]
         tile = min(patched, key=lambda one: thread_loads(layer, one))
-    if copied and can_copy(layer, tile, together):
+    if copied:
         tile = replace(tile, patch_columns=_widest_patch(layer, tile, together), copied=min(2, chunks(layer, tile)))
     count = shifts(layer, tile)
     most = (
@@ -160,7 +162,7 @@ def suits_threads(layer: Layer, tile: MmaTile) -> bool:
 
 
 def holds_inputs(layer: Layer, tile: MmaTile) -> bool:
-    """Whether a thread has registers for its part of a chunk of inputs, or copies it in so many instructions."""
+    """Whether a thread has registers for its part of a chunk of inputs, and brings it in few instructions."""
     return held(layer, tile) <= _MOST_HELD and thread_loads(layer, tile) <= _MOST_LOADS
 
 
