@@ -16,7 +16,7 @@ from torch._prims_common import suggest_memory_format
 from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
-from tconv.planner import FAMILIES, Family, Gpu, Plan, Unplannable, choose
+from tconv.planner import FAMILIES, Gpu, Plan, Unplannable, choose
 from tconv.planner.choice import reads_channels_last, why_pytorch
 from tconv.planner.tuned import Answers
 from tconv.precision import allows_tf32, question_of
@@ -68,7 +68,7 @@ def decide(
     *,
     spatial_dims: int | None = None,
     gpu: Gpu | None = None,
-    family: Family | None = None,
+    family: str | None = None,
 ) -> Decision:
     """Decides what runs ``conv_transposeNd(input, weight, …)``.
 
@@ -197,18 +197,20 @@ def _is_channels_last(input: Tensor, memory_format: torch.memory_format, dims: i
     return memory_format != torch.contiguous_format and batched.is_contiguous(memory_format=memory_format)
 
 
-def _plan(problem: Problem, gpu: Gpu, family: Family | None, channels_last: bool) -> Plan:
+def _plan(problem: Problem, gpu: Gpu, family: str | None, channels_last: bool) -> Plan:
     if gpu.capability < _OLDEST_ARCH:
         raise _Refused(f"{gpu.name} is {gpu.arch}; the kernels need sm_{_OLDEST_ARCH} or newer")
     if problem.batch == 0:
         raise _Refused("the batch is empty")
+    if family is not None and family not in FAMILIES:
+        raise _Refused(f"there is no such family; allowed are {', '.join(FAMILIES)}")
     question = question_of(problem, gpu, allows_tf32(), channels_last)
     tuned = _answers(gpu)
     answer = tuned.get(question)
     insists = family is not None or settings().insists
     if not insists and answer is not None and answer.prefers_pytorch:
         raise _Refused(answer.why_pytorch())
-    families = FAMILIES if family is None else (family,)
+    families = (family,) if family else tuple(FAMILIES)
     plan = choose(problem, gpu, families, question.tensor_core_precision, channels_last, tuned)
     if not insists and (reason := why_pytorch(question, plan, gpu)):
         raise _Refused(reason)

@@ -12,7 +12,7 @@ from tconv.dispatch import Decision, decide, passing_mode
 from tconv.errors import Unsupported
 from tconv.modules import Layer, call_arguments
 from tconv.ops import autocast
-from tconv.planner import Family, Gpu, Plan, floor_seconds
+from tconv.planner import Gpu, Plan, floor_seconds
 from tconv.problem import Problem
 from tconv.weights import is_kept
 
@@ -66,7 +66,7 @@ class Explanation:
 
 
 def explain(
-    target: Tensor | torch.nn.Module, *args: Any, gpu: Gpu | None = None, family: Family | None = None, **kwargs: Any
+    target: Tensor | torch.nn.Module, *args: Any, gpu: Gpu | None = None, family: str | None = None, **kwargs: Any
 ) -> Explanation:
     """Explains the call ``module(input, output_size=None)`` or ``conv_transposeNd(input, weight, …)``.
 
@@ -100,7 +100,7 @@ def _explain_module(
     output_size: list[int] | None = None,
     *,
     gpu: Gpu | None,
-    family: Family | None,
+    family: str | None,
 ) -> Explanation:
     arguments = call_arguments(module, input, output_size)
     dims = len(module.kernel_size)
@@ -116,7 +116,7 @@ def _explain_call(
     bias: Tensor | None = None,
     *args: Any,
     gpu: Gpu | None,
-    family: Family | None,
+    family: str | None,
     **kwargs: Any,
 ) -> Explanation:
     mode = None if gpu else passing_mode()

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
 from tconv.memory import aligned
+from tconv.planner import FAMILIES
 from tconv.planner.choice import reads_channels_last
 from tconv.precision import allows_tf32
 from tconv.weights import FrozenWeights, PreparedCopy
@@ -168,7 +169,7 @@ def _new_route(
         ),
         copies=not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias)),
         directly=reads_channels_last(plan),
-        aligned=plan.kernel.family == "mma",
+        aligned=FAMILIES[plan.kernel.family].alignment > 1,
     )
 
 

@@ -29,7 +29,7 @@ from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import compile_source
 from tconv.kernels.source import PREPARING
 from tconv.memory import aligned
-from tconv.planner import Family, Gpu, floor_seconds
+from tconv.planner import FAMILIES, Gpu, Plan, floor_seconds
 from tconv.problem import TF32, Problem
 
 #: Draws of inputs and weights in the emulator; a GPU gets as many as the rules say.
@@ -113,8 +113,7 @@ def check_layers(
         own, cut = file.cuts([full, problem])
         checked = LayerCheck(layer, tuple(_compile(own, arch) for arch in archs), judged_at=problem)
         if gpu is None:
-            family = layer.plan.kernel.family
-            verdict = _judge(partial(_emulated, cut, problem), problem, family, "cpu", _EMULATED_DRAWS)
+            verdict = _judge(partial(_emulated, cut, problem), layer.plan, problem, "cpu", _EMULATED_DRAWS)
             yield replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cpu"))
         else:
             yield _on_gpu(checked, cut, gpu, bench)
@@ -130,9 +129,9 @@ def _compile(cut: Cut, arch: str) -> Build:
     return Build(arch, compiled.registers, compiled.spill_bytes)
 
 
-def _judge(candidate: Candidate, problem: Problem, family: Family, device: str, draws: int) -> Verdict:
+def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, draws: int) -> Verdict:
     wanted: Wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
-    reach: Reach = "phases" if family == "mma" else "exact"
+    reach = FAMILIES[plan.kernel.family].reach
     return check_layer(candidate, problem, wanted, device=device, draw_count=draws, reach=reach)
 
 
@@ -177,7 +176,7 @@ def _on_gpu(checked: LayerCheck, cut: Cut, gpu: Gpu, bench: bool) -> LayerCheck:
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
         return y
 
-    verdict = _judge(candidate, problem, plan.kernel.family, "cuda", 5)
+    verdict = _judge(candidate, plan, problem, "cuda", 5)
     time = _time(candidate, problem, gpu) if bench and verdict.equal else None
     return replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cuda"), time=time)
 

@@ -11,6 +11,7 @@ from tconv.codegen.trace import TIMEOUT_SECONDS
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.report import Report
 from tconv.planner import Gpu
+from tconv.planner.plan import tile_fields
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
         "left": layer.reason if layer.left else None,
         "plan": {
             "family": plan.kernel.family,
-            "tile": vars(plan.kernel.tile),
+            "tile": dict(tile_fields(plan.kernel.tile)),
             "grid": plan.grid,
             "threads": plan.kernel.threads,
             "shared_bytes": plan.shared_bytes,

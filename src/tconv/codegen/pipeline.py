@@ -17,9 +17,8 @@ from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted
 from tconv.jit.loader import compile_kernel
-from tconv.planner import FAMILIES, Family, Gpu, Kernel, Plan, Unplannable, choose
-from tconv.planner.choice import launch
-from tconv.planner.direct_tile import default_tile
+from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable, choose
+from tconv.planner.choice import replan
 from tconv.planner.tuned import Answers
 from tconv.problem import Layer, Precision, Problem
 
@@ -48,7 +47,7 @@ def plan_layers(
     gpu: Gpu,
     wanted: Wanted,
     resolve: Resolve,
-    families: Sequence[Family] = FAMILIES,
+    families: Sequence[str] = tuple(FAMILIES),
     tuned: Answers = _NOT_TUNED,
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in.
@@ -137,8 +136,7 @@ def _plan_each(
     for traced, problem in layers:
         own = plan(traced, problem)
         # Where that kernel does not run these sizes, the file takes the one that runs any size.
-        direct = Kernel("direct", problem.layer, default_tile(problem.layer))
-        shared = launch(problem, kernels[problem.layer], gpu) or launch(problem, direct, gpu) or own
+        shared = replan(problem, kernels[problem.layer], gpu) or replan(problem, DIRECT.default(problem.layer), gpu) or own
         taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
         reason = _OUT_OF_REACH if traced.elsewhere else ""
         yield PlannedLayer(traced.name, taken, traced.count, traced.called, traced.line, traced.elsewhere, reason)

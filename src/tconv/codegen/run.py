@@ -26,13 +26,14 @@ from tconv.evaluation.precision import Wanted, resolve
 from tconv.evaluation.report import Report
 from tconv.evaluation.worker import WorkerFailed, Workshop
 from tconv.jit.tuned import answers
-from tconv.planner import FAMILIES, Family, Gpu, floor_seconds
+from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 
 #: What NVRTC compiles for on a machine without a GPU.
 DEFAULT_ARCHS = ("sm_80", "sm_90a")
-_PLAINEST: tuple[Family, ...] = ("direct",)
+#: Those whose arithmetic is the plainest.
+_PLAINEST = tuple(name for name, family in FAMILIES.items() if not family.on_tensor_cores)
 _NOT_FASTER = "slower than PyTorch here"
 _OWN_FORWARD = "computed by a class that does not call torch's forward"
 _OWN_CALL = "called in a way that is not seen in the text: write torch.nn.functional's name where it is called"
@@ -79,7 +80,7 @@ class _Job:
 
     def _first_attempt(self, found: Trace, gpu: Gpu) -> Outcome:
         """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
-        attempts: tuple[tuple[Family, ...], ...] = (FAMILIES, _PLAINEST)
+        attempts: tuple[tuple[str, ...], ...] = (tuple(FAMILIES), _PLAINEST)
         for families in attempts:
             self.say("planning")
             planned_by = (gpu, self.request.precision, self._resolve, families, self._tuned(gpu))

@@ -1,13 +1,19 @@
-"""From a problem and a GPU to a plan: which kernel, which tile, which grid, and why. Pure Python."""
+"""From a problem and a GPU to a plan: which kernel, which tile, which grid, and why. Nothing of torch or CUDA."""
 
-from tconv.planner.choice import FAMILIES, choose
-from tconv.planner.direct import plan_direct
+from tconv.planner.choice import choose
+from tconv.planner.direct import DIRECT
+from tconv.planner.direct.tile import DirectTile
+from tconv.planner.families import FAMILIES
+from tconv.planner.family import Family
 from tconv.planner.gpu import Gpu, floor_seconds
-from tconv.planner.mma import plan_mma
-from tconv.planner.plan import DirectTile, Family, Kernel, MmaTile, Plan, Preparation, Unplannable
+from tconv.planner.mma import MMA
+from tconv.planner.mma.tile import MmaTile
+from tconv.planner.plan import Kernel, Plan, Preparation, Unplannable
 
 __all__ = [
+    "DIRECT",
     "FAMILIES",
+    "MMA",
     "DirectTile",
     "Family",
     "Gpu",
@@ -18,6 +24,4 @@ __all__ = [
     "Unplannable",
     "choose",
     "floor_seconds",
-    "plan_direct",
-    "plan_mma",
 ]

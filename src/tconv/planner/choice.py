@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
-from tconv.planner import mma_shape
-from tconv.planner.direct import plan_direct, representative
-from tconv.planner.direct_shape import launch_direct, needs_wide_index
+from tconv.planner.families import FAMILIES
 from tconv.planner.gpu import Gpu
-from tconv.planner.mma import computes, plan_mma
-from tconv.planner.mma_shape import launch_mma
-from tconv.planner.plan import Family, Kernel, MmaTile, Plan, Unplannable
+from tconv.planner.plan import Kernel, Plan, Unplannable
 from tconv.planner.pytorch_model import is_well_known, predict_pytorch
-from tconv.planner.ranking import Ranked, kernels, ranked
+from tconv.planner.sizes import representative
 from tconv.planner.tuned import Answers, Question, Tuned
 from tconv.problem import Precision, Problem
 
-FAMILIES: tuple[Family, ...] = get_args(Family)
 #: One in so many of the leading candidates is left to each family, however its model ranks it: models err.
 _SHARE = 4
 #: How many times faster a side must be predicted to be, where predictions must be trusted: that of PyTorch errs by half
@@ -28,25 +23,10 @@ _SHARE = 4
 _CLEARLY = 1.3
 
 
-def launch(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
-    """The plan that runs `problem` by a kernel that was chosen for its layer at other sizes; None if that cannot be.
-
-    Raises:
-        Unplannable: the grid would be too large.
-    """
-    if kernel.family == "direct":
-        wide = needs_wide_index(problem, kernel.tile)
-        return launch_direct(problem, replace(kernel, wide_index=wide), gpu)
-    if not computes(kernel, problem):
-        return None
-    wide = mma_shape.needs_wide_index(problem, kernel.layer, kernel.tile)
-    return launch_mma(problem, replace(kernel, wide_index=wide), gpu)
-
-
 def choose(
     problem: Problem,
     gpu: Gpu,
-    families: Sequence[Family] = FAMILIES,
+    families: Iterable[str] = FAMILIES,
     tensor_core_precision: Precision | None = None,
     channels_last: bool = False,
     tuned: Answers = MappingProxyType({}),
@@ -69,10 +49,9 @@ def choose(
         if plan is not None:
             return plan
     plans, troubles = [], []
-    for family in families:
-        asked = question.problem_of(family)
+    for name in families:
         try:
-            plans.append(plan_mma(asked, gpu, channels_last) if family == "mma" else plan_direct(asked, gpu))
+            plans.append(FAMILIES[name].plan(question.problem_of(name), gpu, channels_last))
         except Unplannable as trouble:
             troubles.append(str(trouble))
     if not plans:
@@ -89,7 +68,7 @@ def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
     if plan.predicted_seconds is None:
         return None
     alike = replace(question, problem=representative(question.problem))
-    theirs = predict_pytorch(alike.problem_of("mma"), gpu, question.channels_last)
+    theirs = predict_pytorch(alike.on_tensor_cores(), gpu, question.channels_last)
     ours = _seconds(question, plan.kernel, plan.predicted_seconds, gpu)
     times = (
         f"{theirs * 1e3:.3g} ms against {ours * 1e3:.3g} ms of the {plan.kernel.family} family for sizes like these; "
@@ -108,7 +87,7 @@ def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any],
 
     A quarter of them, and at least one, is left to each family that runs the problem.
     """
-    by_family = [_expected(question, family, gpu) for family in FAMILIES]
+    by_family = [_expected(question, name, gpu, first) for name in FAMILIES]
     share = math.ceil(first / _SHARE)
     kept = [candidate for candidates in by_family for candidate in candidates[:share]]
     rest = [candidate for candidates in by_family for candidate in candidates[share:]]
@@ -118,36 +97,41 @@ def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any],
 
 def reads_channels_last(plan: Plan) -> bool:
     """Whether its input and output are channels_last; else they are contiguous."""
-    return _reads_channels_last(plan.kernel)
+    return FAMILIES[plan.kernel.family].reads_channels_last(plan.kernel)
+
+
+def replan(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
+    """The plan that runs `problem` by a kernel that was chosen for its layer at other sizes; None if that cannot be.
+
+    Raises:
+        Unplannable: the grid would be too large.
+    """
+    return FAMILIES[kernel.family].replan(problem, kernel, gpu)
 
 
 def _measured(question: Question, answer: Tuned, gpu: Gpu) -> Plan | None:
     """The plan with the measured tile; None if the planner would not consider that tile, so that it is of others."""
     problem = question.problem_of(answer.family)
-    considered = kernels(problem, answer.family, gpu, question.channels_last)
-    kernel = next((kernel for kernel in considered if kernel.tile == answer.tile), None)
+    considered = FAMILIES[answer.family].considered(problem, gpu, question.channels_last)
+    if considered is None or not considered.has(answer.tile):
+        return None
     try:
-        plan = None if kernel is None else launch(problem, kernel, gpu)
+        plan = replan(problem, Kernel(answer.family, considered.layer, answer.tile), gpu)
     except Unplannable:
         return None
     return None if plan is None else replace(plan, reasons=(answer.why(),))
 
 
-def _expected(question: Question, family: Family, gpu: Gpu) -> list[tuple[Kernel[Any], float]]:
-    def seconds(candidate: Ranked) -> float:
-        return _seconds(question, candidate.kernel, candidate.cost.seconds, gpu)
-
-    found = ranked(question.problem_of(family), family, gpu, question.channels_last)
-    return [(candidate.kernel, seconds(candidate)) for candidate in found]
+def _expected(question: Question, family: str, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
+    """So many of its kernels, the fastest first, with the seconds that are to be expected of each."""
+    found = FAMILIES[family].considered(question.problem_of(family), gpu, question.channels_last)
+    leading = [] if found is None else found.first(first)
+    return [(candidate.kernel, _seconds(question, candidate.kernel, candidate.seconds, gpu)) for candidate in leading]
 
 
 def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu) -> float:
     """What is to be expected of a kernel, with the copies around one that cannot read and write channels_last."""
-    copies = question.channels_last and not _reads_channels_last(kernel)
+    copies = question.channels_last and not FAMILIES[kernel.family].reads_channels_last(kernel)
     if not copies:
         return predicted
     return predicted + 2 * representative(question.problem).bytes_moved / gpu.copy_bandwidth
-
-
-def _reads_channels_last(kernel: Kernel[Any]) -> bool:
-    return isinstance(kernel.tile, MmaTile) and bool(kernel.tile.channels_last)

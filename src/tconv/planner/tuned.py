@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from typing import Any, get_type_hints
 
-from tconv.planner.plan import DirectTile, Family, MmaTile
+from tconv.planner.families import FAMILIES
+from tconv.planner.plan import AnyTile, tile_fields
 from tconv.problem import PRECISIONS, Precision, Problem
-
-_TILES: dict[Family, type[DirectTile] | type[MmaTile]] = {"direct": DirectTile, "mma": MmaTile}
 
 
 @dataclass(frozen=True)
@@ -21,11 +20,14 @@ class Question:
     tensor_core_precision: Precision | None = None
     channels_last: bool = False
 
-    def problem_of(self, family: Family) -> Problem:
+    def problem_of(self, family: str) -> Problem:
         """The problem in the arithmetic in which `family` answers."""
+        return self.on_tensor_cores() if FAMILIES[family].on_tensor_cores else self.problem
+
+    def on_tensor_cores(self) -> Problem:
+        """The problem in the arithmetic of tensor cores."""
         layer = self.problem.layer
-        precision = layer.precision if family == "direct" else self.tensor_core_precision or layer.precision
-        return replace(self.problem, layer=replace(layer, precision=precision))
+        return replace(self.problem, layer=replace(layer, precision=self.tensor_core_precision or layer.precision))
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Tuned:
     if it is one of those that it considers itself.
     """
 
-    family: Family
-    tile: DirectTile | MmaTile
+    family: str
+    tile: AnyTile
     milliseconds: float
     pytorch_milliseconds: float
     tried: int
@@ -80,7 +82,8 @@ def from_dict(entry: Any) -> tuple[Question, Tuned]:
     try:
         asked, answer = dict(entry["question"]), dict(entry["answer"])
         question = Question(Problem.from_dict(asked.pop("problem")), **asked)
-        tile = _TILES[answer["family"]](**answer.pop("tile"))
+        kind: type[Any] = FAMILIES[answer["family"]].tile
+        tile = _tile(kind, answer.pop("tile"))
         tuned = Tuned(tile=tile, **answer)
         hash((question, tuned))
     except (KeyError, TypeError, ValueError) as error:
@@ -88,8 +91,14 @@ def from_dict(entry: Any) -> tuple[Question, Tuned]:
     times = (tuned.milliseconds, tuned.pytorch_milliseconds)
     if not all(isinstance(time, int | float) and 0 < time < math.inf for time in times):
         raise ValueError(f"got the times {times}; allowed are positive numbers of milliseconds")
-    if not all(type(value) is int for value in (*vars(tile).values(), tuned.tried)):
+    if not all(type(value) is int for value in (*(value for _, value in tile_fields(tile)), tuned.tried)):
         raise ValueError(f"got {tile} of {tuned.tried!r}; allowed are integers")
     if question.tensor_core_precision not in (None, *PRECISIONS):
         raise ValueError(f"got precision {question.tensor_core_precision!r}; allowed are {', '.join(PRECISIONS)}")
     return question, tuned
+
+
+def _tile(kind: type[Any], values: Mapping[str, Any]) -> Any:
+    """A tile, or a part of one, from its numbers by name."""
+    parts = {name: part for name, part in get_type_hints(kind).items() if is_dataclass(part)}
+    return kind(**{name: _tile(parts[name], value) if name in parts else value for name, value in values.items()})

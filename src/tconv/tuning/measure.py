@@ -18,7 +18,7 @@ from tconv.evaluation.precision import arithmetic
 from tconv.evaluation.reference import Operands, conv_transpose, exact
 from tconv.evaluation.timing import Call, Clock, interleave
 from tconv.planner import Gpu, Kernel
-from tconv.planner.choice import launch
+from tconv.planner.choice import replan
 from tconv.planner.tuned import Question, Tuned
 from tconv.problem import Problem
 from tconv.tuning.jobs import Job
@@ -117,7 +117,7 @@ class Tuner:
             except CompileError as error:
                 discarded.append(Discarded(job, trial.kernel, f"does not compile: {error}".splitlines()[0]))
                 continue
-            plan = launch(_computed(job, trial.kernel), kernel, self.gpu)
+            plan = replan(_computed(job, trial.kernel), kernel, self.gpu)
             assert plan is not None, "it was launched by the same rule before"
             call = caller(plan, compiled.cubin, operands, job.channels_last)
             reason = why_wrong(call, expected, job.problem, WRONG[kernel.layer.precision])

@@ -19,7 +19,7 @@ from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kernel, load
 from tconv.kernels.source import PREPARING
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
-from tconv.planner.choice import launch, reads_channels_last
+from tconv.planner.choice import replan, reads_channels_last
 from tconv.problem import Precision, Problem
 
 _NAME = "tconv_kernel"
@@ -58,7 +58,7 @@ def compilers() -> Iterator[Executor]:
 def submit(problem: Problem, kernel: Kernel[Any], gpu: Gpu, pool: Executor) -> Trial | None:
     """`kernel` for this problem, being compiled; None where it does not run these very sizes."""
     try:
-        plan = launch(problem, kernel, gpu)
+        plan = replan(problem, kernel, gpu)
     except Unplannable:
         return None
     return None if plan is None else Trial(kernel, pool.submit(compile_kernel, plan.kernel, gpu.arch))

@@ -1,0 +1,14 @@
+"""The families of kernels, and nothing else: the one place that lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tconv.planner.direct import DIRECT
+from tconv.planner.family import Family
+from tconv.planner.mma import MMA
+
+#: By name; of those that are predicted to be as fast, the first is taken.
+FAMILIES: Mapping[str, Family[Any]] = MappingProxyType({family.name: family for family in (DIRECT, MMA)})

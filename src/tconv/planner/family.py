@@ -1,0 +1,156 @@
+"""What the planner asks of a family of kernels: one object answers all of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal
+
+import numpy as np
+
+from tconv.planner.gpu import Gpu
+from tconv.planner.numbers import equals, single
+from tconv.planner.plan import Kernel, Plan, Tile, Unplannable
+from tconv.problem import Layer, Problem
+
+
+@dataclass(frozen=True)
+class Ranked(Generic[Tile]):
+    """A kernel that computes a problem, and what the model of its family predicts for sizes like these."""
+
+    kernel: Kernel[Tile]
+    cost: Any
+
+    @property
+    def seconds(self) -> float:
+        return float(self.cost.seconds)
+
+
+@dataclass(frozen=True)
+class Candidates(Generic[Tile]):
+    """Tiles for one problem, as arrays, and their costs. Iterating builds nothing: ask for those that are wanted."""
+
+    family: str
+    layer: Layer
+    tiles: Tile
+    costs: Any
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, place: int) -> Ranked[Tile]:
+        return Ranked(Kernel(self.family, self.layer, single(self.tiles, place)), single(self.costs, place))
+
+    def order(self) -> np.ndarray:
+        """Places, the cheapest tile first."""
+        return np.argsort(np.broadcast_to(self.costs.seconds, self.count), kind="stable")
+
+    def first(self, count: int | None = None) -> list[Ranked[Tile]]:
+        """So many of the cheapest, or all."""
+        return [self[place] for place in self.order()[:count]]
+
+    def has(self, tile: Any) -> bool:
+        """Whether this tile is among them."""
+        return type(tile) is type(self.tiles) and bool(equals(self.tiles, tile).any())
+
+
+class Family(ABC, Generic[Tile]):
+    """A family of kernels.
+
+    `tconv.planner.FAMILIES` lists them. A new one is a folder here and one in `kernels`, and a line in that list.
+    """
+
+    #: Its name: that of its folders, of its headers and of the functions in them.
+    name: str
+    #: The class of its tiles.
+    tile: type[Tile]
+    #: The constants of a kernel, by a layer and a tile: those of the template of that name.
+    shape: Callable[[Layer, Tile], Any]
+    #: Whether it takes a precision that only tensor cores gain from.
+    on_tensor_cores: bool
+    #: Whether a second kernel brings the weights into an order of their own.
+    prepares_weights: bool
+    #: Bytes at whose multiples input and weights begin.
+    alignment: int
+    #: Which outputs a non-finite number reaches: those that depend on it, or others of the same phases as well.
+    reach: Literal["exact", "phases"]
+
+    @abstractmethod
+    def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
+        """Why the family does not run `problem` on `gpu`; None if it does."""
+
+    @abstractmethod
+    def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Tile] | None:
+        """The tiles that the planner considers for sizes like those of `problem`, which the family runs.
+
+        None where no tile fits into shared memory.
+        """
+
+    @abstractmethod
+    def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[Tile], int] | None:
+        """The one of them that is predicted to be the fastest, and how many there are; remembered."""
+
+    @abstractmethod
+    def runs(self, kernel: Kernel[Tile], problem: Problem) -> bool:
+        """Whether a kernel that was planned for a layer at some sizes runs `problem`, of the same layer."""
+
+    @abstractmethod
+    def plan_with(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
+        """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.
+
+        Raises:
+            Unplannable: the grid would be too large.
+        """
+
+    @abstractmethod
+    def needs_wide_index(self, problem: Problem, kernel: Kernel[Tile]) -> bool:
+        """Whether offsets go beyond 32 bits."""
+
+    @abstractmethod
+    def reasons(self, problem: Problem, best: Ranked[Tile], tried: int) -> tuple[str, ...]:
+        """Why the best of so many tiles is what it is, a line each."""
+
+    @abstractmethod
+    def constants(self, kernel: Kernel[Tile]) -> Mapping[str, int]:
+        """What Python says of the constants of the kernel's template, by their names there."""
+
+    def reads_channels_last(self, kernel: Kernel[Tile]) -> bool:
+        """Whether its input and output are channels_last; else they are contiguous."""
+        return False
+
+    def plan(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
+        """The plan of `problem` on `gpu`, for input and output in one memory format, with the tile predicted fastest.
+
+        Raises:
+            Unplannable: the family does not run it; the message says why.
+        """
+        if reason := self.why_not(problem, gpu):
+            raise Unplannable(reason)
+        found = self.best(problem, gpu, channels_last)
+        if found is None:
+            raise Unplannable(f"no tile of the {self.name} family fits into shared memory")
+        best, tried = found
+        plan = self.plan_with(problem, self._at(problem, best.kernel), gpu, self.reasons(problem, best, tried))
+        if plan.shared_bytes > gpu.shared_bytes_per_block:
+            raise Unplannable(
+                f"the {self.name} family would need {plan.shared_bytes} bytes of shared memory a block; "
+                f"{gpu.name} has {gpu.shared_bytes_per_block}"
+            )
+        return replace(plan, predicted_seconds=best.seconds)
+
+    def replan(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Plan | None:
+        """The plan that runs `problem` by a kernel that was chosen for its layer at other sizes; None if it cannot be.
+
+        Raises:
+            Unplannable: the grid would be too large.
+        """
+        return self.plan_with(problem, self._at(problem, kernel), gpu) if self.runs(kernel, problem) else None
+
+    def considered(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[Tile] | None:
+        """`candidates`; None also where the family does not run `problem` at all."""
+        return None if self.why_not(problem, gpu) else self.candidates(problem, gpu, channels_last)
+
+    def _at(self, problem: Problem, kernel: Kernel[Tile]) -> Kernel[Tile]:
+        return replace(kernel, wide_index=self.needs_wide_index(problem, kernel))

@@ -1,0 +1,153 @@
+"""The `mma` family: dense layers, as a product of matrices on tensor cores, from sm_80 on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+from tconv.planner.family import Candidates, Family, Ranked
+from tconv.planner.gpu import Gpu
+from tconv.planner.mma.candidates import candidates
+from tconv.planner.mma.model import predict
+from tconv.planner.mma.shape import MmaShape, boxes, grid, needs_wide_index
+from tconv.planner.mma.tile import MmaTile
+from tconv.planner.numbers import length
+from tconv.planner.plan import Kernel, Plan, Preparation, Unplannable
+from tconv.planner.sizes import representative
+from tconv.problem import Layer, Problem, Triple
+
+_INT_LIMIT = 2**31
+_OLDEST_ARCH = 80
+#: Row phases and shifts from here on would be too much text, or tables too long, for the compiler.
+_MOST_PHASES = 4096
+#: Of a box along an axis.
+_MOST_POSITIONS = 8 * 8 * 8
+
+
+class _Mma(Family[MmaTile]):
+    name = "mma"
+    tile = MmaTile
+    shape = MmaShape
+    on_tensor_cores = True
+    prepares_weights = True
+    alignment = 16
+    reach = "phases"
+
+    def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
+        if gpu.capability < _OLDEST_ARCH:
+            return f"the mma family needs sm_{_OLDEST_ARCH} or newer; {gpu.name} is {gpu.arch}"
+        for axis, size in zip(problem.layer.axes, problem.output_size, strict=True):
+            # The last box may pass the end of the axis.
+            beyond = _MOST_POSITIONS * axis.stride + axis.padding
+            if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= _INT_LIMIT:
+                return f"an axis of {size} outputs is longer than the mma family's 2^31"
+        return why_not_mma(equivalent(problem))
+
+    def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[MmaTile] | None:
+        alike = (representative(problem), equivalent(problem), gpu, channels_last, together(problem))
+        return _candidates(*alike)
+
+    def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[MmaTile], int] | None:
+        return _best(representative(problem), equivalent(problem), gpu, channels_last, together(problem))
+
+    def runs(self, kernel: Kernel[MmaTile], problem: Problem) -> bool:
+        strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size, strict=True)
+        same = all(planned == stride or size == 1 for planned, stride, size in strides)
+        return same and problem.input_size[2] % kernel.tile.pipeline.patch_columns == 0
+
+    def plan_with(self, problem: Problem, kernel: Kernel[MmaTile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
+        launching = MmaShape(kernel.layer, kernel.tile).launching(gpu.multiprocessors)
+        launched = grid(problem, kernel.layer, launching)
+        # Numbers of boxes that blocks go on to pass their end by less than the grid.
+        blocks = launching.weight_sets * boxes(problem, kernel.layer, launching.box)
+        if blocks + launched >= _INT_LIMIT:
+            raise Unplannable(f"the mma family would need {blocks} blocks; a grid has fewer than 2^31")
+        preparing = launching.preparing_blocks
+        if preparing >= _INT_LIMIT:
+            raise Unplannable(f"the mma family would prepare weights by {preparing} blocks; a grid has fewer than 2^31")
+        preparation = Preparation(preparing, launching.preparing_threads, launching.weight_bytes)
+        return Plan(problem, kernel, launched, launching.shared_bytes, reasons, preparation)
+
+    def needs_wide_index(self, problem: Problem, kernel: Kernel[MmaTile]) -> bool:
+        return needs_wide_index(problem, kernel.layer, MmaShape(kernel.layer, kernel.tile).launching(1))
+
+    def reads_channels_last(self, kernel: Kernel[MmaTile]) -> bool:
+        return bool(kernel.tile.channels_last)
+
+    def reasons(self, problem: Problem, best: Ranked[MmaTile], tried: int) -> tuple[str, ...]:
+        layer, tile = best.kernel.layer, best.kernel.tile
+        shape, warps, box = MmaShape(layer, tile), tile.warps, tile.box
+        with_taps = shape.fragments_with_taps / (shape.shifts * shape.block_row_tiles)
+        limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
+        return (
+            f"{shape.phase_tiles} tiles of 16 rows hold {math.prod(layer.stride)} phases of "
+            f"{tile.channels} output channels; {shape.row_blocks} blocks share the positions of a box",
+            f"a box of {box.images} x {box.depths} x {box.rows} x {box.columns} positions (images, slabs, rows, "
+            f"columns): {shape.box_positions} of {shape.block_positions} multiplied",
+            f"{warps.splits} x {warps.high} x {warps.wide} warps (sets, rows, positions) of {16 * warps.row_tiles} "
+            f"rows x {8 * warps.position_tiles} positions, about {shape.registers} registers a thread",
+            f"{shape.shifts} shifts, {with_taps:.0%} of the products "
+            f"have a tap; {shape.chunks} chunks of channels, "
+            + (
+                f"copied into {tile.pipeline.copied} stages"
+                if tile.pipeline.copied
+                else "inputs on their way in registers"
+            ),
+            f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
+        )
+
+    def constants(self, kernel: Kernel[MmaTile]) -> Mapping[str, int]:
+        shape = MmaShape(kernel.layer, kernel.tile)
+        return {"threads": shape.threads, "shared_bytes": shape.shared_bytes}
+
+
+def why_not_mma(layer: Layer) -> str | None:
+    """Why the family has no kernel for `layer`; None if it has."""
+    if math.prod(layer.stride) > _MOST_PHASES:
+        return f"{math.prod(layer.stride)} phases are more than the mma family's {_MOST_PHASES}"
+    if any(axis.phases_with_taps < axis.stride for axis in layer.axes):
+        return "some phases have no taps, which tensor cores would multiply with zeros"
+    return None
+
+
+def equivalent(problem: Problem) -> Layer:
+    """A layer that computes `problem` with fewer zeros: along an axis of one input, any stride gives the same outputs.
+
+    With a stride of the kernel's length every tap is a phase of its own and reads the one input at shift 0.
+    """
+    layer = problem.layer
+
+    def stride(axis: int) -> int:
+        kernel, old, padding, dilation = layer.axes[axis]
+        once = problem.input_size[axis] == 1 and dilation == 1 and padding < kernel
+        return kernel if once else old
+
+    strides: Triple = (stride(0), stride(1), stride(2))
+    return layer if strides == layer.stride or math.prod(strides) > _MOST_PHASES else replace(layer, stride=strides)
+
+
+def together(problem: Problem) -> int:
+    """How many neighbouring inputs may be loaded at once: 16 bytes at most, and rows begin at multiples of them."""
+    return math.gcd(problem.input_size[2], 16 // problem.layer.item_bytes)
+
+
+def _candidates(
+    problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool, most_together: int
+) -> Candidates[MmaTile] | None:
+    tiles = candidates(problem, layer, gpu, channels_last, most_together)
+    if tiles is None:
+        return None
+    return Candidates("mma", layer, tiles, predict(problem, layer, tiles, gpu), length(tiles))
+
+
+@lru_cache(maxsize=4096)
+def _best(
+    problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool, most_together: int
+) -> tuple[Ranked[MmaTile], int] | None:
+    considered = _candidates(problem, layer, gpu, channels_last, most_together)
+    return None if considered is None else (considered.first(1)[0], len(considered))
+
+
+MMA = _Mma()

@@ -1,0 +1,453 @@
+"""What follows from a layer and a tile of the `mma` family."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import NamedTuple
+
+from tconv.planner.mma.tile import Box, MmaTile
+from tconv.planner.numbers import ceil_div, least, most, nowhere, where
+from tconv.problem import Axis, Layer, Problem, Triple
+
+_LANES = 32
+_INT_LIMIT = 2**31
+_FRAGMENT_BYTES = 512
+_STEP_BYTES = 32
+#: The most tiles of positions that a warp has.
+_MOST_POSITION_TILES = 8
+#: What outputs that are stored at once may take of shared memory, if the stages took less.
+_TURN_LEAST_BYTES = 32 * 1024
+_BARRIER_BYTES = 16
+_PREPARING_THREADS = 256
+#: Registers and shared memory of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
+_REGISTERS = 65536
+_SHARED_BYTES = 227 * 1024
+_MOST_REGISTERS = 255
+_MOST_BLOCKS = 8
+
+
+class MmaShape:
+    """The constants of a kernel: `MmaShape` of `kernels/mma/shape.cuh` has those of the same names.
+
+    The tile may stand for many (`tconv.planner.numbers`).
+    """
+
+    def __init__(self, layer: Layer, tile: MmaTile) -> None:
+        self.layer = layer
+        self.tile = tile
+
+    # ---- products ----
+
+    @cached_property
+    def item_bytes(self) -> int:
+        return self.layer.item_bytes
+
+    @cached_property
+    def vector_items(self) -> int:
+        """Items in 16 bytes."""
+        return 16 // self.item_bytes
+
+    @cached_property
+    def sum_bytes(self) -> int:
+        """Bytes of one sum."""
+        return max(4, self.item_bytes)
+
+    @cached_property
+    def planes(self) -> int:
+        """Numbers that stand for one factor: exact fp32 takes two."""
+        return 2 if self.layer.precision == "fp32" else 1
+
+    # ---- rows: output channels and phases ----
+
+    @cached_property
+    def phases(self) -> int:
+        return math.prod(self.layer.stride)
+
+    @cached_property
+    def phase_tiles(self) -> int:
+        """Tiles of 16 rows that hold all phases of their channels."""
+        return ceil_div(self.phases * self.tile.channels, 16)
+
+    @cached_property
+    def block_row_tiles(self) -> int:
+        """Tiles of 16 rows of a block."""
+        return self.tile.warps.high * self.tile.warps.row_tiles
+
+    @cached_property
+    def row_blocks(self) -> int:
+        """Blocks that share one box of positions."""
+        tiles = self.phase_tiles * ceil_div(self.layer.out_channels_per_group, self.tile.channels)
+        return ceil_div(tiles, self.block_row_tiles)
+
+    @cached_property
+    def weight_sets(self) -> int:
+        """The same of all groups: blocks with different weights."""
+        return self.layer.groups * self.row_blocks
+
+    # ---- shifts ----
+
+    @cached_property
+    def moved(self) -> tuple[Axis, Axis, Axis]:
+        """The axes of positions that own the outputs from ``q * stride - origin`` on."""
+        depth, height, width = (
+            Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
+            for axis, origin in zip(self.layer.axes, origins(self.tile.box), strict=True)
+        )
+        return depth, height, width
+
+    @cached_property
+    def halos(self) -> Triple:
+        """`halo` of each axis."""
+        depth, height, width = map(halo, self.moved)
+        return depth, height, width
+
+    @cached_property
+    def shifts(self) -> int:
+        """Those of all axes, from the lowest to the highest on each."""
+        depth, height, width = map(shift_count, self.moved)
+        return depth * height * width
+
+    @cached_property
+    def shift_groups(self) -> int:
+        return ceil_div(self.shifts, self.tile.pipeline.chunk_shifts)
+
+    @cached_property
+    def fragments_with_taps(self) -> int:
+        """Pairs of a shift and a tile of 16 rows of a block that are multiplied.
+
+        Where a tile of rows is one phase, those at which the phase has a tap: every tap is one phase at one shift.
+        """
+        if self.tile.channels < 16:
+            return self.shifts * self.block_row_tiles
+        return ceil_div(math.prod(self.layer.kernel) * self.block_row_tiles, self.phase_tiles)
+
+    # ---- channels: a chunk has some steps for each set of warps ----
+
+    @cached_property
+    def stage_steps(self) -> int:
+        """Products of 32 bytes of channels in a chunk, of all sets of warps."""
+        return self.tile.warps.splits * self.tile.pipeline.chunk_steps
+
+    @cached_property
+    def chunk_channels(self) -> int:
+        """Input channels of a chunk."""
+        return self.stage_steps * (_STEP_BYTES // self.item_bytes)
+
+    @cached_property
+    def chunks(self) -> int:
+        """Chunks of the input channels of a group."""
+        return ceil_div(self.layer.in_channels_per_group, self.chunk_channels)
+
+    # ---- positions: a box, and the inputs around it ----
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.tile.threads
+
+    @cached_property
+    def warps(self) -> int:
+        """Warps of one set."""
+        return self.tile.warps.high * self.tile.warps.wide
+
+    @cached_property
+    def box_positions(self) -> int:
+        """Positions of a box."""
+        box = self.tile.box
+        return box.images * box.depths * box.rows * box.columns
+
+    @cached_property
+    def block_positions(self) -> int:
+        """Positions that a block multiplies; a box has at most as many."""
+        return self.tile.warps.wide * self.tile.warps.position_tiles * 8
+
+    @cached_property
+    def halo_columns(self) -> int:
+        """Columns of inputs that a box needs."""
+        return self.tile.box.columns + self.halos[2]
+
+    @cached_property
+    def halo_all_rows(self) -> int:
+        """Rows of inputs of one channel that a box needs."""
+        box = self.tile.box
+        return box.images * (box.depths + self.halos[0]) * (box.rows + self.halos[1])
+
+    @cached_property
+    def row_patches(self) -> int:
+        """Patches of neighbouring columns that hold such a row."""
+        width, together = self.moved[2], self.tile.pipeline.patch_columns
+        lead = -width.shift_of(width.kernel - 1) % together
+        return ceil_div(lead + self.halo_columns, together)
+
+    @cached_property
+    def halo_patches(self) -> int:
+        """Patches that hold the inputs of one channel that a box needs."""
+        return self.halo_all_rows * self.row_patches
+
+    # ---- prepared weights ----
+
+    @cached_property
+    def shift_bytes(self) -> int:
+        """Prepared weights of a block for one shift and one chunk."""
+        return self.stage_steps * self.planes * self.block_row_tiles * _FRAGMENT_BYTES
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """All prepared weights."""
+        return self.weight_sets * (self.chunks * self.shifts * self.shift_bytes)
+
+    @cached_property
+    def preparing_items(self) -> int:
+        """Threads that prepare the weights: one for some taps of the filters of a lane, or for a vector of 16 bytes."""
+        if self.tile.channels < 16:
+            return self.weight_bytes // 16
+        channel_tiles = ceil_div(self.row_blocks * self.block_row_tiles, self.phase_tiles)
+        taps = math.prod(self.layer.kernel) // self.tile.taps_together
+        return self.layer.groups * channel_tiles * self.chunks * self.stage_steps * taps * _LANES
+
+    # ---- shared memory: stages of inputs and of weights, and what tells when those have landed ----
+
+    @cached_property
+    def input_stages(self) -> int:
+        """Two where one is read while one is written, more of copied inputs."""
+        several = (self.chunks > 1) | (self.tile.pipeline.resident > 0)
+        return where(self.tile.pipeline.copied > 0, self.tile.pipeline.copied, where(several, 2, 1))
+
+    @cached_property
+    def input_stage_bytes(self) -> int:
+        """Of a chunk of a box's inputs: channel by channel if copied, else position by position."""
+        position = self.planes * self.stage_steps * _STEP_BYTES + 16
+        by_position = self.halo_all_rows * self.halo_columns * position
+        copied = self.tile.pipeline.copied > 0
+        if nowhere(copied):
+            return by_position
+        # So many bytes further, copied channels that are read together lie in different banks.
+        shift = 16 if self.item_bytes < 4 else 32
+        places = self.halo_patches * self.tile.pipeline.patch_columns * self.item_bytes
+        by_channel = self.chunk_channels * (ceil_div(places - shift, 128) * 128 + shift)
+        return where(copied, by_channel, by_position)
+
+    @cached_property
+    def weight_stages(self) -> int:
+        steps = self.chunks * self.shift_groups
+        return where(self.tile.pipeline.resident > 0, steps, least(2, steps))
+
+    @cached_property
+    def stages_bytes(self) -> int:
+        """All stages."""
+        weights = self.weight_stages * self.tile.pipeline.chunk_shifts * self.shift_bytes
+        return self.input_stages * self.input_stage_bytes + weights
+
+    @cached_property
+    def joined_bytes(self) -> int:
+        """What the other sets of warps give to the first, in the place of the stages."""
+        tiles = self.tile.warps.row_tiles * self.tile.warps.position_tiles
+        return (self.tile.warps.splits - 1) * _LANES * self.warps * tiles * 4 * self.sum_bytes
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block.
+
+        At the end the sets of warps put their sums in the place of the stages, and then the warps their outputs;
+        resident weights stay, and the next inputs with them.
+        """
+        stays = self.tile.pipeline.resident > 0
+        stored = where(stays, self.stages_bytes, self.joined_bytes) + self.warps * self.turn_bytes
+        return most(self.stages_bytes, stored) + _BARRIER_BYTES
+
+    def shifts_that_fit(self, most_shared: int) -> int:
+        """Shifts whose weights find room beside the inputs, in all stages together; negative where these do not."""
+        return (most_shared - _BARRIER_BYTES - self.input_stages * self.input_stage_bytes) // self.shift_bytes
+
+    # ---- outputs: a warp stores them in turns through shared memory ----
+
+    @cached_property
+    def turn_row_tiles(self) -> int:
+        """Tiles of rows of a turn: with all column phases of their channels, where a warp has them."""
+        stride, tile_phases, tiles = self.layer.stride[2], 16 // self.tile.channels, self.phase_tiles
+        whole = stride // math.gcd(stride, tile_phases)
+        rows = self.tile.warps.row_tiles
+        all_phases = where(rows % tiles == 0, tiles, 1)
+        return where((rows % whole == 0) & (tiles % whole == 0), whole, all_phases)
+
+    @cached_property
+    def turn_position_tiles(self) -> int:
+        """Tiles of positions of a turn: as many as fit."""
+        left = where(self.tile.pipeline.resident > 0, 0, self.stages_bytes - self.joined_bytes)
+        return self.position_tiles_within(most(_TURN_LEAST_BYTES, left))
+
+    def position_tiles_within(self, most_bytes: int = _TURN_LEAST_BYTES) -> int:
+        """Tiles of positions of a turn, if all warps of a set may take so many bytes."""
+        at_most = most_bytes // (16 * self.turn_row_tiles * self.warps)
+        tiles = 1
+        for count in range(2, _MOST_POSITION_TILES + 1):
+            fits = (self.tile.warps.position_tiles % count == 0) & (self._turn_pitch(count) <= at_most)
+            tiles = where(fits, count, tiles)
+        return tiles
+
+    @cached_property
+    def turn_bytes(self) -> int:
+        """Shared memory of a warp for the outputs of a turn."""
+        return 16 * self.turn_row_tiles * self._turn_pitch(self.turn_position_tiles)
+
+    def _turn_pitch(self, position_tiles: int) -> int:
+        """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
+        at_least = 8 * position_tiles * self.item_bytes
+        return at_least + ((16 if self.tile.channels_last else 8 * self.item_bytes) - at_least) % 128
+
+    # ---- who brings a chunk of inputs ----
+
+    @cached_property
+    def whole_vectors(self) -> bool:
+        """Whether a load brings a vector of neighbouring channels; else of each channel a patch."""
+        return self.tile.channels_last > 0 and self.layer.in_channels_per_group % self.vector_items == 0
+
+    @cached_property
+    def patch_lanes(self) -> int:
+        """Of a block's threads, those that share the patches of some copied channels: so that each has the fewest."""
+        patches, channels, threads = self.halo_patches, self.chunk_channels, self.threads
+        best, fewest = threads, ceil_div(patches, threads) * channels
+        for halvings in range(1, 6):
+            lanes = most(1, threads >> halvings)
+            loads = ceil_div(patches, lanes) * ceil_div(channels * lanes, threads)
+            fewer = (lanes >= 8) & (threads % lanes == 0) & (loads < fewest)
+            best, fewest = where(fewer, lanes, best), where(fewer, loads, fewest)
+        return best
+
+    @cached_property
+    def thread_patches(self) -> int:
+        """Patches that a thread brings: of a vector of channels, or of each of its channels."""
+        vectors = self.chunk_channels // self.vector_items
+        turned = ceil_div(self.halo_patches * vectors, self.threads)
+        copied = self.tile.pipeline.copied > 0
+        return turned if nowhere(copied) else where(copied, ceil_div(self.halo_patches, self.patch_lanes), turned)
+
+    @cached_property
+    def thread_loads(self) -> int:
+        """Loads or copies with which it brings them."""
+        loads = self.thread_patches * (1 if self.whole_vectors else self.vector_items)
+        copied = self.tile.pipeline.copied > 0
+        if nowhere(copied):
+            return loads
+        channels = ceil_div(self.chunk_channels * self.patch_lanes, self.threads)
+        return where(copied, self.thread_patches * channels, loads)
+
+    # ---- what a compiler and a GPU are expected to make of it; the kernel knows nothing of this ----
+
+    @cached_property
+    def body_products(self) -> int:
+        """Products of a warp for one chunk, of each set: the body of a loop."""
+        return self.shifts * self.step_products
+
+    @cached_property
+    def step_products(self) -> int:
+        """Those of one shift."""
+        return self.tile.pipeline.chunk_steps * self.tile.warps.row_tiles * self.tile.warps.position_tiles
+
+    @cached_property
+    def held(self) -> int:
+        """Registers of a thread's part of a chunk of inputs."""
+        words = most(1, self.tile.pipeline.patch_columns * self.item_bytes // 4)
+        words = 4 if self.whole_vectors else self.vector_items * words
+        return where(self.tile.pipeline.copied > 0, 0, self.thread_patches * words)
+
+    @cached_property
+    def registers_wanted(self) -> int:
+        """Registers that a thread would take if it could have any number."""
+        sums = self.tile.warps.row_tiles * self.tile.warps.position_tiles * self.sum_bytes
+        columns = 2 * self.tile.warps.position_tiles * self.planes
+        return sums * self.planes + columns + self.held + self.thread_patches + 56
+
+    @cached_property
+    def registers(self) -> int:
+        """Registers of a thread, estimated; a compiler may take fewer."""
+        return least(_MOST_REGISTERS, self.registers_wanted)
+
+    @cached_property
+    def blocks_that_fit(self) -> int:
+        """Blocks that a multiprocessor holds, by shared memory and by the registers that threads may want."""
+        by_registers = _REGISTERS // (self.registers * self.threads)
+        by_memory = _SHARED_BYTES // (self.shared_bytes + 1024)
+        return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
+
+    def launching(self, multiprocessors: int) -> Launching:
+        """What launches need to know of the kernel, on a GPU of so many multiprocessors."""
+        # Of resident weights as many blocks as run at the same time.
+        at_once = most(1, multiprocessors * self.tile.blocks // self.weight_sets)
+        return Launching(
+            threads=self.threads,
+            shared_bytes=self.shared_bytes,
+            box=self.tile.box,
+            weight_sets=self.weight_sets,
+            at_once=where(self.tile.pipeline.resident > 0, at_once, 0),
+            chunk_channels=self.chunk_channels,
+            weight_bytes=self.weight_bytes,
+            preparing_blocks=ceil_div(self.preparing_items, _PREPARING_THREADS),
+            preparing_threads=_PREPARING_THREADS,
+        )
+
+
+def halo(axis: Axis) -> int:
+    """How many inputs more than positions a box needs: the lowest shift to the highest."""
+    return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
+
+
+def shift_count(axis: Axis) -> int:
+    """The shifts at which the taps of an axis read inputs, from the lowest to the highest."""
+    return halo(axis) // (axis.dilation if axis.stride == 1 else 1) + 1
+
+
+def origins(box: Box) -> Triple:
+    """Of depth, height and width."""
+    return box.depth_origin, box.row_origin, box.origin
+
+
+# ---- launching; a written file has what follows ----
+
+
+class Launching(NamedTuple):
+    """What launches need to know of a kernel of this family.
+
+    Args:
+        threads: of a block.
+        shared_bytes: of a block.
+        box: of a block.
+        weight_sets: blocks with different weights, which share a box.
+        at_once: how many boxes blocks with the same weights work at together; 0 where each block has one box.
+        chunk_channels: input channels of a chunk.
+        weight_bytes: of the prepared weights.
+        preparing_blocks, preparing_threads: of the launch that prepares them.
+    """
+
+    threads: int
+    shared_bytes: int
+    box: Box
+    weight_sets: int
+    at_once: int
+    chunk_channels: int
+    weight_bytes: int
+    preparing_blocks: int
+    preparing_threads: int
+
+
+def boxes(problem: Problem, layer: Layer, box: Box) -> int:
+    """Boxes of all positions."""
+    count = ceil_div(problem.batch, box.images)
+    sizes = (box.depths, box.rows, box.columns)
+    for axis, output, origin, size in zip(layer.axes, problem.output_size, origins(box), sizes, strict=True):
+        count = count * ceil_div(axis.positions(output + origin), size)
+    return count
+
+
+def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """Blocks of a launch: each has one box, or some of them, as many as the others."""
+    count = boxes(problem, layer, kernel.box)
+    rounds = ceil_div(count, most(1, kernel.at_once))
+    return kernel.weight_sets * where(kernel.at_once > 0, ceil_div(count, rounds), count)
+
+
+def needs_wide_index(problem: Problem, layer: Layer, kernel: Launching) -> bool:
+    """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * (kernel.box.images * layer.in_channels + kernel.chunk_channels)
+    return max(inputs, _LANES * math.prod(problem.output_size)) >= _INT_LIMIT

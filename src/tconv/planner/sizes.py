@@ -1,0 +1,20 @@
+"""Sizes that are alike, so that not every size has a kernel of its own."""
+
+from __future__ import annotations
+
+from tconv.problem import Problem
+
+#: Larger batches are alike; and so are larger sizes of 1-D, 2-D and 3-D inputs.
+_MOST_IMAGES, _LARGEST = 1024, {1: 2**16, 2: 2**10, 3: 2**7}
+
+
+def representative(problem: Problem) -> Problem:
+    """A problem of about the same sizes that stands for many."""
+    largest = _LARGEST[problem.layer.spatial_dims]
+
+    def rounded(size: int, limit: int) -> int:
+        unit = 1 << max(0, size.bit_length() - 3)
+        return min(limit, -(-size // unit) * unit)
+
+    depth, height, width = (rounded(size, largest) for size in problem.input_size)
+    return Problem(problem.layer, rounded(problem.batch, _MOST_IMAGES), (depth, height, width), problem.output_padding)
