@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tconv.codegen.pipeline import build, plan_layers
-from tconv.codegen.trace import trace
-from tconv.evaluation.model_file import load
 from tconv.evaluation.precision import Wanted
 from tconv.planner import FAMILIES, Family, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
+from tconv.rewriter.pipeline import build, plan_layers
+from tconv.sandbox.model_file import load
+from tconv.sandbox.trace import trace
 
 Namespace = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from codegen_helpers import Namespace, executed, generated_text
 
-from tconv.codegen.emulated import install
-from tconv.evaluation.model_file import load
 from tconv.evaluation.precision import Wanted
+from tconv.sandbox.emulated import install
+from tconv.sandbox.model_file import load
 
 
 @pytest.fixture

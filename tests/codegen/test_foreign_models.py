@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tconv.codegen.outcome import Outcome, Request
-from tconv.codegen.run import optimize
-from tconv.evaluation.model_file import ModelFileError
+from tconv.rewriter.outcome import Outcome, Request
+from tconv.rewriter.run import optimize
+from tconv.sandbox.model_file import ModelFileError
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU")
 

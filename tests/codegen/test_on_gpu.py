@@ -11,10 +11,10 @@ import pytest
 import torch
 from codegen_helpers import EXAMPLES
 
-from tconv.codegen.emulated import install
-from tconv.codegen.outcome import Request
-from tconv.codegen.run import optimize, own_tools_on_path
-from tconv.evaluation.model_file import load
+from tconv.rewriter.outcome import Request
+from tconv.rewriter.run import optimize, own_tools_on_path
+from tconv.sandbox.emulated import install
+from tconv.sandbox.model_file import load
 
 pytestmark = pytest.mark.gpu
 

@@ -18,17 +18,18 @@ from codegen_helpers import EXAMPLES, by_kind, executed, generated_text
 
 from tconv import emulator
 from tconv.cli.optimize import _archs
-from tconv.codegen import check, generate, run
-from tconv.codegen.emulated import install
+from tconv.codegen import generate
 from tconv.codegen.headers import kernels_text
-from tconv.codegen.outcome import Outcome, Request, to_dict
-from tconv.codegen.pipeline import plan_layers
-from tconv.codegen.run import optimize
-from tconv.codegen.trace import trace
 from tconv.errors import Trouble
-from tconv.evaluation.model_file import ModelFileError, load
 from tconv.jit.compile import compile_source
 from tconv.planner import Gpu, plan_direct
+from tconv.rewriter import check, run
+from tconv.rewriter.outcome import Outcome, Request, to_dict
+from tconv.rewriter.pipeline import plan_layers
+from tconv.rewriter.run import optimize
+from tconv.sandbox.emulated import install
+from tconv.sandbox.model_file import ModelFileError, load
+from tconv.sandbox.trace import trace
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU")
 

@@ -12,15 +12,15 @@ import torch
 from codegen_helpers import by_kind, executed
 
 from tconv.cli.optimize import _show
-from tconv.codegen import run
-from tconv.codegen.check import Build, LayerCheck, LayerTime
-from tconv.codegen.emulated import install
 from tconv.codegen.generate import PlannedLayer
-from tconv.codegen.outcome import Outcome, Request, to_dict
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import Check, Series, Timing, Verdict
-from tconv.evaluation.worker import Workshop
 from tconv.planner import Gpu
+from tconv.rewriter import run
+from tconv.rewriter.check import Build, LayerCheck, LayerTime
+from tconv.rewriter.outcome import Outcome, Request, to_dict
+from tconv.sandbox.emulated import install
+from tconv.sandbox.worker import Workshop
 
 EQUAL = Verdict((Check("pooled error", True, 1e-7, 2e-7),))
 UNEQUAL = Verdict((Check("pooled error", False, 1.0, 2e-7, "wrong"),))

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from tconv.codegen.shrink import BUDGET, describe_change, shrink
 from tconv.problem import Layer, Problem
+from tconv.rewriter.shrink import BUDGET, describe_change, shrink
 
 
 def test_what_fits_stays() -> None:

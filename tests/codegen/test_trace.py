@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tconv.codegen.trace import TracedLayer, layers, trace
-from tconv.evaluation.model_file import ModelFileError, load
-from tconv.evaluation.worker import WorkerFailed, Workshop
 from tconv.problem import Layer, Problem
+from tconv.sandbox.model_file import ModelFileError, load
+from tconv.sandbox.trace import TracedLayer, layers, trace
+from tconv.sandbox.worker import WorkerFailed, Workshop
 
 Write = Callable[[str], Path]
 

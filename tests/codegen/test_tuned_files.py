@@ -11,15 +11,15 @@ import pytest
 import torch
 from codegen_helpers import by_kind, executed
 
-from tconv.codegen import run
-from tconv.codegen.emulated import install
 from tconv.codegen.generate import PlannedLayer
-from tconv.codegen.pipeline import build, plan_layers
-from tconv.codegen.trace import trace
-from tconv.evaluation.model_file import load
 from tconv.planner import Gpu
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Answers, Question, Tuned
+from tconv.rewriter import run
+from tconv.rewriter.pipeline import build, plan_layers
+from tconv.sandbox.emulated import install
+from tconv.sandbox.model_file import load
+from tconv.sandbox.trace import trace
 
 H200 = Gpu.h200()
 MODEL = """

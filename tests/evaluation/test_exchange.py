@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tconv.evaluation.exchange import Exchange, Malformed, Unportable, tensors
+from tconv.sandbox.exchange import Exchange, Malformed, Unportable, tensors
 
 
 def passed(value: Any, directory: Path) -> Any:

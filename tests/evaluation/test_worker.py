@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tconv.evaluation.worker import RemoteError, Worker, WorkerFailed, Workshop
+from tconv.sandbox.worker import RemoteError, Worker, WorkerFailed, Workshop
 
 TESTS = Path(__file__).parents[1]
 
@@ -135,7 +135,7 @@ def test_the_limit_is_on_the_whole_answer(worker: Worker) -> None:
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tconv.evaluation.conversation._LONGEST_ANSWER", 2**17)
+    monkeypatch.setattr("tconv.sandbox.conversation._LONGEST_ANSWER", 2**17)
     with pytest.raises(WorkerFailed, match="answered more than 131072 bytes"):
         worker.call("greet", timeout_s=10, name="x" * 2**19)
 
@@ -176,7 +176,7 @@ def interrupted_program(tmp_path: Path, stop: signal.Signals) -> tuple[int, int,
     code = f"""
         import sys, tempfile
         from pathlib import Path
-        from tconv.evaluation.worker import Workshop
+        from tconv.sandbox.worker import Workshop
         tempfile.tempdir = {str(tmp_path)!r}
         try:
             with Workshop() as shop, shop.start("targets:Program", timeout_s=60) as worker:
@@ -214,6 +214,6 @@ def test_a_process_that_cannot_start_is_the_machines_trouble(monkeypatch: pytest
     from tconv.errors import Trouble
 
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: cannot open shared object file')")
-    monkeypatch.setattr("tconv.evaluation.worker._PACKAGE_ROOT", f"{tmp_path}{os.pathsep}{TESTS.parent / 'src'}")
+    monkeypatch.setattr("tconv.sandbox.worker._PACKAGE_ROOT", f"{tmp_path}{os.pathsep}{TESTS.parent / 'src'}")
     with Workshop() as broken, pytest.raises(Trouble, match=r"did not start: ImportError: libtorch_cpu\.so"):
         broken.start("targets:Program", timeout_s=60)

@@ -22,13 +22,13 @@ def explain(
     """Say how each transposed convolution of a model would run, and why."""
     import torch
 
-    from tconv.codegen.pipeline import plan_layers
-    from tconv.codegen.trace import trace
     from tconv.errors import Trouble
     from tconv.evaluation.precision import resolve
-    from tconv.evaluation.worker import WorkerFailed
     from tconv.jit.tuned import answers
     from tconv.planner import Gpu
+    from tconv.rewriter.pipeline import plan_layers
+    from tconv.sandbox.trace import trace
+    from tconv.sandbox.worker import WorkerFailed
 
     has_gpu = torch.cuda.is_available()
     if has_gpu:

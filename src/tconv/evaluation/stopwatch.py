@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tconv.evaluation.exchange import Exchange
-from tconv.evaluation.model_file import blamed, load
-from tconv.evaluation.timed_call import TimedCall
+from tconv.evaluation.files.timed_call import TimedCall
 from tconv.evaluation.timing import Call, Clock, Measured, interleave, nothing, quantile
-from tconv.evaluation.watch import Watch
 from tconv.precision import allows_tf32
+from tconv.sandbox.exchange import Exchange
+from tconv.sandbox.model_file import blamed, load
+from tconv.sandbox.watch import Watch
 
 _SEED = 0
 _WARM_CALLS = 3

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tconv.codegen.pipeline import Resolve, problems
-from tconv.codegen.trace import Trace
 from tconv.evaluation.precision import Wanted
 from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Question
 from tconv.precision import question_of
 from tconv.problem import Problem
+from tconv.rewriter.pipeline import Resolve, problems
+from tconv.sandbox.trace import Trace
 
 
 @dataclass(frozen=True)

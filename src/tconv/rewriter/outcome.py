@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tconv.codegen.check import LayerCheck
-from tconv.codegen.trace import TIMEOUT_SECONDS
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.report import Report
 from tconv.planner import Gpu
+from tconv.rewriter.check import LayerCheck
+from tconv.sandbox.trace import TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True)

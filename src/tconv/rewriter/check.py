@@ -12,10 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tconv.codegen.cut import Cut, WrittenFile
-from tconv.codegen.emulated import emulator_launches
 from tconv.codegen.generate import PlannedLayer
-from tconv.codegen.shrink import describe_change, shrink
 from tconv.emulator import run
 from tconv.errors import CompileError, Trouble
 from tconv.evaluation.awkward import Reach
@@ -31,6 +28,9 @@ from tconv.kernels.source import PREPARING
 from tconv.memory import aligned
 from tconv.planner import Family, Gpu, floor_seconds
 from tconv.problem import TF32, Problem
+from tconv.rewriter.shrink import describe_change, shrink
+from tconv.sandbox.cut import Cut, WrittenFile
+from tconv.sandbox.emulated import emulator_launches
 
 #: Draws of inputs and weights in the emulator; a GPU gets as many as the rules say.
 _EMULATED_DRAWS = 2

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tconv.evaluation.exchange import Exchange, Malformed
-from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.verdict import one_line
-from tconv.evaluation.worker import RemoteError, WorkerFailed, Workshop
 from tconv.problem import Problem
+from tconv.sandbox.exchange import Exchange, Malformed
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
 #: A constructor's positional and keyword arguments.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -97,7 +97,7 @@ class Side:
         self._exchange = Exchange(workshop.directory, f"{name}-judge", limit_bytes)
         with self._faults("loading it"):
             self._worker = workshop.start(
-                "tconv.evaluation.subject:Subject",
+                "tconv.evaluation.files.subject:Subject",
                 timeout_s=timeout_s,
                 memory_bytes=memory_bytes,
                 path=str(path),

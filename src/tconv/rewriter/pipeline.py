@@ -12,9 +12,7 @@ from typing import Any
 
 from tconv.codegen.generate import PlannedLayer, generate
 from tconv.codegen.rewrite import rewrite
-from tconv.codegen.trace import Trace, TracedLayer
 from tconv.errors import CompileError, MissingToolchain, Trouble
-from tconv.evaluation.model_file import ModelFileError
 from tconv.evaluation.precision import Wanted
 from tconv.jit.loader import compile_kernel
 from tconv.planner import FAMILIES, Family, Gpu, Kernel, Plan, Unplannable, choose
@@ -22,6 +20,8 @@ from tconv.planner.choice import launch
 from tconv.planner.direct_tile import default_tile
 from tconv.planner.tuned import Answers
 from tconv.problem import Layer, Precision, Problem
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.trace import Trace, TracedLayer
 
 #: The arithmetic of a problem, as `tconv.evaluation.precision.resolve` tells it.
 Resolve = Callable[[Problem, Wanted], Precision]

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from tconv.codegen.generate import builtins_needed
-from tconv.codegen.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
-from tconv.evaluation.model_file import ModelFileError, load
-from tconv.evaluation.without_cuda import CudaMeansCpu
-from tconv.evaluation.worker import Workshop
 from tconv.planner import Preparation
 from tconv.problem import Problem
+from tconv.sandbox.model_file import ModelFileError, load
+from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
+from tconv.sandbox.without_cuda import CudaMeansCpu
+from tconv.sandbox.worker import Workshop
 
 _OWN = vars(builtins)
 
@@ -54,7 +54,7 @@ class WrittenFile:
 
     def __init__(self, path: Path, workshop: Workshop, *, timeout_s: float = TIMEOUT_SECONDS) -> None:
         self._timeout_s = timeout_s
-        self._worker = workshop.start("tconv.codegen.cut:Cutter", timeout_s=timeout_s, path=str(path))
+        self._worker = workshop.start("tconv.sandbox.cut:Cutter", timeout_s=timeout_s, path=str(path))
 
     def cuts(self, problems: Sequence[Problem]) -> list[Cut]:
         """The launches that the file would make for these problems.

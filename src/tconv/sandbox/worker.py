@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from tconv.errors import Trouble
-from tconv.evaluation.conversation import Conversation, Garbled
-from tconv.evaluation.exchange import open_plain
-from tconv.evaluation.model_file import ModelFileError
-from tconv.evaluation.worker_process import end_group
+from tconv.sandbox.conversation import Conversation, Garbled
+from tconv.sandbox.exchange import open_plain
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.worker_process import end_group
 
 #: Importing torch from a cold disk takes tens of seconds.
 _START_SECONDS = 180.0
@@ -124,7 +124,7 @@ class Workshop:
         paths = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs, (self.directory / "workshop.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tconv.evaluation.worker_process", str(theirs.fileno())],
+                [sys.executable, "-m", "tconv.sandbox.worker_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -29,7 +29,7 @@ _REQUEST_BYTES = 1 << 16
 def main(control_fd: int) -> None:
     """Serve requests to fork until the other end hangs up, then end every process that is left."""
     control = socket.socket(fileno=control_fd)
-    importlib.import_module("tconv.evaluation.subject").preload()
+    importlib.import_module("tconv.evaluation.files.subject").preload()
     _adopt_orphans()
     control.sendall(b"ready\n")
     children: set[int] = set()

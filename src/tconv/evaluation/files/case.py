@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tconv.evaluation.bench import Timed, TimedOutputs
-from tconv.evaluation.calls import Calls, same_values_of
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.equality import check_layer
-from tconv.evaluation.exchange import tensors
-from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.files.bench import Timed, TimedOutputs
+from tconv.evaluation.files.calls import Calls, same_values_of
+from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Side, Traced
+from tconv.evaluation.files.weights import check_state
+from tconv.evaluation.files.whole_model import OutputComparison, Results, same_outputs
 from tconv.evaluation.precision import Wanted, arithmetic, resolve
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.rules import every_element, same_form
-from tconv.evaluation.side import Arguments, CandidateFailed, OneLayer, Side, Traced
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
-from tconv.evaluation.weights import check_state
-from tconv.evaluation.whole_model import OutputComparison, Results, same_outputs
 from tconv.precision import of_kind
 from tconv.problem import TF32, Precision
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
 
 #: Seeds the construction on both sides and the first inputs.
 SEED = 0

@@ -12,23 +12,23 @@ from pathlib import Path
 
 import torch
 
-from tconv.codegen.check import LayerCheck, check_layers
-from tconv.codegen.cut import WrittenFile
 from tconv.codegen.generate import PlannedLayer
-from tconv.codegen.outcome import Outcome, Request
-from tconv.codegen.output import check_output, draft
-from tconv.codegen.pipeline import build, leave, plan_layers
-from tconv.codegen.trace import Trace, trace
 from tconv.errors import Trouble
-from tconv.evaluation import judge as judging
-from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.files import judge as judging
 from tconv.evaluation.precision import Wanted, resolve
 from tconv.evaluation.report import Report
-from tconv.evaluation.worker import WorkerFailed, Workshop
 from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Family, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
+from tconv.rewriter.check import LayerCheck, check_layers
+from tconv.rewriter.outcome import Outcome, Request
+from tconv.rewriter.output import check_output, draft
+from tconv.rewriter.pipeline import build, leave, plan_layers
+from tconv.sandbox.cut import WrittenFile
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.trace import Trace, trace
+from tconv.sandbox.worker import WorkerFailed, Workshop
 
 #: What NVRTC compiles for on a machine without a GPU.
 DEFAULT_ARCHS = ("sm_80", "sm_90a")

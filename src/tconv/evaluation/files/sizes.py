@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tconv.evaluation.side import Shapes
+from tconv.evaluation.files.side import Shapes
 
 #: No spatial axis is cut below this, no batch below two.
 _SMALLEST_AXIS = 5

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from tconv.evaluation.model_file import LoadedModel, ModelFileError, blamed, load
-from tconv.evaluation.recording import Recorder
-from tconv.evaluation.without_cuda import CudaMeansCpu
-from tconv.evaluation.worker import Workshop
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
+from tconv.sandbox.model_file import LoadedModel, ModelFileError, blamed, load
+from tconv.sandbox.recording import Recorder
+from tconv.sandbox.without_cuda import CudaMeansCpu
+from tconv.sandbox.worker import Workshop
 
 #: Loading, constructing and one forward pass.
 TIMEOUT_SECONDS = 300.0
@@ -88,7 +88,7 @@ def trace(
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
         worker = stack.enter_context(
-            shop.start("tconv.codegen.trace:Tracer", timeout_s=timeout_s, path=str(Path(model).resolve()))
+            shop.start("tconv.sandbox.trace:Tracer", timeout_s=timeout_s, path=str(Path(model).resolve()))
         )
         return _decode(worker.call("trace", timeout_s=timeout_s))
 

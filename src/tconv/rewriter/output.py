@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tconv.errors import Trouble
-from tconv.evaluation.source_scan import GENERATED_MARK
+from tconv.sandbox.source_scan import GENERATED_MARK
 
 
 def default_output(model: Path) -> Path:

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from tconv.evaluation.exchange import Exchange, Malformed
-from tconv.evaluation.model_file import ModelFileError
-from tconv.evaluation.side import CandidateFailed
+from tconv.evaluation.files.side import CandidateFailed
 from tconv.evaluation.timing import Measured, cross_check, settle
 from tconv.evaluation.verdict import Timing
-from tconv.evaluation.worker import RemoteError, WorkerFailed, Workshop
+from tconv.sandbox.exchange import Exchange, Malformed
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
 _TARGET = "tconv.evaluation.stopwatch:Stopwatch"
 

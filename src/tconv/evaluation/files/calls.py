@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from tconv.evaluation.exchange import tensors
+from tconv.evaluation.files.side import Side
 from tconv.evaluation.rules import same_bytes
-from tconv.evaluation.side import Side
 from tconv.evaluation.verdict import Check
+from tconv.sandbox.exchange import tensors
 
 
 class Calls:

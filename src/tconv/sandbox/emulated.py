@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tconv.codegen.cut import Cut, cut_of
 from tconv.emulator import Launch, Mode, Order, run
 from tconv.kernels.source import PREPARING
+from tconv.sandbox.cut import Cut, cut_of
 
 
 def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: Order = "ascending") -> None:

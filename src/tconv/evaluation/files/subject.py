@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tconv.evaluation.exchange import Exchange, Tree, Unportable, tensors
-from tconv.evaluation.model_file import ModelFileError, blamed, load, seed_everything
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
-from tconv.evaluation.recording import OwnOperators, Recorder, RoundedConvolutions
 from tconv.evaluation.rules import same_bytes
-from tconv.evaluation.source_scan import written_by_tconv
-from tconv.evaluation.watch import Watch
-from tconv.evaluation.without_cuda import CudaMeansCpu
 from tconv.precision import allows_tf32
+from tconv.sandbox.exchange import Exchange, Tree, Unportable, tensors
+from tconv.sandbox.model_file import ModelFileError, blamed, load, seed_everything
+from tconv.sandbox.recording import OwnOperators, Recorder, RoundedConvolutions
+from tconv.sandbox.source_scan import written_by_tconv
+from tconv.sandbox.watch import Watch
+from tconv.sandbox.without_cuda import CudaMeansCpu
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -57,7 +57,7 @@ class Subject:
         self._rebound = watch.rebound
         self._file = load(path, class_name)
         if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
-            importlib.import_module("tconv.codegen.emulated").install(self._file.namespace)
+            importlib.import_module("tconv.sandbox.emulated").install(self._file.namespace)
         self._module: Any = None
         self._calls = 0
         self._values: list[Any] = []

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tconv.evaluation.exchange import tensors
+from tconv.sandbox.exchange import tensors
 
 #: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
 _KEPT = 3

@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 
 from tconv.errors import Trouble
-from tconv.evaluation.bench import Timer
-from tconv.evaluation.case import SEED, Case, check_case, check_timed
-from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.files.bench import Timer
+from tconv.evaluation.files.case import SEED, Case, check_case, check_timed
+from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
+from tconv.evaluation.files.sizes import cut_down
+from tconv.evaluation.files.variations import variations, varied_shape
 from tconv.evaluation.precision import Wanted, resolve
 from tconv.evaluation.report import Report, Variation
-from tconv.evaluation.side import Arguments, CandidateFailed, Shapes, Side
-from tconv.evaluation.sizes import cut_down
-from tconv.evaluation.source_scan import builds_cuda, written_by_tconv
-from tconv.evaluation.variations import variations, varied_shape
 from tconv.evaluation.verdict import Check, Timing, Verdict
-from tconv.evaluation.worker import Workshop
 from tconv.problem import Problem
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.source_scan import builds_cuda, written_by_tconv
+from tconv.sandbox.worker import Workshop
 
 #: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
 _CPU_WORK = 10**8
