@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tconv.evaluation.precision import Wanted
+from tconv.evaluation.precision import Wanted, understood
 from tconv.planner import FAMILIES, Family, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
@@ -29,7 +29,8 @@ def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[Fami
     """The text that tconv writes for a model file."""
     gpu = Gpu.h200()
     found = trace(load(path))
-    return build(path, plan_layers(found, path, gpu, wanted, by_kind, families), gpu, found, wanted).text
+    wanted = understood(wanted, found.tf32)
+    return build(path, plan_layers(found, path, gpu, wanted, by_kind, families), gpu, wanted)
 
 
 def executed(text: str) -> Namespace:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,20 @@ ONE_LAYER = """
 
     def get_inputs():
         return [torch.rand(2, 3, 4, 4)]
+"""
+TWO_SIZES = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(8, 8, 3, padding=1)
+        def forward(self, x):
+            return self.up(x).sum() + self.up(x[:, :, :4, :4])
+
+    def get_inputs():
+        return [torch.rand(3, 8, 400, 400)]
 """
 Write = Callable[..., Path]
 
@@ -223,6 +238,20 @@ def test_an_arch_that_nvrtc_does_not_know(model_file: Write) -> None:
         optimize(request_for(path, archs=("sm_20",)))
 
 
+def test_a_text_is_compiled_once(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers that are compiled alike have one text."""
+    compiled: Counter[tuple[str, str]] = Counter()
+
+    def compile_and_count(source: str, arch: str, **options: Any) -> Any:
+        compiled[source, arch] += 1
+        return compile_source(source, arch, **options)
+
+    monkeypatch.setattr(check, "compile_source", compile_and_count)
+    outcome = optimize(request_for(model_file(TWO_SIZES), archs=("sm_80", "sm_90a")))
+    assert outcome.written and len(outcome.replaced) == 2
+    assert list(compiled.values()) == [1, 1]
+
+
 # ---- the command
 
 
@@ -278,20 +307,7 @@ def test_outcome_without_any_time_has_no_speedup() -> None:
 
 def test_one_layer_at_two_sizes_is_one_kernel(model_file: Write) -> None:
     """The sizes alone would ask for narrow blocks here and wide ones there, and for two precisions."""
-    path = model_file("""
-        import torch
-        from torch import nn
-
-        class Model(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.up = nn.ConvTranspose2d(8, 8, 3, padding=1)
-            def forward(self, x):
-                return self.up(x).sum() + self.up(x[:, :, :4, :4])
-
-        def get_inputs():
-            return [torch.rand(3, 8, 400, 400)]
-    """)
+    path = model_file(TWO_SIZES)
     gpu = Gpu.h200()
     large, small = plan_layers(trace(load(path)), path, gpu, "match", by_kind)
     assert plan_direct(small.plan.problem, gpu).kernel.tile != large.plan.kernel.tile

@@ -61,7 +61,7 @@ def job(
     def run_it(
         times: dict[str, tuple[float, float]], whole: float = 2.0, wrong: Sequence[str] = (), **options: Any
     ) -> Outcome:
-        def check_layers(file: Any, layers: Sequence[PlannedLayer], archs: Any, **_: Any) -> Iterator[LayerCheck]:
+        def check_layers(file: Any, layers: Sequence[PlannedLayer], *_: Any, **__: Any) -> Iterator[LayerCheck]:
             for layer in layers:
                 verdict = UNEQUAL if layer.plan.kernel.family in wrong else EQUAL
                 checked = LayerCheck(layer, (Build("sm_90", 64, 0),), verdict, 1e-7, layer.plan.problem)

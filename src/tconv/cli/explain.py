@@ -23,7 +23,7 @@ def explain(
     import torch
 
     from tconv.errors import Trouble
-    from tconv.evaluation.precision import resolve
+    from tconv.evaluation.precision import resolve, understood
     from tconv.jit.tuned import answers
     from tconv.planner import Gpu
     from tconv.rewriter.pipeline import plan_layers
@@ -43,7 +43,8 @@ def explain(
     except WorkerFailed as failure:
         raise Trouble(f"{model.name}: the process that runs it {failure}") from None
     resolved = functools.partial(resolve, device=device)
-    layers = plan_layers(found, model, gpu, "match", resolved, tuned=answers(gpu.name) if has_gpu else {})
+    wanted = understood("match", found.tf32)
+    layers = plan_layers(found, model, gpu, wanted, resolved, tuned=answers(gpu.name) if has_gpu else {})
     console = results()
     for layer in layers:
         console.print(f"[bold]{layer.name}[/]: {layer.plan.problem.layer.describe()}", soft_wrap=True)

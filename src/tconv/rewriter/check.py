@@ -23,7 +23,7 @@ from tconv.evaluation.precision import Wanted
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
-from tconv.jit.compile import compile_source
+from tconv.jit.compile import Compiled, compile_source
 from tconv.kernels.source import PREPARING
 from tconv.memory import aligned
 from tconv.planner import Family, Gpu, floor_seconds
@@ -31,6 +31,9 @@ from tconv.problem import TF32, Problem
 from tconv.rewriter.shrink import describe_change, shrink
 from tconv.sandbox.cut import Cut, WrittenFile
 from tconv.sandbox.emulated import emulator_launches
+
+#: What NVRTC makes of a text, given with the name of the kernel in it and the arch.
+Compile = Callable[[str, str, str], Compiled]
 
 #: Draws of inputs and weights in the emulator; a GPU gets as many as the rules say.
 _EMULATED_DRAWS = 2
@@ -89,6 +92,7 @@ def check_layers(
     file: WrittenFile,
     layers: Sequence[PlannedLayer],
     archs: Sequence[str],
+    compiled: Compile,
     *,
     gpu: Gpu | None = None,
     bench: bool = True,
@@ -97,6 +101,7 @@ def check_layers(
 
     Args:
         archs: what NVRTC compiles for, beside the GPU's own arch.
+        compiled: `compile_text`, that remembers: layers may share a text, and a GPU runs what was compiled before.
         gpu: runs the kernels at their full size; without one the emulator runs them smaller.
         bench: time them where there is a GPU.
 
@@ -110,23 +115,35 @@ def check_layers(
             continue
         full = layer.plan.problem
         problem = full if gpu else shrink(full)
-        own, cut = file.cuts([full, problem])
-        checked = LayerCheck(layer, tuple(_compile(own, arch) for arch in archs), judged_at=problem)
+        wanted = list(dict.fromkeys([full, problem]))
+        cuts = dict(zip(wanted, file.cuts(wanted), strict=True))
+        builds = tuple(_build(compiled(cuts[full].source, cuts[full].kernel, arch), arch) for arch in archs)
+        checked, cut = LayerCheck(layer, builds, judged_at=problem), cuts[problem]
         if gpu is None:
             family = layer.plan.kernel.family
             verdict = _judge(partial(_emulated, cut, problem), problem, family, "cpu", _EMULATED_DRAWS)
             yield replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cpu"))
         else:
-            yield _on_gpu(checked, cut, gpu, bench)
+            cubin = compiled(cut.source, cut.kernel, gpu.arch).cubin
+            yield _on_gpu(checked, cut, cubin, gpu, bench)
 
 
-def _compile(cut: Cut, arch: str) -> Build:
+def compile_text(source: str, kernel: str, arch: str) -> Compiled:
+    """What NVRTC makes of a file's CUDA text.
+
+    Raises:
+        CompileError: it refuses.
+        Trouble: it does not know the arch.
+    """
     try:
-        compiled = compile_source(cut.source, arch, name=cut.kernel)
+        return compile_source(source, arch, name=kernel)
     except CompileError as error:
         if "gpu-architecture" not in error.log:
             raise
         raise Trouble(f"this NVRTC does not compile for {arch}; leave it out, or install a newer one") from None
+
+
+def _build(compiled: Compiled, arch: str) -> Build:
     return Build(arch, compiled.registers, compiled.spill_bytes)
 
 
@@ -160,13 +177,12 @@ def _pytorch_error(problem: Problem, device: str) -> float:
     return comparison.relative(comparison.baseline.exact)
 
 
-def _on_gpu(checked: LayerCheck, cut: Cut, gpu: Gpu, bench: bool) -> LayerCheck:
-    """Compiled by NVRTC for this GPU, launched by cuda.core."""
+def _on_gpu(checked: LayerCheck, cut: Cut, cubin: bytes, gpu: Gpu, bench: bool) -> LayerCheck:
+    """Launched by cuda.core."""
     from tconv.jit.loader import Launcher, load
 
     problem = checked.layer.plan.problem
     device = torch.cuda.current_device()
-    cubin = compile_source(cut.source, gpu.arch, name=cut.kernel).cubin
     plan = replace(checked.layer.plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation)
     preparing = None if cut.preparation is None else load(cubin, PREPARING.format(cut.kernel), 0, device)
     launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)

@@ -18,7 +18,7 @@ class Request:
     """What is asked for.
 
     Args:
-        archs: to compile for; empty for the GPU's own, or `DEFAULT_ARCHS`.
+        archs: to compile for; empty for the GPU's own, or `pipeline.COMMON_ARCHS`.
         missing: what load_inline lacks on this machine, one clause each with the line that gets it.
     """
 

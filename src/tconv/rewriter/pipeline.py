@@ -1,10 +1,10 @@
-"""From a model file to the text of the generated file: trace, choose precisions, plan, rewrite, generate."""
+"""From what a model file was seen to run to the text of the generated file: choose precisions, plan, write."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -13,33 +13,23 @@ from typing import Any
 from tconv.codegen.generate import PlannedLayer, generate
 from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
-from tconv.evaluation.precision import Wanted
+from tconv.evaluation.precision import Resolve, Wanted, problems
 from tconv.jit.loader import compile_kernel
 from tconv.planner import FAMILIES, Family, Gpu, Kernel, Plan, Unplannable, choose
 from tconv.planner.choice import launch
 from tconv.planner.direct_tile import default_tile
 from tconv.planner.tuned import Answers
-from tconv.problem import Layer, Precision, Problem
+from tconv.problem import Layer, Problem
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, TracedLayer
 
-#: The arithmetic of a problem, as `tconv.evaluation.precision.resolve` tells it.
-Resolve = Callable[[Problem, Wanted], Precision]
-
-_COMMON_ARCHS = ("sm_80", "sm_90a")
+#: What is compiled for where there is no GPU to say it.
+COMMON_ARCHS = ("sm_80", "sm_90a")
 _log = logging.getLogger("tconv")
 
 _NOT_TUNED: Answers = MappingProxyType({})
 _SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
 _OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
-
-
-@dataclass(frozen=True)
-class Generated:
-    """The text of a generated file, and what is in it."""
-
-    text: str
-    layers: tuple[PlannedLayer, ...]
 
 
 def plan_layers(
@@ -54,6 +44,7 @@ def plan_layers(
     """The plans of every transposed convolution, each with the precision it is to run in.
 
     Args:
+        wanted: as it is understood of this file.
         tuned: what was measured on this GPU.
 
     Raises:
@@ -69,7 +60,8 @@ def plan_layers(
         except Unplannable as refusal:
             raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
 
-    layers = tuple(_plan_each(list(zip(trace.layers, problems(trace, wanted, resolve), strict=True)), gpu, plan))
+    asked = zip(trace.layers, problems(trace.layers, wanted, resolve), strict=True)
+    layers = tuple(_plan_each(list(asked), gpu, plan))
     if not layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
     if all(layer.left for layer in layers):
@@ -77,25 +69,19 @@ def plan_layers(
     return layers
 
 
-def problems(trace: Trace, wanted: Wanted, resolve: Resolve) -> list[Problem]:
-    """What every traced layer computes, in the precision it is to run in."""
-    if wanted == "match" and not trace.tf32:
-        wanted = "fp32"
-    precisions = _precisions(trace.layers, wanted, resolve)
-    layers = [(traced.problem, traced.problem.layer) for traced in trace.layers]
-    return [replace(problem, layer=replace(layer, precision=precisions[layer])) for problem, layer in layers]
+def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, wanted: Wanted) -> str:
+    """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
-
-def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, trace: Trace, wanted: Wanted) -> Generated:
-    """The generated file for these plans; what they leave to PyTorch stays there."""
+    Args:
+        wanted: as it is understood of this file.
+    """
     source = read_source(model)
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
     rewritten = rewrite(source, model.name, keep)
-    float32 = "fp32" if wanted == "match" and not trace.tf32 else wanted
     settled = tuple(
         layer if layer.left else replace(layer, plan=_without_spills(layer.plan, gpu)) for layer in layers
     )
-    return Generated(generate(rewritten, settled, gpu, float32), settled)
+    return generate(rewritten, settled, gpu, wanted)
 
 
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:
@@ -115,16 +101,6 @@ def read_source(model: Path) -> str:
         raise ModelFileError(f"cannot read {model}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ModelFileError(f"{model} is not UTF-8: save it as UTF-8") from None
-
-
-def _precisions(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve) -> dict[Layer, Precision]:
-    """One precision for each layer: where sizes disagree, the finer one."""
-    found: dict[Layer, Precision] = {}
-    for layer in layers:
-        compiled = layer.problem.layer
-        if found.get(compiled) != "fp32":
-            found[compiled] = resolve(layer.problem, wanted)
-    return found
 
 
 def _plan_each(
@@ -149,7 +125,7 @@ def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
     """`plan` for so few blocks a multiprocessor that registers suffice on common GPUs, as far as an NVRTC can tell."""
     kernel = plan.kernel
     try:
-        for arch in dict.fromkeys((*_COMMON_ARCHS, gpu.arch)):
+        for arch in dict.fromkeys((*COMMON_ARCHS, gpu.arch)):
             kernel, _ = compile_kernel(kernel, arch)
     except (MissingToolchain, CompileError) as error:
         _log.info("registers stay estimated: %s", error)

@@ -8,30 +8,29 @@ import sysconfig
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import torch
 
-from tconv.codegen.generate import PlannedLayer
+from tconv.codegen.generate import PlannedLayer, builtins_needed
 from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
-from tconv.evaluation.precision import Wanted, resolve
+from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
 from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Family, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
-from tconv.rewriter.check import LayerCheck, check_layers
+from tconv.rewriter.check import Compile, LayerCheck, check_layers, compile_text
 from tconv.rewriter.outcome import Outcome, Request
-from tconv.rewriter.output import check_output, draft
-from tconv.rewriter.pipeline import build, leave, plan_layers
+from tconv.rewriter.output import Draft, check_output, draft
+from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
 from tconv.sandbox.cut import WrittenFile
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
 from tconv.sandbox.worker import WorkerFailed, Workshop
 
-#: What NVRTC compiles for on a machine without a GPU.
-DEFAULT_ARCHS = ("sm_80", "sm_90a")
 _PLAINEST: tuple[Family, ...] = ("direct",)
 _NOT_FASTER = "slower than PyTorch here"
 _OWN_FORWARD = "computed by a class that does not call torch's forward"
@@ -65,48 +64,57 @@ class _Job:
     workshop: Workshop
     say: Callable[[str], None]
     on_gpu: bool = field(default_factory=torch.cuda.is_available)
+    # A text once, however many layers and attempts share it.
+    compiled: Compile = field(default_factory=lambda: cache(compile_text))
 
     def run(self) -> Outcome:
+        """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
         request, model = self.request, self.request.model
         self.say(f"tracing {model.name}")
         found = trace(model, timeout_s=request.timeout_s, workshop=self.workshop)
-        gpu = self._gpu()
-        outcome = self._first_attempt(found, gpu)
+        gpu, wanted = self._gpu(), understood(request.precision, found.tf32)
+        outcome = self._first_attempt(found, gpu, wanted)
         if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
             return outcome
         layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
-        return self._attempt(found, gpu, layers, takes_slower=True)
+        return self._attempt(layers, gpu, wanted, takes_slower=True)
 
-    def _first_attempt(self, found: Trace, gpu: Gpu) -> Outcome:
+    def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted) -> Outcome:
         """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
         attempts: tuple[tuple[Family, ...], ...] = (FAMILIES, _PLAINEST)
         for families in attempts:
             self.say("planning")
-            planned_by = (gpu, self.request.precision, self._resolve, families, self._tuned(gpu))
-            layers = plan_layers(found, self.request.model, *planned_by)
-            outcome = self._attempt(found, gpu, layers, takes_slower=not self.request.only_faster)
+            layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, self._tuned(gpu))
+            outcome = self._attempt(layers, gpu, wanted, takes_slower=not self.request.only_faster)
             if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
                 break
         return outcome
 
-    def _attempt(self, found: Trace, gpu: Gpu, layers: Sequence[PlannedLayer], takes_slower: bool) -> Outcome:
+    def _attempt(self, layers: Sequence[PlannedLayer], gpu: Gpu, wanted: Wanted, takes_slower: bool) -> Outcome:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
         request = self.request
-        text = build(request.model, layers, gpu, found, request.precision).text
-        with draft(request.output, text) as written:
-            with WrittenFile(written.path, self.workshop, timeout_s=request.timeout_s) as file:
-                out_of_reach = self._out_of_reach(file, layers)
-                if any(out_of_reach.values()):
-                    for reason, names in out_of_reach.items():
-                        layers = leave(layers, names, reason)
-                    return self._attempt(found, gpu, layers, takes_slower)
-                checks = self._check(file, layers, gpu)
-            report = self._judge(written.path, gpu, found)
-            notes = self._not_checked(checks)
-            outcome = Outcome(request, gpu, self.on_gpu, checks, report, self._load_inline(), notes)
-            if outcome.equal and (takes_slower or not outcome.slower):
-                written.publish()
-                outcome = replace(outcome, written=True)
+        while True:
+            text = build(request.model, layers, gpu, wanted)
+            with draft(request.output, text) as written:
+                needed = builtins_needed(text)
+                with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
+                    out_of_reach = self._out_of_reach(file, layers)
+                    checks = () if out_of_reach else self._check(file, layers, gpu)
+                if not out_of_reach:
+                    return self._conclude(written, checks, gpu, wanted, takes_slower)
+            for reason, names in out_of_reach.items():
+                layers = leave(layers, names, reason)
+
+    def _conclude(
+        self, written: Draft, checks: tuple[LayerCheck, ...], gpu: Gpu, wanted: Wanted, takes_slower: bool
+    ) -> Outcome:
+        """The judgement of the whole draft, which goes to its place where it is as good as asked."""
+        report = self._judge(written.path, gpu, wanted)
+        notes = self._not_checked(checks)
+        outcome = Outcome(self.request, gpu, self.on_gpu, checks, report, self._load_inline(), notes)
+        if outcome.equal and (takes_slower or not outcome.slower):
+            written.publish()
+            outcome = replace(outcome, written=True)
         return outcome
 
     def _gpu(self) -> Gpu:
@@ -136,21 +144,22 @@ class _Job:
             _OWN_FORWARD: [layer.name for layer in wanted if not layer.called and layer.name in modules],
             _OWN_CALL: [layer.name for layer in wanted if layer.called and calls[_size(layer.plan.problem)] > 0],
         }
+        found = {reason: names for reason, names in found.items() if names}
         if sum(map(len, found.values())) == len(wanted):
-            reason, names = next((reason, names) for reason, names in found.items() if names)
+            reason, names = next(iter(found.items()))
             raise ModelFileError(f"{self.request.model.name}: nothing can be replaced: {names[0]} is {reason}")
         return found
 
     def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
-        archs = self.request.archs or ((gpu.arch,) if self.on_gpu else DEFAULT_ARCHS)
+        archs = self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
         checks: list[LayerCheck] = []
         for number, layer in enumerate(layers, 1):
             self.say(f"checking layer {number} of {len(layers)}: {layer.name}")
             gpu_there = gpu if self.on_gpu else None
-            checks += check_layers(file, [layer], archs, gpu=gpu_there, bench=self.request.bench)
+            checks += check_layers(file, [layer], archs, self.compiled, gpu=gpu_there, bench=self.request.bench)
         return tuple(checks)
 
-    def _judge(self, path: Path, gpu: Gpu, found: Trace) -> Report | None:
+    def _judge(self, path: Path, gpu: Gpu, wanted: Wanted) -> Report | None:
         """The whole file beside the model file. On a GPU this builds load_inline; without one the emulator runs it."""
         request = self.request
         if self.on_gpu and request.missing:
@@ -160,7 +169,7 @@ class _Job:
             request.model,
             path,
             device="cuda" if self.on_gpu else "cpu",
-            precision="fp32" if request.precision == "match" and not found.tf32 else request.precision,
+            precision=wanted,
             bench=self.on_gpu and request.bench,
             timeout_s=request.timeout_s,
             workshop=self.workshop,

@@ -1,11 +1,14 @@
-"""What a written file would build and launch, cut out of it: it runs in a process of its own, as any user's file."""
+"""What a written file would build and launch, cut out of it: it runs in a process of its own, as any user's file.
+
+Nothing here knows how such a file is made, only the few names in it that are asked for.
+"""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +16,6 @@ from typing import Any
 
 import torch
 
-from tconv.codegen.generate import builtins_needed
 from tconv.planner import Preparation
 from tconv.problem import Problem
 from tconv.sandbox.model_file import ModelFileError, load
@@ -50,11 +52,20 @@ class Replaced:
 
 
 class WrittenFile:
-    """A file that tconv wrote, in a worker process of `workshop`. A context manager."""
+    """A file that tconv wrote, in a worker process of `workshop`. A context manager.
 
-    def __init__(self, path: Path, workshop: Workshop, *, timeout_s: float = TIMEOUT_SECONDS) -> None:
+    Args:
+        needed: builtins that tconv's part of the file takes for Python's own.
+
+    Raises:
+        ModelFileError: the file does not load, or the user's part of it rebinds one that is `needed`.
+    """
+
+    def __init__(
+        self, path: Path, workshop: Workshop, needed: Collection[str] = (), *, timeout_s: float = TIMEOUT_SECONDS
+    ) -> None:
         self._timeout_s = timeout_s
-        self._worker = workshop.start("tconv.sandbox.cut:Cutter", timeout_s=timeout_s, path=str(path))
+        self._worker = workshop.start(Cutter, timeout_s=timeout_s, path=str(path), needed=sorted(needed))
 
     def cuts(self, problems: Sequence[Problem]) -> list[Cut]:
         """The launches that the file would make for these problems.
@@ -93,13 +104,12 @@ def _preparation(fields: dict[str, int] | None) -> Preparation | None:
 class Cutter:
     """The file in its process."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, needed: list[str]) -> None:
         self._stack = ExitStack()
         self._stack.enter_context(CudaMeansCpu())  # as in `trace`
         self._model = load(path, "ModelNew")
         self._file: dict[str, Any] = vars(self._model.namespace)
-        needed = builtins_needed(Path(path).read_text(encoding="utf-8"))
-        rebound = sorted(name for name in needed if self._file.get(name, _OWN[name]) is not _OWN[name])
+        rebound = [name for name in needed if self._file.get(name, _OWN[name]) is not _OWN[name]]
         if rebound:
             raise ModelFileError(
                 f"the model file binds {', '.join(rebound)}, which the generated file needs as Python's own: "

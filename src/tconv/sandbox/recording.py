@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tconv.evaluation.reference import rounded_tf32
 from tconv.problem import DTYPE_OF, Layer, Precision, Problem, Triple
 
 _aten = torch.ops.aten
@@ -18,7 +17,7 @@ _aten = torch.ops.aten
 _NO_WORK = {_aten.detach.default, _aten.alias.default, _aten.view.default, _aten._unsafe_view.default}
 
 #: What a convolution becomes; the second in modules that torch.jit traced. Both begin with the same nine arguments.
-_CONVOLUTIONS = (_aten.convolution.default, _aten._convolution.default)
+CONVOLUTIONS = (_aten.convolution.default, _aten._convolution.default)
 #: Parts of the names of operators that compute nothing but one; a convolution's gradient is one, too.
 _TRANSPOSED = ("conv_transpose", "convolution_transpose", "convolution_backward")
 
@@ -60,14 +59,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.others = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if (parts := _decomposed(self, func, args, kwargs)) is not NotImplemented:
+        if (parts := decomposed(self, func, args, kwargs)) is not NotImplemented:
             return parts
         result = func(*args, **(kwargs or {}))
-        if func in _CONVOLUTIONS:
+        if func in CONVOLUTIONS:
             self.convolutions.append(_convolution(args[:9], result))
         elif func not in _NO_WORK:
             self.others += 1
         return result
+
+
+def preload() -> None:
+    """Import what recording needs; for the process that those of programs are forked from.
+
+    It starts neither CUDA nor a thread: no fork would survive those.
+    """
+    # The first operator under a recorder imports a good second's worth of torch.
+    with Recorder():
+        torch.empty(0)
 
 
 class OwnOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -79,41 +88,19 @@ class OwnOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         name = str(func.overloadpacket)
-        if func in _CONVOLUTIONS and args[6]:
+        if func in CONVOLUTIONS and args[6]:
             self.names.add(f"{name} (transposed)")
         elif name.startswith("aten.") and any(part in name for part in _TRANSPOSED):
             self.names.add(name)
         return func(*args, **(kwargs or {}))
 
 
-class RoundedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, transposed float32 convolutions take operands rounded to TF32.
-
-    Those whose number, counted over all convolutions, is in `exempt` do not.
-    """
-
-    def __init__(self, exempt: Sequence[int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._exempt = set(exempt)
-        self._count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if (parts := _decomposed(self, func, args, kwargs)) is not NotImplemented:
-            return parts
-        if func in _CONVOLUTIONS:
-            transposed = args[6]
-            if transposed and self._count not in self._exempt and args[0].dtype == torch.float32:
-                args = (rounded_tf32(args[0]), rounded_tf32(args[1]), *args[2:])
-            self._count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def _decomposed(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+def decomposed(mode: TorchDispatchMode, func: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
     """The result of a function like ``conv_transpose2d`` by what it is made of, seen by `mode`; else NotImplemented.
 
     In inference mode PyTorch dispatches such functions whole.
     """
-    if ".conv" not in str(func.overloadpacket) or func in _CONVOLUTIONS:
+    if ".conv" not in str(func.overloadpacket) or func in CONVOLUTIONS:
         return NotImplemented
     with mode:
         return func.decompose(*args, **(kwargs or {}))

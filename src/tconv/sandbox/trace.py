@@ -88,7 +88,7 @@ def trace(
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
         worker = stack.enter_context(
-            shop.start("tconv.sandbox.trace:Tracer", timeout_s=timeout_s, path=str(Path(model).resolve()))
+            shop.start(Tracer, timeout_s=timeout_s, path=str(Path(model).resolve()))
         )
         return _decode(worker.call("trace", timeout_s=timeout_s))
 

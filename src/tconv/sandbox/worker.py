@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from tconv.errors import Trouble
+from tconv.sandbox import worker_process
 from tconv.sandbox.conversation import Conversation, Garbled
 from tconv.sandbox.exchange import open_plain
 from tconv.sandbox.model_file import ModelFileError
-from tconv.sandbox.worker_process import end_group
 
 #: Importing torch from a cold disk takes tens of seconds.
 _START_SECONDS = 180.0
@@ -124,7 +124,7 @@ class Workshop:
         paths = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs, (self.directory / "workshop.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tconv.sandbox.worker_process", str(theirs.fileno())],
+                [sys.executable, "-m", worker_process.__name__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -134,8 +134,8 @@ class Workshop:
             )
         self._control = ours
 
-    def start(self, target: str, *, timeout_s: float, memory_bytes: int | None = None, **arguments: Any) -> Worker:
-        """A worker that holds ``Target(**arguments)``, the target being given as ``"module:Target"``.
+    def start(self, target: type, *, timeout_s: float, memory_bytes: int | None = None, **arguments: Any) -> Worker:
+        """A worker that holds ``target(**arguments)``. The class is imported there, by the names that it has here.
 
         `memory_bytes` is what the process may map beside torch; give none for CUDA, which maps all of the GPU's
         memory. The errors are those of `Worker.call`.
@@ -144,10 +144,11 @@ class Workshop:
         log = self.directory / f"{self.unused_name()}.log"
         ours, theirs = socket.socketpair()
         with theirs:
-            pid = self._request({"log": str(log), "memory_bytes": memory_bytes}, [theirs.fileno()])
+            request = {"log": str(log), "memory_bytes": memory_bytes, "module": target.__module__}
+            pid = self._request(request, [theirs.fileno()])
         worker = Worker(self, pid, ours, log)
         try:
-            worker._ask({"target": target, "arguments": arguments}, timeout_s)
+            worker._ask({"target": target.__name__, "module": target.__module__, "arguments": arguments}, timeout_s)
         except BaseException:
             worker.close()
             raise
@@ -155,7 +156,7 @@ class Workshop:
 
     def reap(self, pid: int) -> int:
         """End a forked process with all that it started, and return its exit code."""
-        end_group(pid)
+        worker_process.end_group(pid)
         try:
             return self._request({"wait": pid})
         except Trouble:

@@ -18,6 +18,8 @@ import sys
 import traceback
 from typing import Any
 
+from tconv.sandbox.recording import preload
+
 #: From linux/prctl.h.
 _PR_SET_CHILD_SUBREAPER = 36
 #: The largest file that a program may write: one that prints without end must not fill the disk.
@@ -29,7 +31,7 @@ _REQUEST_BYTES = 1 << 16
 def main(control_fd: int) -> None:
     """Serve requests to fork until the other end hangs up, then end every process that is left."""
     control = socket.socket(fileno=control_fd)
-    importlib.import_module("tconv.evaluation.files.subject").preload()
+    preload()
     _adopt_orphans()
     control.sendall(b"ready\n")
     children: set[int] = set()
@@ -44,6 +46,8 @@ def main(control_fd: int) -> None:
             answer = os.waitstatus_to_exitcode(status)
             _end_orphans(children)
         else:
+            # Once for all that hold such a target, rather than once in each.
+            importlib.import_module(request["module"])
             answer = os.fork()
             if answer == 0:
                 control.close()
@@ -131,8 +135,7 @@ def _converse(conversation: socket.socket) -> None:
             request = json.loads(line)
             try:
                 if "target" in request:
-                    module, _, name = request["target"].partition(":")
-                    target = getattr(importlib.import_module(module), name)(**request["arguments"])
+                    target = getattr(sys.modules[request["module"]], request["target"])(**request["arguments"])
                     answer: dict[str, Any] = {"value": None}
                 else:
                     answer = {"value": getattr(target, request["method"])(**request["arguments"])}

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from tconv.evaluation.files.side import CandidateFailed
+from tconv.evaluation.files.timed_files import Stopwatch
 from tconv.evaluation.timing import Measured, cross_check, settle
 from tconv.evaluation.verdict import Timing
 from tconv.sandbox.exchange import Exchange, Malformed
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
-
-_TARGET = "tconv.evaluation.stopwatch:Stopwatch"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Timer:
     ) -> tuple[Mapping[str, Any], dict[str, Measured], list[TimedOutputs]]:
         name, directory = self.workshop.unused_name(), str(self.workshop.directory)
         with self.workshop.start(
-            _TARGET, timeout_s=self.timeout_s, path=str(model), directory=directory, side=name
+            Stopwatch, timeout_s=self.timeout_s, path=str(model), directory=directory, side=name
         ) as worker:
             found = worker.call(method, timeout_s=self.timeout_s, **arguments)
         times = {setting: Measured.from_dict(fields) for setting, fields in found["times"].items()}

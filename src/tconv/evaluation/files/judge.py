@@ -23,7 +23,7 @@ from tconv.evaluation.files.case import SEED, Case, check_case, check_timed
 from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down
 from tconv.evaluation.files.variations import variations, varied_shape
-from tconv.evaluation.precision import Wanted, resolve
+from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Timing, Verdict
 from tconv.problem import Problem
@@ -71,8 +71,7 @@ def judge(
         shop = workshop or stack.enter_context(Workshop())
         court = _Court(shop, model, candidate, chosen, precision, timeout_s, _EMULATOR_WORK if emulated else _CPU_WORK)
         stack.enter_context(court.model)
-        if precision == "match" and not court.model.allows_tf32():
-            court.wanted = "fp32"
+        court.wanted = understood(precision, court.model.allows_tf32())
         case, not_checked = court.own_case()
         verdict = court.check(case)
         varied = tuple(court.varied()) if vary_arguments else ()

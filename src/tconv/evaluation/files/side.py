@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tconv.evaluation.files.subject import Subject
 from tconv.evaluation.verdict import one_line
 from tconv.problem import Problem
 from tconv.sandbox.exchange import Exchange, Malformed
@@ -97,7 +98,7 @@ class Side:
         self._exchange = Exchange(workshop.directory, f"{name}-judge", limit_bytes)
         with self._faults("loading it"):
             self._worker = workshop.start(
-                "tconv.evaluation.files.subject:Subject",
+                Subject,
                 timeout_s=timeout_s,
                 memory_bytes=memory_bytes,
                 path=str(path),

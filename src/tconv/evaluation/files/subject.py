@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,28 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tconv.evaluation.files.rounded import RoundedConvolutions
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
 from tconv.evaluation.rules import same_bytes
 from tconv.precision import allows_tf32
+from tconv.sandbox.emulated import install
 from tconv.sandbox.exchange import Exchange, Tree, Unportable, tensors
 from tconv.sandbox.model_file import ModelFileError, blamed, load, seed_everything
-from tconv.sandbox.recording import OwnOperators, Recorder, RoundedConvolutions
+from tconv.sandbox.recording import OwnOperators, Recorder
 from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch
 from tconv.sandbox.without_cuda import CudaMeansCpu
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-
-
-def preload() -> None:
-    """Import what every subject needs; for the process that they are forked from.
-
-    It starts neither CUDA nor a thread: no fork would survive those.
-    """
-    # The first operator under a recorder imports a good second's worth of torch.
-    with Recorder():
-        torch.empty(0)
 
 
 class Subject:
@@ -57,7 +48,7 @@ class Subject:
         self._rebound = watch.rebound
         self._file = load(path, class_name)
         if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
-            importlib.import_module("tconv.sandbox.emulated").install(self._file.namespace)
+            install(self._file.namespace)
         self._module: Any = None
         self._calls = 0
         self._values: list[Any] = []

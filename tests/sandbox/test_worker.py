@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from targets import Program, Refuses
 
 from tconv.sandbox.worker import RemoteError, Worker, WorkerFailed, Workshop
 
@@ -20,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.fixture
 def worker(workshop: Workshop) -> Iterator[Worker]:
-    with workshop.start("targets:Program", timeout_s=60, greeting="good day") as worker:
+    with workshop.start(Program, timeout_s=60, greeting="good day") as worker:
         yield worker
 
 
@@ -45,7 +46,7 @@ def test_a_worker_keeps_its_target_between_calls(worker: Worker) -> None:
 
 
 def test_workers_are_processes_of_their_own(workshop: Workshop, worker: Worker) -> None:
-    with workshop.start("targets:Program", timeout_s=60) as other:
+    with workshop.start(Program, timeout_s=60) as other:
         pids = {worker.call("pid", timeout_s=10), other.call("pid", timeout_s=10), os.getpid()}
         assert len(pids) == 3
         assert other.call("greet", timeout_s=10, name="me") == "hello me 1"
@@ -86,11 +87,11 @@ def test_an_exception_comes_back_with_its_traceback(workshop: Workshop, worker: 
     with pytest.raises(RemoteError, match=r"in fail(.|\n)*ValueError: of our own making"):
         worker.call("fail", timeout_s=10)
     with pytest.raises(RemoteError, match="not today"):
-        workshop.start("targets:Refuses", timeout_s=60)
+        workshop.start(Refuses, timeout_s=60)
 
 
 def test_the_memory_limit(workshop: Workshop) -> None:
-    with workshop.start("targets:Program", timeout_s=60, memory_bytes=2 * 2**30) as worker:
+    with workshop.start(Program, timeout_s=60, memory_bytes=2 * 2**30) as worker:
         assert worker.call("hoard", timeout_s=30, gigabytes=1) == 2**30
         with pytest.raises(RemoteError, match="MemoryError"):
             worker.call("hoard", timeout_s=30, gigabytes=3)
@@ -159,15 +160,15 @@ def test_a_log_that_became_a_pipe_is_not_waited_for(worker: Worker) -> None:
 def test_a_worker_that_ends_the_process_it_was_forked_from(monkeypatch: pytest.MonkeyPatch) -> None:
     from tconv.errors import Trouble
 
-    monkeypatch.setenv("PYTHONPATH", str(TESTS / "evaluation"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(TESTS / "sandbox"), prepend=os.pathsep)
     with Workshop() as own:
-        worker = own.start("targets:Program", timeout_s=60)
+        worker = own.start(Program, timeout_s=60)
         worker.call("end_its_parent", timeout_s=10)
         pid = worker.call("pid", timeout_s=10)
         worker.close()
         assert wait_until_gone(pid)
         with pytest.raises(Trouble, match="the process that starts all others is gone"):
-            own.start("targets:Program", timeout_s=60)
+            own.start(Program, timeout_s=60)
 
 
 def interrupted_program(tmp_path: Path, stop: signal.Signals) -> tuple[int, int, list[Path]]:
@@ -176,16 +177,17 @@ def interrupted_program(tmp_path: Path, stop: signal.Signals) -> tuple[int, int,
     code = f"""
         import sys, tempfile
         from pathlib import Path
+        from targets import Program
         from tconv.sandbox.worker import Workshop
         tempfile.tempdir = {str(tmp_path)!r}
         try:
-            with Workshop() as shop, shop.start("targets:Program", timeout_s=60) as worker:
+            with Workshop() as shop, shop.start(Program, timeout_s=60) as worker:
                 Path({str(pid_file)!r}).write_text(str(worker.call("pid", timeout_s=10)))
                 worker.call("loop", timeout_s=60)
         except KeyboardInterrupt:
             sys.exit(130)
     """
-    search = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS / "evaluation")])
+    search = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS / "sandbox")])
     program = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)], env={**os.environ, "PYTHONPATH": search}, start_new_session=True
     )
@@ -216,4 +218,4 @@ def test_a_process_that_cannot_start_is_the_machines_trouble(monkeypatch: pytest
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: cannot open shared object file')")
     monkeypatch.setattr("tconv.sandbox.worker._PACKAGE_ROOT", f"{tmp_path}{os.pathsep}{TESTS.parent / 'src'}")
     with Workshop() as broken, pytest.raises(Trouble, match=r"did not start: ImportError: libtorch_cpu\.so"):
-        broken.start("targets:Program", timeout_s=60)
+        broken.start(Program, timeout_s=60)
