@@ -1,10 +1,13 @@
-"""From a model's text to the globals of the file generated from it, in this process."""
+"""From a model's text to a file, and to the globals of the file generated from it, in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tconv.evaluation.precision import Wanted, understood
 from tconv.planner import FAMILIES, Family, Gpu
@@ -38,3 +41,15 @@ def executed(text: str) -> Namespace:
     namespace: Namespace = {}
     exec(compile(text, "<string>", "exec"), namespace)
     return namespace
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a model file from its (indented) text."""
+
+    def write(text: str, name: str = "model.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return path
+
+    return write

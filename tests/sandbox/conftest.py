@@ -1,4 +1,4 @@
-"""What the tests of the sandbox share: one process to fork workers from."""
+"""What the tests of the sandbox share: one process to fork workers from, and model files of a test's own."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from codegen_helpers import model_file
 
 from tconv.sandbox.worker import Workshop
+
+__all__ = ["model_file", "workshop"]
 
 
 @pytest.fixture(scope="session")
