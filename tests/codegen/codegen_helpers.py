@@ -1,18 +1,21 @@
-"""From a model's text to the globals of the file generated from it, in this process."""
+"""From a model's text to a file, and to the globals of the file generated from it, in this process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tconv.codegen.pipeline import build, plan_layers
-from tconv.codegen.trace import trace
-from tconv.evaluation.model_file import load
-from tconv.evaluation.precision import Wanted
+import pytest
+
+from tconv.evaluation.precision import Wanted, understood
 from tconv.planner import FAMILIES, Family, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
+from tconv.rewriter.pipeline import build, plan_layers
+from tconv.sandbox.model_file import load
+from tconv.sandbox.trace import trace
 
 Namespace = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -29,7 +32,8 @@ def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[Fami
     """The text that tconv writes for a model file."""
     gpu = Gpu.h200()
     found = trace(load(path))
-    return build(path, plan_layers(found, path, gpu, wanted, by_kind, families), gpu, found, wanted).text
+    wanted = understood(wanted, found.tf32)
+    return build(path, plan_layers(found, path, gpu, wanted, by_kind, families), gpu, wanted)
 
 
 def executed(text: str) -> Namespace:
@@ -37,3 +41,15 @@ def executed(text: str) -> Namespace:
     namespace: Namespace = {}
     exec(compile(text, "<string>", "exec"), namespace)
     return namespace
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Callable[[str], Path]:
+    """Writes a model file from its (indented) text."""
+
+    def write(text: str, name: str = "model.py") -> Path:
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return path
+
+    return write

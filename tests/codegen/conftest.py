@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from codegen_helpers import Namespace, executed, generated_text
+from codegen_helpers import Namespace, executed, generated_text, model_file
 
-from tconv.codegen.emulated import install
-from tconv.evaluation.model_file import load
 from tconv.evaluation.precision import Wanted
+from tconv.sandbox.emulated import install
+from tconv.sandbox.model_file import load
 
-
-@pytest.fixture
-def model_file(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a model file from its (indented) text."""
-
-    def write(text: str, name: str = "model.py") -> Path:
-        path = tmp_path / name
-        path.write_text(textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
-        return path
-
-    return write
+__all__ = ["both", "model_file"]
 
 
 @pytest.fixture

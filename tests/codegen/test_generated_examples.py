@@ -9,10 +9,10 @@ import pytest
 import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 
-from tconv.codegen.emulated import install
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import Operands
 from tconv.problem import Layer, Problem
+from tconv.sandbox.emulated import install
 
 #: Keyword arguments besides channels and kernel_size; what an example does not take is left out.
 FURTHER: list[tuple[int, int, dict[str, Any]]] = [

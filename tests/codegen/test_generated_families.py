@@ -10,8 +10,8 @@ import pytest
 import torch
 from codegen_helpers import Namespace, executed, generated_text
 
-from tconv.codegen.emulated import install
 from tconv.jit.compile import compile_source
+from tconv.sandbox.emulated import install
 
 MODEL = """
 import torch

@@ -14,8 +14,8 @@ from codegen_helpers import EXAMPLES, executed, generated_text
 
 from tconv.codegen.generate import runtime_text
 from tconv.codegen.headers import used_paragraphs
-from tconv.evaluation.model_file import ModelFileError
 from tconv.kernels.source import headers_text
+from tconv.sandbox.model_file import ModelFileError
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 

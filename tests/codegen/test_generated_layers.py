@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from codegen_helpers import Namespace, executed, generated_text
 from torch import nn
 
-from tconv.codegen.emulated import install
+from tconv.sandbox.emulated import install
 
 Both = Callable[..., tuple[Namespace, Namespace]]
 

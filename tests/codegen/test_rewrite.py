@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from tconv.codegen.rewrite import Rewritten, rewrite
-from tconv.evaluation.model_file import ModelFileError
+from tconv.sandbox.model_file import ModelFileError
 
 MODEL = "class Model(nn.Module):\n    pass\n"
 MODEL_NEW = "@_cuda_model\nclass ModelNew(nn.Module):\n    pass\n"

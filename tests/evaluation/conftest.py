@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tconv.evaluation.worker import Workshop
+from tconv.sandbox.worker import Workshop
 
 
 @pytest.fixture(autouse=True)

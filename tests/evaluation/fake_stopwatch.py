@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tconv.evaluation.stopwatch import Stopwatch
+from tconv.evaluation.files.timed_files import Stopwatch
 from tconv.evaluation.timing import Call, nothing
 
 

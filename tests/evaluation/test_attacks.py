@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tconv.evaluation.judge import judge
+from tconv.evaluation.files.judge import judge
 from tconv.evaluation.report import Report
-from tconv.evaluation.worker import Workshop
+from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
 
@@ -128,7 +128,7 @@ RESULTS = {
     ),
     "a second process that answers, too": ("os.fork(); return self.right(x)", "wrote "),
     "a pipe in place of the result's file": (
-        "from tconv.evaluation.exchange import Exchange\n"
+        "from tconv.sandbox.exchange import Exchange\n"
         "write = Exchange._write_tensor\n"
         "def write_pipe(self, tensor):\n"
         "    tree = write(self, tensor)\n"
@@ -169,8 +169,8 @@ PATCHES = {
         "tconv.evaluation.tolerance.SUMMATION",
     ),
     "tconv's eyes": (
-        "import tconv.evaluation.subject\ntconv.evaluation.subject.same_bytes = lambda *a: True",
-        "tconv.evaluation.subject.same_bytes",
+        "import tconv.evaluation.files.subject\ntconv.evaluation.files.subject.same_bytes = lambda *a: True",
+        "tconv.evaluation.files.subject.same_bytes",
     ),
 }
 
@@ -211,7 +211,7 @@ def test_what_the_attacks_derive_from_is_equal(verdict_on) -> None:  # type: ign
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_that_is_none(verdict_on, monkeypatch: pytest.MonkeyPatch, name: str) -> None:  # type: ignore[no-untyped-def]
     forward, reason = RESULTS[name]
-    monkeypatch.setattr("tconv.evaluation.judge._memory", lambda: 2**33)
+    monkeypatch.setattr("tconv.evaluation.files.judge._memory", lambda: 2**33)
     report = verdict_on(forward)
     assert not report.equal
     assert any(reason in line for line in report.reasons), report.reasons

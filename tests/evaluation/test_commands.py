@@ -22,7 +22,7 @@ from tconv.cli.app import app
 from tconv.cli.verdict_table import checks_table, last_line, speed, timing_table
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import Check, Series, Timing, Verdict
-from tconv.evaluation.worker import Workshop
+from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -42,7 +42,7 @@ def in_a_process(*arguments: str | Path) -> tuple[int, list[str], str]:
 @pytest.fixture
 def tconv(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The same within this process, with the workers of the other tests."""
-    monkeypatch.setattr("tconv.evaluation.judge.Workshop", lambda: contextlib.nullcontext(workshop))
+    monkeypatch.setattr("tconv.evaluation.files.judge.Workshop", lambda: contextlib.nullcontext(workshop))
 
     def run(*arguments: str | Path) -> tuple[int, list[str], str]:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tconv.errors import Trouble
-from tconv.evaluation.judge import judge
-from tconv.evaluation.model_file import ModelFileError
+from tconv.evaluation.files.judge import judge
 from tconv.evaluation.report import Report
-from tconv.evaluation.worker import Workshop
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -296,7 +296,7 @@ def test_a_model_that_does_not_run_in_float64_is_compared_with_pytorch_alone(wor
 def test_sizes_that_would_take_a_cpu_hours_are_cut_down_and_it_is_said(
     workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tconv.evaluation.judge._CPU_WORK", 50_000)
+    monkeypatch.setattr("tconv.evaluation.files.judge._CPU_WORK", 50_000)
     model = write("model.py", MODEL.replace("torch.rand(2, 4, 7, 6)", "torch.rand(16, 4, 36, 24)"))
     candidate = write("candidate.py", CANDIDATE.format(forward="return self.conv_transpose2d(x)"))
     report = judge(model, candidate, workshop=workshop)

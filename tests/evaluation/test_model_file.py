@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from tconv.evaluation.model_file import ModelFileError
-from tconv.evaluation.side import CandidateFailed, Side
-from tconv.evaluation.subject import Subject
-from tconv.evaluation.worker import Workshop
+from tconv.evaluation.files.side import CandidateFailed, Side
+from tconv.evaluation.files.subject import Subject
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
 

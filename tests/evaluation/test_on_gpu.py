@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.equality import check_layer
-from tconv.evaluation.judge import judge
+from tconv.evaluation.files.judge import judge
 from tconv.evaluation.precision import arithmetic, measured
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import cross_check, interleave, quantile
-from tconv.evaluation.worker import Workshop
 from tconv.problem import TF32, Layer, Precision, Problem
+from tconv.sandbox.worker import Workshop
 
 pytestmark = pytest.mark.gpu
 

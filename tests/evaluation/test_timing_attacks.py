@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_stopwatch import FakeStopwatch
 
-from tconv.evaluation.judge import judge
+from tconv.evaluation.files.judge import judge
+from tconv.evaluation.files.timed_call import TimedCall
 from tconv.evaluation.report import Report
-from tconv.evaluation.timed_call import TimedCall
 from tconv.evaluation.timing import Measured
-from tconv.evaluation.worker import Workshop
+from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
 
@@ -57,8 +58,8 @@ class ModelNew(Model):
 @pytest.fixture
 def timed(workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """Judges and times a candidate with that `forward`, on the CPU."""
-    monkeypatch.setattr("tconv.evaluation.judge._check_runs_here", lambda *_: False)
-    monkeypatch.setattr("tconv.evaluation.bench._TARGET", "fake_stopwatch:FakeStopwatch")
+    monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
+    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", FakeStopwatch)
 
     def run(forward: str, model: str = "self.up(x)", more: str = "pass") -> Report:
         text = CANDIDATE.format(many=MANY, forward=forward.replace("; ", "\n        "))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tconv.evaluation.side import Shapes
-from tconv.evaluation.sizes import cut_down
-from tconv.evaluation.variations import variations, varied_shape
+from tconv.evaluation.files.side import Shapes
+from tconv.evaluation.files.sizes import cut_down
+from tconv.evaluation.files.variations import variations, varied_shape
 
 VALUES = {
     "in_channels": 3,

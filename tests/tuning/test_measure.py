@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from tconv.codegen.trace import Trace, TracedLayer
 from tconv.errors import CompileError
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.timing import Call, nothing
@@ -20,6 +19,7 @@ from tconv.planner import Gpu, Kernel, Plan
 from tconv.planner.tuned import Question, Tuned
 from tconv.precision import allows_tf32
 from tconv.problem import Layer, Precision, Problem
+from tconv.sandbox.trace import Trace, TracedLayer
 from tconv.tuning import measure, trials
 from tconv.tuning.jobs import Job, jobs
 from tconv.tuning.measure import Answer, Discarded, Tuner

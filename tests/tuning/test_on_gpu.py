@@ -10,12 +10,12 @@ import torch
 
 import tconv
 from tconv import ops
-from tconv.codegen.trace import Trace, TracedLayer
 from tconv.evaluation.precision import resolve
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.jit import tuned
 from tconv.jit.loader import gpu_of
 from tconv.problem import Layer, Problem
+from tconv.sandbox.trace import Trace, TracedLayer
 from tconv.settings import settings
 from tconv.tuning.jobs import jobs
 from tconv.tuning.measure import Answer, Tuner

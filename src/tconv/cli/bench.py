@@ -23,7 +23,7 @@ def bench(
     """Compare a candidate's ModelNew with Model, and time both on the GPU where they are equal."""
     check_writable(json)
     with progress(f"timing {candidate.name} beside {model.name}"):
-        from tconv.evaluation.judge import judge
+        from tconv.evaluation.files.judge import judge
 
         report = judge(
             model,

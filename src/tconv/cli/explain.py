@@ -22,13 +22,13 @@ def explain(
     """Say how each transposed convolution of a model would run, and why."""
     import torch
 
-    from tconv.codegen.pipeline import plan_layers
-    from tconv.codegen.trace import trace
     from tconv.errors import Trouble
-    from tconv.evaluation.precision import resolve
-    from tconv.evaluation.worker import WorkerFailed
+    from tconv.evaluation.precision import resolve, understood
     from tconv.jit.tuned import answers
     from tconv.planner import Gpu
+    from tconv.rewriter.pipeline import plan_layers
+    from tconv.sandbox.trace import trace
+    from tconv.sandbox.worker import WorkerFailed
 
     has_gpu = torch.cuda.is_available()
     if has_gpu:
@@ -43,7 +43,8 @@ def explain(
     except WorkerFailed as failure:
         raise Trouble(f"{model.name}: the process that runs it {failure}") from None
     resolved = functools.partial(resolve, device=device)
-    layers = plan_layers(found, model, gpu, "match", resolved, tuned=answers(gpu.name) if has_gpu else {})
+    wanted = understood("match", found.tf32)
+    layers = plan_layers(found, model, gpu, wanted, resolved, tuned=answers(gpu.name) if has_gpu else {})
     console = results()
     for layer in layers:
         console.print(f"[bold]{layer.name}[/]: {layer.plan.problem.layer.describe()}", soft_wrap=True)

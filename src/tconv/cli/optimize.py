@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from tconv.codegen.check import Build, LayerCheck
-    from tconv.codegen.outcome import Outcome
+    from tconv.rewriter.check import Build, LayerCheck
+    from tconv.rewriter.outcome import Outcome
 
 #: What building with load_inline takes, by the names of `tconv doctor`.
 _TOOLCHAIN = ("nvcc", "g++", "ninja", "Python.h")
@@ -50,10 +50,10 @@ def optimize(
     no_bench: Annotated[bool, typer.Option("--no-bench", help="Do not time anything.")] = False,
 ) -> int:
     """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
-    from tconv.codegen.outcome import Request, to_dict
-    from tconv.codegen.output import default_output, write_whole
-    from tconv.codegen.run import optimize as run
-    from tconv.codegen.run import own_tools_on_path
+    from tconv.rewriter.outcome import Request, to_dict
+    from tconv.rewriter.output import default_output, write_whole
+    from tconv.rewriter.run import optimize as run
+    from tconv.rewriter.run import own_tools_on_path
 
     if report is not None and not report.parent.is_dir():
         raise Trouble(f"the folder {report.parent} does not exist; create it, or choose another place for --json")

@@ -63,10 +63,10 @@ def tune(
 def _jobs(model: Path, gpu: Gpu, precision: Precision, first: int, channels_last: bool, device: str) -> list[Job]:
     import torch
 
-    from tconv.codegen.trace import trace
-    from tconv.evaluation.model_file import ModelFileError
     from tconv.evaluation.precision import resolve
-    from tconv.evaluation.worker import WorkerFailed
+    from tconv.sandbox.model_file import ModelFileError
+    from tconv.sandbox.trace import trace
+    from tconv.sandbox.worker import WorkerFailed
     from tconv.tuning.jobs import jobs
 
     try:

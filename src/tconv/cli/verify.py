@@ -34,7 +34,7 @@ def verify(
     """Say whether a candidate's ModelNew is equal to a model file's Model, and if not, why."""
     check_writable(json)
     with progress(f"comparing {candidate.name} with {model.name}"):
-        from tconv.evaluation.judge import judge
+        from tconv.evaluation.files.judge import judge
 
         report = judge(
             model,

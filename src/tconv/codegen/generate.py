@@ -17,12 +17,12 @@ from tconv.codegen.excerpt import excerpt, methods
 from tconv.codegen.headers import kernels_text
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
-from tconv.evaluation.model_file import ModelFileError
-from tconv.evaluation.source_scan import GENERATED_MARK
 from tconv.kernels import source as kernel_source
 from tconv.planner import DirectTile, Gpu, Kernel, MmaTile, Plan, direct_shape, direct_tile, mma_shape
 from tconv.planner import plan as plan_module
 from tconv.problem import Layer, Triple
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
 
 _MARK = "# ---- copied from here on\n"

@@ -21,8 +21,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from tconv.codegen.names import Names
-from tconv.evaluation.model_file import ModelFileError
-from tconv.evaluation.source_scan import GENERATED_MARK
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.source_scan import GENERATED_MARK
 
 DECORATOR = "_cuda_model"
 #: First words of every file that tconv writes.

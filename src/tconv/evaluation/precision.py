@@ -6,7 +6,7 @@ one that does not. On a GPU this is measured; without one it follows from the ki
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
@@ -19,10 +19,33 @@ from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.precision import of_kind, rounding_of_kind
-from tconv.problem import TF32, Precision, Problem
+from tconv.problem import TF32, Layer, Precision, Problem
+from tconv.sandbox.trace import TracedLayer
 
 #: What a user may ask for.
 Wanted = Literal["match", "tf32", "fp32"]
+#: The arithmetic of a problem, as `resolve` tells it.
+Resolve = Callable[[Problem, Wanted], Precision]
+
+
+def understood(wanted: Wanted, tf32: bool) -> Wanted:
+    """What is wanted of a model file: where that leaves TF32 forbidden (`tf32` is False), "match" means fp32."""
+    return "fp32" if wanted == "match" and not tf32 else wanted
+
+
+def problems(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve) -> list[Problem]:
+    """What every traced layer computes, in the precision it is to run in: one for each layer, whatever its sizes.
+
+    Args:
+        wanted: as it is `understood` of the layers' file.
+    """
+    found: dict[Layer, Precision] = {}
+    for layer in layers:
+        compiled = layer.problem.layer
+        if found.get(compiled) != "fp32":  # where sizes disagree, the finer one
+            found[compiled] = resolve(layer.problem, wanted)
+    asked = [layer.problem for layer in layers]
+    return [replace(problem, layer=replace(problem.layer, precision=found[problem.layer])) for problem in asked]
 
 
 def resolve(

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tconv.codegen.pipeline import Resolve, problems
-from tconv.codegen.trace import Trace
-from tconv.evaluation.precision import Wanted
+from tconv.evaluation.precision import Resolve, Wanted, problems, understood
 from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Question
 from tconv.precision import question_of
 from tconv.problem import Problem
+from tconv.sandbox.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,9 @@ def jobs(
         channels_last: of layers that know that format; written files do not ask for it.
     """
     rounds = wanted != "fp32" and trace.tf32
+    asked = problems(trace.layers, understood(wanted, trace.tf32), resolve)
     found: dict[Problem, Job] = {}
-    for traced, problem in zip(trace.layers, problems(trace, wanted, resolve), strict=True):
+    for traced, problem in zip(trace.layers, asked, strict=True):
         if traced.problem not in found:
             questions = _questions(question_of(traced.problem, gpu, rounds), problem, channels_last)
             found[traced.problem] = _job(traced.name, traced.problem, questions, gpu, first)

@@ -1,0 +1,64 @@
+"""A candidate's calls one by one, and what each of them showed beside its outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from tconv.evaluation.files.side import Side
+from tconv.evaluation.rules import same_bytes
+from tconv.evaluation.verdict import Check
+from tconv.sandbox.exchange import tensors
+
+
+class Calls:
+    """Runs a candidate and remembers whatever was wrong in any call."""
+
+    def __init__(self, candidate: Side) -> None:
+        self._candidate = candidate
+        self._changed: set[str] = set()
+        self._late: set[str] = set()
+        self._rebound: set[str] = set()
+        self._last: tuple[Any, Any] | None = None
+        self._repeats = False
+
+    def forward(self, inputs: list[Any], state: dict[str, Tensor], *, seed: int, output_bytes: int) -> Any:
+        """The outputs. See `Side.forward`."""
+        outcome = self._candidate.forward(inputs, state, seed=seed, output_bytes=output_bytes)
+        self._changed.update(outcome.changed)
+        self._late.update(outcome.late)
+        self._rebound.update(outcome.rebound)
+        given = [inputs, state]
+        if self._last is not None:
+            same_outputs = same_values_of(self._last[1], outcome.outputs)
+            self._repeats |= same_outputs and not same_values_of(self._last[0], given)
+        self._last = given, outcome.outputs
+        return outcome.outputs
+
+    def checks(self) -> list[Check]:
+        """What every call must keep to, whatever it computes."""
+        return [
+            _none("inputs unchanged", self._changed, "the call changed"),
+            _none("done when it returns", self._late, "changed after the call had returned, by another thread?"),
+            _none("patches nothing", self._rebound, "ModelNew's file puts something else in place of"),
+        ]
+
+    def repeats(self) -> list[Check]:
+        """For a candidate that is refused: whether two calls on other values gave the same bits."""
+        if not self._repeats:
+            return []
+        reason = "calls on other inputs or weights gave the same bits: is that an earlier call's output?"
+        return [Check("follows its inputs", False, "the same", "others", reason)]
+
+
+def same_values_of(one: Any, other: Any) -> bool:
+    """Whether all tensors of two trees have the same bits."""
+    ours, theirs = dict(tensors(one)), dict(tensors(other))
+    return ours.keys() == theirs.keys() and all(same_bytes(ours[path], theirs[path]) for path in ours)
+
+
+def _none(name: str, found: set[str], words: str) -> Check:
+    if not found:
+        return Check(name, True)
+    return Check(name, False, "changed", "unchanged", f"{words} {', '.join(sorted(found))}")

@@ -1,0 +1,240 @@
+"""One set of constructor arguments: `ModelNew` beside `Model`, by the layer's rules or by those for whole models."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.comparison import Comparison
+from tconv.evaluation.equality import check_layer
+from tconv.evaluation.files.bench import Timed, TimedOutputs
+from tconv.evaluation.files.calls import Calls, same_values_of
+from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Side, Traced
+from tconv.evaluation.files.weights import check_state
+from tconv.evaluation.files.whole_model import OutputComparison, Results, same_outputs
+from tconv.evaluation.precision import Wanted, arithmetic, resolve
+from tconv.evaluation.reference import Operands, conv_transpose
+from tconv.evaluation.rules import every_element, same_form
+from tconv.evaluation.tolerance import Tolerance
+from tconv.evaluation.verdict import Check, Verdict
+from tconv.precision import of_kind
+from tconv.problem import TF32, Precision
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
+
+#: Seeds the construction on both sides and the first inputs.
+SEED = 0
+#: Draws of inputs and weights: for one layer, and for a model of more.
+_LAYER_DRAWS = 5
+_MODEL_DRAWS = 3
+#: Samples of the awkward inputs, each of which passes through files.
+_AWKWARD_BATCH = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """Constructor arguments with inputs for them.
+
+    Args:
+        inputs: makes the inputs for a seed, on the judge's device, at the sizes that are judged.
+        traced: what `Model` runs at those sizes.
+        full: what it runs at the sizes of its own inputs, which decide the arithmetic that PyTorch takes.
+        thorough: all draws and the awkward inputs; else one draw.
+    """
+
+    arguments: Arguments
+    inputs: Callable[[int], list[Any]]
+    traced: Traced
+    full: Traced
+    thorough: bool = True
+
+
+def check_case(
+    case: Case, model: Side, open_candidate: Callable[[], Side], wanted: Wanted, device: torch.device
+) -> Verdict:
+    """Build both sides with the case's arguments and compare them. `model` may be in any state before and after.
+
+    Raises:
+        ModelFileError: when `Model` fails. What the candidate does wrong is part of the verdict.
+    """
+    expected = model.construct(SEED, case.arguments)
+    checks: list[Check] = []
+    operators: tuple[str, ...] = ()
+    try:
+        with open_candidate() as candidate:
+            checks += check_state(candidate.construct(SEED, case.arguments), expected)
+            if all(check.passed for check in checks):
+                # A layer that forward makes has no weights to draw before it ran.
+                alone = case.traced.layer is not None and case.traced.layer.weight in expected
+                if alone and case.traced.layer is not None and case.full.layer is not None:
+                    precision = resolve(case.full.layer.problem, wanted, device=device)
+                    checks += _layer(case, case.traced.layer, candidate, expected, precision, device)
+                else:
+                    checks += _model(case, model, candidate, wanted)
+                # What cannot be seen, as in a program that refuses to run under a recorder, is no fault.
+                if case.thorough:
+                    with contextlib.suppress(CandidateFailed):
+                        operators = candidate.operators()
+    except CandidateFailed as failure:
+        checks.append(Check("runs", False, reason=str(failure)))
+    return Verdict(tuple(checks), operators)
+
+
+def _layer(
+    case: Case,
+    layer: OneLayer,
+    candidate: Side,
+    state: dict[str, Tensor],
+    precision: Precision,
+    device: torch.device,
+) -> list[Check]:
+    """The rules of `check_layer`, and rule 2 on the model file's own inputs and first weights."""
+    problem = layer.problem
+    calls = Calls(candidate)
+    seeds = itertools.count(SEED)
+
+    def call(x: Tensor, weight: Tensor, bias: Tensor | None) -> Any:
+        given = {**state, layer.weight: weight}
+        if layer.bias is not None and bias is not None:
+            given[layer.bias] = bias
+        output_bytes = x.shape[0] * math.prod(problem.output_shape[1:]) * problem.layer.item_bytes
+        # Another seed each time: one layer has nothing random in it.
+        return calls.forward([x], given, seed=next(seeds), output_bytes=output_bytes)
+
+    own = Operands(case.inputs(SEED)[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
+    with arithmetic(precision):
+        expected = conv_transpose(*own, problem)
+    got = call(*own)
+    form = same_form(got, expected)
+    if not form.passed:
+        return _with_calls([form], calls)
+    comparison = Comparison(Tolerance.of(problem.layer, precision))
+    comparison.add(got, expected, own, problem)
+    verdict = check_layer(
+        call,
+        problem,
+        "tf32" if precision in TF32 else "fp32",
+        device=device,
+        draw_count=_LAYER_DRAWS if case.thorough else 1,
+        awkward=case.thorough,
+        awkward_batch=_AWKWARD_BATCH,
+        reach="phases",
+    )
+    checks = [every_element(comparison, "own inputs"), *(c for c in verdict.checks if c.name != "inputs unchanged")]
+    return _with_calls(checks, calls)
+
+
+def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Check]:
+    """The rules of `whole_model`, over draws of inputs and of freshly built weights."""
+    comparisons: dict[str, OutputComparison] = {}
+    form = again = Check("", None)
+    calls = Calls(candidate)
+    in_float64 = True
+    for seed in range(SEED, SEED + (_MODEL_DRAWS if case.thorough else 1)):
+        state = model.construct(seed, case.arguments)
+        inputs = case.inputs(seed)
+        mode = "fp32" if wanted == "fp32" else "plain"
+        pytorch = model.forward(inputs, state, seed=seed, mode=mode).outputs
+        size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
+        got = calls.forward(inputs, state, seed=seed, output_bytes=size)
+        form = same_outputs(got, pytorch)
+        if not form.passed:
+            return _with_calls([form], calls)
+        if seed == SEED:
+            again = _same_bits(got, calls.forward(inputs, state, seed=seed, output_bytes=size))
+            if (
+                not again.passed
+                and not _same_bits(pytorch, model.forward(inputs, state, seed=seed, mode=mode).outputs).passed
+            ):
+                again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
+        exact = _in_float64(model, inputs, state, seed)
+        in_float64 = in_float64 and exact is not None
+        rounded = _rounded(case, model, inputs, state, seed, wanted)
+        _add(comparisons, got, pytorch, exact, rounded)
+    return _with_calls([form, again, *_outcome(case, comparisons, in_float64)], calls)
+
+
+def _outcome(case: Case, comparisons: dict[str, OutputComparison], in_float64: bool) -> list[Check]:
+    checks = []
+    for path, comparison in comparisons.items():
+        checks += comparison.checks(f" of output{path}" if path else "", case.traced.products, in_float64)
+    return checks
+
+
+def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted) -> Check:
+    """Whether the kept calls gave the result while they were timed, by the rules for whole models."""
+    name = "right while it is timed"
+    state = model.construct(SEED, case.arguments)
+    form = same_outputs([call.inputs for call in timed.candidate], [call.inputs for call in timed.reference])
+    if not form.passed:
+        return Check(name, False, reason=f"the inputs that it says it was given have another form: {form.reason}")
+    wrong = _wrong_in(timed.candidate, case, model, state, wanted)
+    if not wrong:
+        return Check(name, True)
+    # A model with dropout, or one that counts its calls, does not give the same again.
+    theirs = _wrong_in(timed.reference, case, model, state, wanted)
+    if theirs:
+        return Check(name, None, reason=f"not required: Model's own timed calls do not give the same again; {theirs}")
+    return Check(name, False, reason=f"one of the calls that were timed, drawn at random, is wrong: {wrong}")
+
+
+def _wrong_in(calls: list[TimedOutputs], case: Case, model: Side, state: dict[str, Tensor], wanted: Wanted) -> str:
+    """What is wrong with the outputs of the calls; empty if nothing is."""
+    mode = "fp32" if wanted == "fp32" else "plain"
+    comparisons: dict[str, OutputComparison] = {}
+    in_float64 = True
+    for call in calls:
+        pytorch = model.forward(call.inputs, state, seed=SEED, mode=mode).outputs
+        form = same_outputs(call.outputs, pytorch)
+        if not form.passed:
+            return form.reason
+        exact = _in_float64(model, call.inputs, state, SEED)
+        in_float64 = in_float64 and exact is not None
+        _add(comparisons, call.outputs, pytorch, exact, _rounded(case, model, call.inputs, state, SEED, wanted))
+    return next(iter(Verdict(tuple(_outcome(case, comparisons, in_float64))).reasons), "")
+
+
+def _with_calls(checks: list[Check], calls: Calls) -> list[Check]:
+    """With what the calls themselves showed, and where they explain a wrong result, with that first."""
+    checks = [*checks, *calls.checks()]
+    return checks if Verdict(tuple(checks)).equal else [*calls.repeats(), *checks]
+
+
+def _in_float64(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int) -> Any:
+    """The outputs of a copy in float64; None where the model does not run so, because it makes tensors of its own."""
+    try:
+        return model.forward(inputs, state, seed=seed, mode="float64").outputs
+    except ModelFileError:
+        return None
+
+
+def _rounded(case: Case, model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted) -> Any:
+    """The outputs with transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
+    if wanted == "fp32":
+        return None
+    problems = enumerate(case.full.problems) if wanted == "match" else ()
+    exempt = [number for number, problem in problems if problem is not None and of_kind(problem) not in TF32]
+    return model.forward(inputs, state, seed=seed, mode="rounded", exempt=exempt).outputs
+
+
+def _add(comparisons: dict[str, OutputComparison], got: Any, pytorch: Any, exact: Any, rounded: Any) -> None:
+    others = [dict(tensors(value)) for value in (pytorch, exact, rounded)]
+    for path, tensor in tensors(got):
+        # Counts and masks follow from floats: they may differ by as much as coarser arithmetic makes them differ.
+        dtype = tensor.dtype if tensor.is_floating_point() else torch.float32
+        comparison = comparisons.setdefault(path, OutputComparison(dtype))
+        comparison.add(Results(tensor, others[0][path], others[1].get(path), others[2].get(path)))
+
+
+def _same_bits(first: Any, second: Any) -> Check:
+    name = "same bits twice"
+    if same_values_of(first, second):
+        return Check(name, True)
+    return Check(name, False, "others", "same bits", "two runs on the same inputs and weights differ")

@@ -1,0 +1,228 @@
+"""Judging a candidate file: is somebody's `ModelNew` equal to `Model`, and how fast is it.
+
+`Model` and `ModelNew` run in processes of their own; weights, inputs and all comparisons are made in this one, which
+runs neither file. So nothing that a candidate returns, patches or caches reaches the arithmetic of its verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.errors import Trouble
+from tconv.evaluation.files.bench import Timer
+from tconv.evaluation.files.case import SEED, Case, check_case, check_timed
+from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
+from tconv.evaluation.files.sizes import cut_down
+from tconv.evaluation.files.variations import variations, varied_shape
+from tconv.evaluation.precision import Wanted, resolve, understood
+from tconv.evaluation.report import Report, Variation
+from tconv.evaluation.verdict import Check, Timing, Verdict
+from tconv.problem import Problem
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.source_scan import builds_cuda, written_by_tconv
+from tconv.sandbox.worker import Workshop
+
+#: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
+_CPU_WORK = 10**8
+_EMULATOR_WORK = 10**7
+#: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
+_ANSWER_SHARE = 4
+
+
+def judge(
+    model: str | Path,
+    candidate: str | Path,
+    *,
+    device: str = "auto",
+    vary_arguments: bool = False,
+    precision: Wanted = "match",
+    bench: bool = False,
+    timeout_s: float = 300.0,
+    workshop: Workshop | None = None,
+    floor_seconds: Callable[[Problem], float | None] | None = None,
+) -> Report:
+    """Compare `ModelNew` of the candidate file with `Model` of the model file, and time both where `bench` is set.
+
+    Args:
+        device: "auto" (a GPU where there is one), "cuda" or "cpu".
+        vary_arguments: also run both at other sizes, and build both with other constructor arguments.
+        precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
+        timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
+        workshop: starts the processes; one of its own if None.
+        floor_seconds: the roofline bound of a problem on this GPU, for the timing.
+
+    Raises:
+        ModelFileError: the model file is at fault. What is wrong with the candidate is in the report.
+        Trouble: this machine cannot judge the candidate.
+    """
+    model, candidate = Path(model).resolve(), Path(candidate).resolve()
+    chosen = choose_device(device)
+    emulated = _check_runs_here(candidate, chosen, bench)
+    with ExitStack() as stack:
+        shop = workshop or stack.enter_context(Workshop())
+        court = _Court(shop, model, candidate, chosen, precision, timeout_s, _EMULATOR_WORK if emulated else _CPU_WORK)
+        stack.enter_context(court.model)
+        court.wanted = understood(precision, court.model.allows_tf32())
+        case, not_checked = court.own_case()
+        verdict = court.check(case)
+        varied = tuple(court.varied()) if vary_arguments else ()
+        timing = None
+        if bench and verdict.equal:
+            check, timing = court.time(case, floor_seconds)
+            verdict = replace(verdict, checks=(*verdict.checks, check))
+    if vary_arguments and not any(variation.changes for variation in varied):
+        not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
+    if emulated:
+        not_checked += ("how a GPU builds and runs the file: without one, its kernels ran in the emulator",)
+    return Report(model.name, candidate.name, chosen.type, precision, verdict, varied, not_checked, timing)
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device for "auto", "cuda" or "cpu".
+
+    Raises:
+        Trouble: "cuda" without a GPU, or another word.
+    """
+    if wanted not in ("auto", "cuda", "cpu"):
+        raise Trouble(f"got device {wanted!r}; allowed are auto, cuda and cpu")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise Trouble("device cuda: PyTorch finds no GPU here; use --device cpu, or see `tconv doctor`")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _check_runs_here(candidate: Path, device: torch.device, bench: bool) -> bool:
+    """Whether the candidate is to be run by the emulator; Trouble where it takes a GPU that is not there."""
+    try:
+        source = candidate.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Trouble(f"cannot read {candidate}: {getattr(error, 'strerror', None) or error}") from None
+    if device.type == "cuda":
+        return False
+    if bench:
+        raise Trouble("timing needs a GPU: `tconv verify` compares results without one")
+    if written_by_tconv(source):
+        return True
+    if builds_cuda(source):
+        raise Trouble("candidate builds CUDA: needs a GPU")
+    return False
+
+
+class _Court:
+    """Both files of one judgement: `Model` in a process that stays, `ModelNew` in a new one for each case."""
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        model: Path,
+        candidate: Path,
+        device: torch.device,
+        wanted: Wanted,
+        timeout_s: float,
+        cpu_work: int,
+    ) -> None:
+        self.workshop, self.paths = workshop, (model, candidate)
+        self.device, self.wanted, self.timeout_s = device, wanted, timeout_s
+        self._cpu_work = cpu_work
+        self.model = self._open(model, "Model", ModelFileError)
+
+    def _open(self, path: Path, class_name: str, failure: type[Exception]) -> Side:
+        return Side(
+            self.workshop,
+            path,
+            class_name,
+            device=self.device,
+            timeout_s=self.timeout_s,
+            memory_bytes=_memory() if self.device.type == "cpu" else None,
+            limit_bytes=_memory() // _ANSWER_SHARE,
+            failure=failure,
+        )
+
+    def check(self, case: Case) -> Verdict:
+        """The verdict on one case, in a new process of the candidate."""
+        return check_case(
+            case, self.model, lambda: self._open(self.paths[1], "ModelNew", CandidateFailed), self.wanted, self.device
+        )
+
+    def own_case(self) -> tuple[Case, tuple[str, ...]]:
+        """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""
+        arguments = self.model.arguments()
+        self.model.construct(SEED, arguments)
+        shapes = self.model.example(SEED)
+        sizes = cut_down(shapes, self._work, self._cpu_work) if self.device.type == "cpu" else shapes
+        if sizes == shapes:
+            traced = self.model.trace()
+            return Case(arguments, self.model.inputs, traced, traced), ()
+        note = f"the full size: judged at {_show(sizes)} instead of {_show(shapes)}, for want of a GPU"
+        full, traced = self.model.trace(shapes=shapes), self.model.trace(shapes=sizes)
+        return Case(arguments, lambda seed: self.model.inputs(seed, sizes), traced, full), (note,)
+
+    def _work(self, shapes: Shapes) -> int | None:
+        try:
+            return self.model.trace(shapes=shapes).multiply_adds
+        except ModelFileError:
+            return None
+
+    def varied(self) -> list[Variation]:
+        """The verdicts with other sizes and with other constructor arguments, of those that `Model` itself takes."""
+        values = self.model.signature()
+        example = self.model.inputs(SEED)
+        found = []
+        for changes in ({}, *variations(values)):
+            arguments: Arguments = ((), {**values, **changes}) if changes else self.model.arguments()
+
+            def inputs(seed: int, changes: dict[str, Any] = changes) -> list[Any]:
+                return [_redrawn(value, values, changes, seed) for value in example]
+
+            try:
+                self.model.construct(SEED, arguments)
+                traced = self.model.trace(inputs(SEED))
+            except ModelFileError:
+                continue
+            verdict = self.check(Case(arguments, inputs, traced, traced, thorough=False))
+            found.append(Variation(changes, verdict))
+        return found
+
+    def time(self, case: Case, floor_seconds: Callable[[Problem], float | None] | None) -> tuple[Check, Timing | None]:
+        """The times of both files, and whether what was timed gave the result; no times if it did not."""
+        floor = None
+        if floor_seconds is not None and case.full.layer is not None:
+            problem = case.full.layer.problem
+            precision = resolve(problem, self.wanted, device=self.device)
+            floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
+        timer = Timer(self.workshop, self.timeout_s, self.device, _memory() // _ANSWER_SHARE)
+        try:
+            timed = timer.time(*self.paths, floor_ms=None if floor is None else floor * 1e3)
+        except CandidateFailed as failure:
+            return Check("runs while it is timed", False, reason=str(failure)), None
+        check = check_timed(case, self.model, timed, self.wanted)
+        return check, None if check.passed is False else timed.timing
+
+
+def _redrawn(value: Any, values: dict[str, Any], changes: dict[str, Any], seed: int) -> Any:
+    """A small normal tensor that fits the changed arguments, in place of a floating-point one."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    shape = varied_shape(tuple(value.shape), values, changes)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(value.device, value.dtype)
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine, or of the container that this runs in."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return physical
+
+
+def _show(shapes: Shapes) -> str:
+    return ", ".join("×".join(map(str, shape)) for shape in shapes if shape is not None)

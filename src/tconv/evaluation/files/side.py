@@ -1,0 +1,208 @@
+"""One file in its process, as the judge sees it: `Model` on the one side, `ModelNew` on the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.files.subject import Subject
+from tconv.evaluation.verdict import one_line
+from tconv.problem import Problem
+from tconv.sandbox.exchange import Exchange, Malformed
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
+
+#: A constructor's positional and keyword arguments.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: The shapes of the inputs, None for one that is no tensor.
+Shapes = Sequence[tuple[int, ...] | None]
+
+
+class CandidateFailed(Exception):
+    """The candidate raised, crashed, hung or left in the middle; the message is one line."""
+
+
+@dataclass(frozen=True)
+class OneLayer:
+    """A model that is one transposed convolution of its only input; weight and bias by their names in its state."""
+
+    problem: Problem
+    weight: str
+    bias: str | None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What one forward pass of the model runs.
+
+    Args:
+        problems: of its convolutions in order; None for one that is not a transposed convolution.
+        multiply_adds: of all convolutions together.
+        products: the products that one output sums up, added over the convolutions.
+        layer: set where the model is one transposed convolution and nothing else.
+    """
+
+    problems: tuple[Problem | None, ...]
+    multiply_adds: int
+    products: int
+    layer: OneLayer | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a forward pass returned, and the names of what it did besides.
+
+    Args:
+        changed: inputs and parameters that it changed.
+        late: outputs that changed after it had returned.
+        rebound: what the file has put something else in place of; see `watch`.
+    """
+
+    outputs: Any
+    changed: tuple[str, ...]
+    late: tuple[str, ...]
+    rebound: tuple[str, ...]
+
+
+class Side:
+    """A `Subject` in a worker of its own. A context manager; the process ends with it.
+
+    Args:
+        limit_bytes: the most that one tensor of an answer may span; what is compared must fit into memory.
+        failure: what is raised when the file is at fault: `ModelFileError` or `CandidateFailed`.
+    """
+
+    def __init__(
+        self,
+        workshop: Workshop,
+        path: Path,
+        class_name: str,
+        *,
+        device: torch.device,
+        timeout_s: float,
+        memory_bytes: int | None,
+        limit_bytes: int | None = None,
+        failure: type[Exception],
+    ) -> None:
+        self._path = path
+        self._device = device
+        self._timeout_s = timeout_s
+        self._failure = failure
+        name = workshop.unused_name()
+        self._exchange = Exchange(workshop.directory, f"{name}-judge", limit_bytes)
+        with self._faults("loading it"):
+            self._worker = workshop.start(
+                Subject,
+                timeout_s=timeout_s,
+                memory_bytes=memory_bytes,
+                path=str(path),
+                class_name=class_name,
+                device=str(device),
+                directory=str(workshop.directory),
+                side=name,
+            )
+
+    def allows_tf32(self) -> bool:
+        """Whether the file leaves TF32 allowed in float32 convolutions."""
+        return bool(self._call("allows_tf32", "reading its flags"))
+
+    def arguments(self) -> Arguments:
+        """What the file's `get_init_inputs()` returned."""
+        args, kwargs = self._read(self._call("arguments", "get_init_inputs()"))
+        return args, kwargs
+
+    def signature(self) -> dict[str, Any]:
+        """The constructor's parameters by name, with the values of `arguments` and the defaults."""
+        return self._read(self._call("signature", "the constructor's signature"))
+
+    def construct(self, seed: int, arguments: Arguments) -> dict[str, Tensor]:
+        """Build the module after seeding; returns its state_dict."""
+        tree = self._exchange.write(list(arguments))
+        state = self._read(self._call("construct", "the constructor", seed=seed, arguments=tree))
+        if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+            raise self._failure(f"{self._path.name}: its state_dict() is no dict of tensors")
+        return {str(name): tensor for name, tensor in state.items()}
+
+    def example(self, seed: int) -> Shapes:
+        """Have inputs made and kept in the process for `trace`; returns their shapes."""
+        shapes = self._call("example", "get_inputs()", seed=seed)
+        return [None if shape is None else tuple(shape) for shape in shapes]
+
+    def inputs(self, seed: int, shapes: Shapes | None = None) -> list[Any]:
+        """What `get_inputs()` returns after seeding, on the judge's device; cut down to `shapes`."""
+        return self._read(self._call("inputs", "get_inputs()", seed=seed, shapes=shapes))
+
+    def forward(self, inputs: Sequence[Any], state: dict[str, Tensor] | None = None, **options: Any) -> Outcome:
+        """Run the module; `options` are those of `Subject.forward`."""
+        trees = {"inputs": self._exchange.write(list(inputs)), "state": self._exchange.write(state)}
+        found = self._call("forward", "forward", **trees, **options)
+        try:
+            names = [tuple(map(str, found[key])) for key in ("changed", "late", "rebound")]
+            tree = found["outputs"]
+        except (LookupError, TypeError):
+            raise self._failure(f"{self._path.name}: forward wrote an answer of its own to its socket") from None
+        return Outcome(self._read(tree), *names)
+
+    def operators(self) -> tuple[str, ...]:
+        """PyTorch's own transposed convolutions that another run on the last inputs is seen to call."""
+        found = self._call("operators", "forward")
+        return tuple(one_line(str(name)) for name in found) if isinstance(found, list) else ()
+
+    def trace(self, inputs: Sequence[Any] | None = None, shapes: Shapes | None = None) -> Traced:
+        """Run the module on inputs, or on the example, and see its convolutions; with `shapes`, only the shapes run."""
+        tree = None if inputs is None else self._exchange.write(list(inputs))
+        found = self._call("trace", "forward", inputs=tree, shapes=shapes)
+        calls = found["convolutions"]
+        problems = tuple(None if call["problem"] is None else Problem.from_dict(call["problem"]) for call in calls)
+        products = sum(
+            call["multiply_adds"] // max(1, call["outputs"]) if problem is None else problem.layer.products_per_output
+            for call, problem in zip(calls, problems, strict=True)
+        )
+        multiply_adds = sum(call["multiply_adds"] for call in calls)
+        layer = None
+        if found["whole"] and problems[0] is not None:
+            layer = OneLayer(problems[0], calls[0]["weight"], calls[0]["bias"])
+        return Traced(problems, multiply_adds, products, layer)
+
+    def _read(self, tree: Any) -> Any:
+        try:
+            return self._exchange.read(tree, self._device)
+        except Malformed as malformed:
+            raise self._failure(f"{self._path.name}: its process {malformed}") from None
+
+    def _call(self, method: str, doing: str, **arguments: Any) -> Any:
+        with self._faults(doing):
+            return self._worker.call(method, timeout_s=self._timeout_s, **arguments)
+
+    @contextlib.contextmanager
+    def _faults(self, doing: str) -> Any:
+        """Turn what the process reports into this side's failure, of one line."""
+        try:
+            yield
+        except ModelFileError as error:
+            raise self._failure(str(error)) from None
+        except WorkerFailed as error:
+            raise self._failure(f"{self._path.name}: {doing} {error}{self._last_words()}") from None
+        except RemoteError as error:
+            if self._failure is not CandidateFailed:
+                raise
+            # Our own code runs beside the candidate's and suffers from what that does to its process.
+            last = str(error).strip().splitlines()[-1]
+            raise CandidateFailed(f"{self._path.name}: {doing} failed: {last}") from error
+
+    def _last_words(self) -> str:
+        worker = getattr(self, "_worker", None)
+        lines = worker.output().strip().splitlines() if worker is not None else []
+        return f"; its last line: {lines[-1][:200]}" if lines else ""
+
+    def __enter__(self) -> Side:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.close()

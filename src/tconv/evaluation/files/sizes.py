@@ -1,0 +1,47 @@
+"""Smaller inputs for machines without a GPU, on which a layer's own sizes would take hours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tconv.evaluation.files.side import Shapes
+
+#: No spatial axis is cut below this, no batch below two.
+_SMALLEST_AXIS = 5
+_SMALLEST_BATCH = 2
+
+
+def cut_down(shapes: Shapes, work: Callable[[Shapes], int | None], limit: int) -> Shapes:
+    """The largest of a row of ever smaller shapes whose work is within the limit, or the smallest that the model takes.
+
+    Args:
+        shapes: (N, C, *spatial) of the inputs as they are; None for what is no tensor.
+        work: multiply-adds of a forward pass at these shapes; None where the model does not take them, as a U-Net
+            that wants multiples, or a classifier that wants one size.
+    """
+    found, needed = shapes, work(shapes)
+    while needed is not None and needed > limit:
+        for smaller in _smaller(found):
+            needed = work(smaller) if smaller != found else None
+            if needed is not None:
+                found = smaller
+                break
+    return found
+
+
+def _smaller(shapes: Shapes) -> tuple[Shapes, ...]:
+    """The next steps down, the preferred one first: half the batch of maps, of rows as well, half of every map."""
+    return _each(shapes, _half_batch, 3), _each(shapes, _half_batch, 2), _each(shapes, _half_spatial, 3)
+
+
+def _each(shapes: Shapes, change: Callable[[tuple[int, ...]], tuple[int, ...]], axes: int) -> Shapes:
+    """Only tensors of so many axes or more are changed: a map has three, a batch of rows (latents, labels) two."""
+    return [shape if shape is None or len(shape) < axes else change(shape) for shape in shapes]
+
+
+def _half_batch(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (max(min(shape[0], _SMALLEST_BATCH), shape[0] // 2), *shape[1:])
+
+
+def _half_spatial(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:2], *(max(min(length, _SMALLEST_AXIS), length // 2) for length in shape[2:]))

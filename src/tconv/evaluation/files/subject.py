@@ -1,0 +1,242 @@
+"""A model file inside its worker process: what the judge asks of `Model` and, in another process, of `ModelNew`."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tconv.evaluation.files.rounded import RoundedConvolutions
+from tconv.evaluation.poison import poisoned
+from tconv.evaluation.precision import arithmetic
+from tconv.evaluation.rules import same_bytes
+from tconv.precision import allows_tf32
+from tconv.sandbox.emulated import install
+from tconv.sandbox.exchange import Exchange, Tree, Unportable, tensors
+from tconv.sandbox.model_file import ModelFileError, blamed, load, seed_everything
+from tconv.sandbox.recording import OwnOperators, Recorder
+from tconv.sandbox.source_scan import written_by_tconv
+from tconv.sandbox.watch import Watch
+from tconv.sandbox.without_cuda import CudaMeansCpu
+
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Subject:
+    """A loaded model file, the module built from it and the last inputs. Values pass through an `Exchange`.
+
+    Args:
+        path: the file.
+        class_name: "Model" or "ModelNew".
+        device: "cuda" or "cpu"; on the CPU, "cuda" in the file means the CPU.
+        directory, side: of the exchange.
+    """
+
+    def __init__(self, path: str, class_name: str, device: str, directory: str, side: str) -> None:
+        self._device = torch.device(device)
+        self._exchange = Exchange(directory, side)
+        self._stack = ExitStack()
+        if self._device.type == "cpu":
+            self._stack.enter_context(CudaMeansCpu())
+        watch = Watch()
+        self._rebound = watch.rebound
+        self._file = load(path, class_name)
+        if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
+            install(self._file.namespace)
+        self._module: Any = None
+        self._calls = 0
+        self._values: list[Any] = []
+        self._example: list[Any] = []
+        self._example_seed: int | None = None
+
+    def signature(self) -> Tree:
+        """The constructor's parameters by name, with the values of `get_init_inputs()` and the defaults.
+
+        Empty where the constructor takes arguments that no keyword can give.
+        """
+        args, kwargs = self._file.init_args, self._file.init_kwargs
+        signature = inspect.signature(self._file.model_class)
+        with blamed(self._file.path, f"{self._file.model_class.__name__}(...)"):
+            bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        named = all(parameter.kind in _BY_KEYWORD for parameter in signature.parameters.values())
+        return self._write(dict(bound.arguments) if named else {}, "an argument of the constructor")
+
+    def allows_tf32(self) -> bool:
+        """Whether the file, now that it was run, leaves TF32 allowed in float32 convolutions."""
+        return allows_tf32()
+
+    def arguments(self) -> Tree:
+        """What `get_init_inputs()` returned: positional and keyword arguments."""
+        return self._write([self._file.init_args, self._file.init_kwargs], "get_init_inputs()")
+
+    def construct(self, seed: int, arguments: Tree) -> Tree:
+        """Build the module; return its state_dict as seeded."""
+        args, kwargs = self._exchange.read(arguments)
+        module = self._file.construct(seed, *args, **kwargs)
+        if not isinstance(module, nn.Module):
+            name = self._file.model_class.__name__
+            raise ModelFileError(f"{name} in {self._file.path.name} is not a torch.nn.Module: derive it from that")
+        self._module = module.to(self._device)
+        return self._write(dict(self._module.state_dict()), "the state_dict")
+
+    def example(self, seed: int) -> list[list[int] | None]:
+        """Make inputs and keep them for `trace`; returns their shapes, None for what is no tensor."""
+        self._make(seed)
+        return [list(value.shape) if isinstance(value, Tensor) else None for value in self._example]
+
+    def inputs(self, seed: int, shapes: list[list[int] | None] | None = None) -> Tree:
+        """What `get_inputs()` returns after seeding; tensors cut down to `shapes` where those are given."""
+        self._make(seed)
+        inputs = self._example
+        if shapes is not None:
+            inputs = [_cut(value, shape) for value, shape in zip(inputs, shapes, strict=True)]
+        return self._write(inputs, "get_inputs()")
+
+    def _make(self, seed: int) -> None:
+        """Make inputs and keep them; they can be gigabytes, so the same seed makes them once."""
+        if seed != self._example_seed:
+            self._example, self._example_seed = [], None
+            self._example, self._example_seed = self._file.make_inputs(seed), seed
+
+    def forward(
+        self,
+        inputs: Tree,
+        state: Tree = None,
+        *,
+        seed: int = 0,
+        mode: str = "plain",
+        exempt: Sequence[int] = (),
+        output_bytes: int = 0,
+    ) -> dict[str, Any]:
+        """Run the module, without gradients, on the inputs; its state first set where `state` is given.
+
+        `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
+        convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
+        poisoned before. Returns the outputs and the names of inputs and parameters that the call changed, of outputs
+        that changed after it had returned, and of what the file has patched.
+        """
+        values = self._exchange.read(inputs, self._device)
+        if mode == "plain":
+            values = self._values = self._placed(values)
+        module = self._module
+        if state is not None:
+            module.load_state_dict(self._exchange.read(state, self._device))
+        if mode == "float64":
+            module = copy.deepcopy(module).double()
+            values = _map(values, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+        watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
+        before = [tensor.clone() for _, tensor in watched]
+        # The same memory by another tensor: the one that the program holds may be given memory of its own.
+        watched += [(name, tensor.detach()) for name, tensor in watched]
+        seed_everything(seed)
+        scope = RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32")
+        with torch.no_grad(), scope, poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
+            outputs = module(*values)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+        returned = list(tensors(outputs))
+        self._check_kinds(outputs, returned)
+        # At once: a thread that still works on the result shall not come in time.
+        kept = [tensor.clone() for _, tensor in returned]
+        now_and_then = zip(watched, 2 * before, strict=True)
+        changed = dict.fromkeys(name for (name, now), then in now_and_then if not same_bytes(now, then))
+        tree = self._write(outputs, "the output")
+        late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if not same_bytes(now, then)]
+        return {"outputs": tree, "changed": list(changed), "late": late, "rebound": self._rebound()}
+
+    def _placed(self, values: list[Any]) -> list[Any]:
+        """Every other time the values in the very tensors of the call before, where those have the same form.
+
+        A result must follow the values and not the tensors that they come in.
+        """
+        self._calls += 1
+        if self._calls % 2 or len(values) != len(self._values):
+            return values
+        return [_into(old, new) for old, new in zip(self._values, values, strict=True)]
+
+    def _check_kinds(self, outputs: Any, returned: list[tuple[str, Tensor]]) -> None:
+        name = self._file.path.name
+        if not returned:
+            raise ModelFileError(f"forward in {name} returns {type(outputs).__name__}, no tensor: return a tensor")
+        for path, tensor in returned:
+            if type(tensor) not in (Tensor, nn.Parameter):
+                kind = type(tensor).__name__
+                reason = f"forward in {name} returns a {kind} as output{path}, a subclass of Tensor"
+                raise ModelFileError(f"{reason}, which may compute its values later: return a plain tensor")
+
+    def operators(self) -> list[str]:
+        """Run once more on the last inputs; PyTorch's own transposed convolutions that are seen, by name."""
+        recorder = OwnOperators()
+        with torch.no_grad(), recorder, blamed(self._file.path, "forward"):
+            self._module(*self._values)
+        return sorted(recorder.names)
+
+    def trace(self, inputs: Tree = None, shapes: list[list[int] | None] | None = None) -> dict[str, Any]:
+        """Which convolutions one forward pass runs on the inputs, those of `example` where none are given.
+
+        With `shapes`, the inputs only give dtypes and the pass computes nothing (meta tensors). Returns
+        ``convolutions`` and ``whole``: whether the model is one transposed convolution of its only input and nothing
+        else.
+        """
+        values = self._example if inputs is None else self._exchange.read(inputs, self._device)
+        state: dict[str, Tensor] = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        if shapes is None:
+            # A copy, since a model may change its inputs.
+            values = _map(values, lambda tensor: tensor.to(self._device, copy=True))
+        else:
+            values = [_like(value, shape) for value, shape in zip(values, shapes, strict=True)]
+            state = {name: tensor.to("meta") for name, tensor in state.items()}
+        recorder = Recorder()
+        with torch.no_grad(), recorder, blamed(self._file.path, "forward"):
+            outputs = torch.func.functional_call(self._module, state, tuple(values))
+        calls = recorder.convolutions
+        described = [call.to_dict(state) for call in calls]
+        whole = len(calls) == 1 and len(values) == 1 and not recorder.others
+        whole = whole and values[0] is calls[0].x and outputs is calls[0].result and calls[0].problem is not None
+        whole = whole and described[0]["weight"] is not None
+        whole = whole and (calls[0].bias is None) == (described[0]["bias"] is None)
+        return {"convolutions": described, "whole": whole}
+
+    def _write(self, value: Any, what: str) -> Tree:
+        try:
+            return self._exchange.write(value)
+        except Unportable as error:
+            allowed = "use tensors, numbers, strings and containers of them"
+            raise ModelFileError(f"{what} in {self._file.path.name} has {error}: {allowed}") from None
+
+
+def _map(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_map(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: _map(item, change) for key, item in value.items()}
+    return value
+
+
+def _into(old: Any, new: Any) -> Any:
+    """`new`'s values in the tensor `old`, where that has the same form; else `new`."""
+    if type(old) is not Tensor or type(new) is not Tensor:
+        return new
+    forms = [(value.shape, value.dtype, value.stride(), value.storage_offset()) for value in (old, new)]
+    return old.copy_(new) if forms[0] == forms[1] else new
+
+
+def _cut(value: Any, shape: list[int] | None) -> Any:
+    if shape is None:
+        return value
+    return value[tuple(slice(length) for length in shape)].contiguous()
+
+
+def _like(value: Any, shape: list[int] | None) -> Any:
+    if shape is None:
+        return value
+    return torch.empty(shape, dtype=value.dtype, device="meta")

@@ -1,0 +1,210 @@
+"""Whether the kernels in a written file are right, layer by layer: compiled, run, judged and, on a GPU, timed.
+
+What is compiled and run is the file's own CUDA text. Without a GPU the emulator runs it, at a size that it can bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tconv.codegen.generate import PlannedLayer
+from tconv.emulator import run
+from tconv.errors import CompileError, Trouble
+from tconv.evaluation.awkward import Reach
+from tconv.evaluation.comparison import Comparison
+from tconv.evaluation.draws import draw
+from tconv.evaluation.equality import Candidate, check_layer
+from tconv.evaluation.precision import Wanted
+from tconv.evaluation.reference import conv_transpose
+from tconv.evaluation.tolerance import Tolerance
+from tconv.evaluation.verdict import Verdict
+from tconv.jit.compile import Compiled, compile_source
+from tconv.kernels.source import PREPARING
+from tconv.memory import aligned
+from tconv.planner import FAMILIES, Gpu, Plan, floor_seconds
+from tconv.problem import TF32, Problem
+from tconv.rewriter.shrink import describe_change, shrink
+from tconv.sandbox.cut import Cut, WrittenFile
+from tconv.sandbox.emulated import emulator_launches
+
+#: What NVRTC makes of a text, given with the name of the kernel in it and the arch.
+Compile = Callable[[str, str, str], Compiled]
+
+#: Draws of inputs and weights in the emulator; a GPU gets as many as the rules say.
+_EMULATED_DRAWS = 2
+
+
+@dataclass(frozen=True)
+class Build:
+    """What NVRTC made of one layer's kernel for one arch; None where it does not report."""
+
+    arch: str
+    registers: int | None
+    spill_bytes: int | None
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Milliseconds of one call, medians; the floor is the roofline bound, None where it is not known."""
+
+    ours: float
+    pytorch: float
+    floor: float | None
+
+    @property
+    def speedup(self) -> float:
+        return self.pytorch / self.ours
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """One transposed convolution of the model, and what was found out about its kernel.
+
+    Args:
+        verdict: None for a layer that is left to PyTorch.
+        pytorch_error: the relative error of PyTorch's own result, beside the verdict's pooled error.
+        judged_at: the problem that was run.
+        time: None where it was not measured.
+    """
+
+    layer: PlannedLayer
+    builds: tuple[Build, ...] = ()
+    verdict: Verdict | None = None
+    pytorch_error: float | None = None
+    judged_at: Problem | None = None
+    time: LayerTime | None = None
+
+    @property
+    def shrunk(self) -> str:
+        """How the problem that was run differs from the model's own; empty if it does not."""
+        return describe_change(self.layer.plan.problem, self.judged_at) if self.judged_at else ""
+
+
+Runner = Callable[[Cut, PlannedLayer, Problem], Candidate]
+
+
+def check_layers(
+    file: WrittenFile,
+    layers: Sequence[PlannedLayer],
+    archs: Sequence[str],
+    compiled: Compile,
+    *,
+    gpu: Gpu | None = None,
+    bench: bool = True,
+) -> Iterator[LayerCheck]:
+    """Check every layer in turn.
+
+    Args:
+        archs: what NVRTC compiles for, beside the GPU's own arch.
+        compiled: `compile_text`, that remembers: layers may share a text, and a GPU runs what was compiled before.
+        gpu: runs the kernels at their full size; without one the emulator runs them smaller.
+        bench: time them where there is a GPU.
+
+    Raises:
+        CompileError: NVRTC refuses a kernel.
+        EmulatorError: a kernel does what no kernel may.
+    """
+    for layer in layers:
+        if layer.left:
+            yield LayerCheck(layer)
+            continue
+        full = layer.plan.problem
+        problem = full if gpu else shrink(full)
+        wanted = list(dict.fromkeys([full, problem]))
+        cuts = dict(zip(wanted, file.cuts(wanted), strict=True))
+        builds = tuple(_build(compiled(cuts[full].source, cuts[full].kernel, arch), arch) for arch in archs)
+        checked, cut = LayerCheck(layer, builds, judged_at=problem), cuts[problem]
+        if gpu is None:
+            verdict = _judge(partial(_emulated, cut, problem), layer.plan, problem, "cpu", _EMULATED_DRAWS)
+            yield replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cpu"))
+        else:
+            cubin = compiled(cut.source, cut.kernel, gpu.arch).cubin
+            yield _on_gpu(checked, cut, cubin, gpu, bench)
+
+
+def compile_text(source: str, kernel: str, arch: str) -> Compiled:
+    """What NVRTC makes of a file's CUDA text.
+
+    Raises:
+        CompileError: it refuses.
+        Trouble: it does not know the arch.
+    """
+    try:
+        return compile_source(source, arch, name=kernel)
+    except CompileError as error:
+        if "gpu-architecture" not in error.log:
+            raise
+        raise Trouble(f"this NVRTC does not compile for {arch}; leave it out, or install a newer one") from None
+
+
+def _build(compiled: Compiled, arch: str) -> Build:
+    return Build(arch, compiled.registers, compiled.spill_bytes)
+
+
+def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, draws: int) -> Verdict:
+    wanted: Wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
+    reach = FAMILIES[plan.kernel.family].reach
+    return check_layer(candidate, problem, wanted, device=device, draw_count=draws, reach=reach)
+
+
+def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The launch in the emulator, as a candidate."""
+    y = torch.empty(problem.output_shape, dtype=x.dtype)
+    run(cut.source, emulator_launches(cut, problem, *_as_launched(cut, x, weight, bias), y))
+    return y
+
+
+def _as_launched(cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What the file hands to the launch: contiguous, and where weights are prepared aligned."""
+    x, weight = x.contiguous(), weight.contiguous()
+    if cut.preparation is not None:
+        x, weight = aligned(x), aligned(weight)
+    return x, weight, None if bias is None else bias.contiguous()
+
+
+def _pytorch_error(problem: Problem, device: str) -> float:
+    """The relative error of PyTorch's operator against float64, on one draw."""
+    operands = draw(problem, torch.device(device), 0)
+    result = conv_transpose(*operands, problem)
+    comparison = Comparison(Tolerance.of(problem.layer, problem.layer.precision))
+    comparison.add(result, result, operands, problem)
+    return comparison.relative(comparison.baseline.exact)
+
+
+def _on_gpu(checked: LayerCheck, cut: Cut, cubin: bytes, gpu: Gpu, bench: bool) -> LayerCheck:
+    """Launched by cuda.core."""
+    from tconv.jit.loader import Launcher, load
+
+    problem = checked.layer.plan.problem
+    device = torch.cuda.current_device()
+    plan = replace(checked.layer.plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation)
+    preparing = None if cut.preparation is None else load(cubin, PREPARING.format(cut.kernel), 0, device)
+    launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)
+
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, weight, bias = _as_launched(cut, x, weight, bias)
+        y = torch.empty(problem.output_shape, dtype=x.dtype, device=x.device)
+        launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+        return y
+
+    verdict = _judge(candidate, plan, problem, "cuda", 5)
+    time = _time(candidate, problem, gpu) if bench and verdict.equal else None
+    return replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cuda"), time=time)
+
+
+def _time(candidate: Candidate, problem: Problem, gpu: Gpu) -> LayerTime:
+    """The kernel and PyTorch's operator by turns."""
+    from tconv.evaluation.stopwatch import CudaClock
+    from tconv.evaluation.timing import interleave
+
+    operands = draw(problem, torch.device("cuda"), 0)
+    calls = {"ours": partial(candidate, *operands), "pytorch": partial(conv_transpose, *operands, problem)}
+    times = interleave(CudaClock(), calls)
+    floor = floor_seconds(problem, gpu)
+    ours, pytorch = times["ours"].series.median, times["pytorch"].series.median
+    return LayerTime(ours, pytorch, None if floor is None else floor * 1e3)

@@ -1,0 +1,134 @@
+"""What `tconv optimize` is asked for and what it found out, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tconv.evaluation.precision import Wanted
+from tconv.evaluation.report import Report
+from tconv.planner import Gpu
+from tconv.planner.plan import tile_fields
+from tconv.rewriter.check import LayerCheck
+from tconv.sandbox.trace import TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Args:
+        archs: to compile for; empty for the GPU's own, or `pipeline.COMMON_ARCHS`.
+        missing: what load_inline lacks on this machine, one clause each with the line that gets it.
+    """
+
+    model: Path
+    output: Path
+    force: bool = False
+    archs: tuple[str, ...] = ()
+    precision: Wanted = "match"
+    only_faster: bool = False
+    bench: bool = True
+    missing: tuple[str, ...] = ()
+    timeout_s: float = TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was made and found out.
+
+    Args:
+        gpu: what was planned for.
+        on_gpu: a GPU ran the kernels.
+        layers: one for each transposed convolution.
+        report: the judgement of the whole file; None where it could not be made.
+        load_inline: "built", "not built", or "not tried" on a machine without a GPU.
+        written: the output file is there.
+    """
+
+    request: Request
+    gpu: Gpu
+    on_gpu: bool
+    layers: tuple[LayerCheck, ...]
+    report: Report | None
+    load_inline: str
+    not_checked: tuple[str, ...] = ()
+    written: bool = False
+
+    @property
+    def replaced(self) -> tuple[LayerCheck, ...]:
+        return tuple(check for check in self.layers if not check.layer.left)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Every failed check in one line."""
+        judged = ((check.layer.name, check.verdict) for check in self.replaced if check.verdict)
+        of_layers = tuple(f"{name}: {reason}" for name, verdict in judged for reason in verdict.reasons)
+        return of_layers + (self.report.reasons if self.report else ())
+
+    @property
+    def equal(self) -> bool:
+        layers = all(check.verdict is not None and check.verdict.equal for check in self.replaced)
+        return layers and (self.report is None or self.report.equal)
+
+    @property
+    def slower(self) -> tuple[str, ...]:
+        """Replaced layers that PyTorch runs faster."""
+        return tuple(check.layer.name for check in self.replaced if check.time and check.time.speedup < 1)
+
+    @property
+    def speedup(self) -> float | None:
+        """Of the whole model where it was timed, else of its replaced layers together."""
+        if self.report is not None and self.report.timing is not None:
+            return self.report.timing.speedup
+        times = [(check.layer.count, check.time) for check in self.replaced if check.time is not None]
+        if not times or len(times) < len(self.replaced):
+            return None
+        return sum(n * time.pytorch for n, time in times) / sum(n * time.ours for n, time in times)
+
+
+def to_dict(outcome: Outcome) -> dict[str, Any]:
+    """JSON-able: everything that was found out."""
+    request = outcome.request
+    return {
+        "model": request.model.name,
+        "output": request.output.name,
+        "written": outcome.written,
+        "equal": outcome.equal,
+        "reasons": list(outcome.reasons),
+        "speedup": outcome.speedup,
+        "precision": request.precision,
+        "planned_for": outcome.gpu.name,
+        "on_gpu": outcome.on_gpu,
+        "load_inline": outcome.load_inline,
+        "missing": list(request.missing),
+        "not_checked": list(outcome.not_checked),
+        "layers": [_layer_to_dict(check) for check in outcome.layers],
+        "whole_file": None if outcome.report is None else outcome.report.to_dict(),
+    }
+
+
+def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
+    layer, plan = check.layer, check.layer.plan
+    return {
+        "name": layer.name,
+        "problem": plan.problem.layer.describe(),
+        "input_shape": list(plan.problem.input_shape),
+        "output_shape": list(plan.problem.output_shape),
+        "count": layer.count,
+        "left": layer.reason if layer.left else None,
+        "plan": {
+            "family": plan.kernel.family,
+            "tile": dict(tile_fields(plan.kernel.tile)),
+            "grid": plan.grid,
+            "threads": plan.kernel.threads,
+            "shared_bytes": plan.shared_bytes,
+            "reasons": list(plan.reasons),
+        },
+        "builds": [vars(made) for made in check.builds],
+        "judged_at": None if check.judged_at is None else list(check.judged_at.input_shape),
+        "pytorch_error": check.pytorch_error,
+        "verdict": None if check.verdict is None else check.verdict.to_dict(),
+        "time_ms": None if check.time is None else {**vars(check.time), "speedup": check.time.speedup},
+    }

@@ -1,0 +1,97 @@
+"""Writing the result: whole or not at all, and never over a file of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tconv.errors import Trouble
+from tconv.sandbox.source_scan import GENERATED_MARK
+
+
+def default_output(model: Path) -> Path:
+    """``<stem>_new.py`` beside the model file."""
+    return model.with_name(f"{model.stem}_new.py")
+
+
+def check_output(output: Path, model: Path, force: bool) -> None:
+    """Refuses a place that cannot be written, before any work is done.
+
+    Raises:
+        Trouble: it is a folder, its folder is missing, it is the model file, or a file that tconv did not write.
+    """
+    if output.is_dir():
+        raise Trouble(f"{output} is a folder; name a file with -o")
+    if not output.parent.is_dir():
+        raise Trouble(f"the folder {output.parent} does not exist; create it, or choose another place with -o")
+    if output.exists() and model.exists() and output.samefile(model):
+        raise Trouble(f"{output} is the model file itself; choose another place with -o")
+    if output.exists() and not force and not _is_ours(output):
+        raise Trouble(f"{output} exists and tconv did not write it; overwrite it with --force, or name another with -o")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A file beside its final place."""
+
+    path: Path
+    _final: Path
+
+    def publish(self) -> None:
+        """Moves the draft to its final place, over whatever is there, in one step."""
+        try:
+            os.replace(self.path, self._final)
+        except OSError as error:
+            raise Trouble(f"cannot write {self._final}: {error.strerror}; choose another place") from None
+
+
+@contextlib.contextmanager
+def draft(output: Path, text: str) -> Iterator[Draft]:
+    """A complete file with `text`, in the folder of `output` so that it can be moved there; gone at the end if not.
+
+    Raises:
+        Trouble: the folder cannot be written.
+    """
+    path = None
+    try:
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{output.stem}_", suffix=".py", dir=output.parent)
+            path = Path(name)
+            with open(handle, "w", encoding="utf-8", newline="") as file:
+                os.fchmod(file.fileno(), _usual_mode())
+                file.write(text)
+        except OSError as error:
+            raise Trouble(f"cannot write in {output.parent}: {error.strerror}; choose another place") from None
+        yield Draft(path, output)
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file that is there with all of `text`, or not at all.
+
+    Raises:
+        Trouble: the place cannot be written.
+    """
+    with draft(path, text) as made:
+        made.publish()
+
+
+def _is_ours(output: Path) -> bool:
+    try:
+        with output.open("rb") as file:
+            return file.read(len(GENERATED_MARK)) == GENERATED_MARK.encode()
+    except OSError as error:
+        raise Trouble(f"cannot read {output}: {error.strerror}; choose another place with -o") from None
+
+
+def _usual_mode() -> int:
+    """What the umask leaves of a new file's mode; a temporary file starts with 0600."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

@@ -1,0 +1,130 @@
+"""From what a model file was seen to run to the text of the generated file: choose precisions, plan, write."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tconv.codegen.generate import PlannedLayer, generate
+from tconv.codegen.rewrite import rewrite
+from tconv.errors import CompileError, MissingToolchain, Trouble
+from tconv.evaluation.precision import Resolve, Wanted, problems
+from tconv.jit.loader import compile_kernel
+from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable, choose
+from tconv.planner.choice import replan
+from tconv.planner.tuned import Answers
+from tconv.problem import Layer, Problem
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.trace import Trace, TracedLayer
+
+#: What is compiled for where there is no GPU to say it.
+COMMON_ARCHS = ("sm_80", "sm_90a")
+_log = logging.getLogger("tconv")
+
+_NOT_TUNED: Answers = MappingProxyType({})
+_SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
+_OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
+
+
+def plan_layers(
+    trace: Trace,
+    model: Path,
+    gpu: Gpu,
+    wanted: Wanted,
+    resolve: Resolve,
+    families: Sequence[str] = tuple(FAMILIES),
+    tuned: Answers = _NOT_TUNED,
+) -> tuple[PlannedLayer, ...]:
+    """The plans of every transposed convolution, each with the precision it is to run in.
+
+    Args:
+        wanted: as it is understood of this file.
+        tuned: what was measured on this GPU.
+
+    Raises:
+        ModelFileError: the model has none that can be replaced.
+        Trouble: one is larger than a launch can be.
+    """
+
+    def plan(traced: TracedLayer, problem: Problem) -> Plan:
+        if problem.batch == 0:
+            raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
+        try:
+            return choose(problem, gpu, families, tuned=tuned)
+        except Unplannable as refusal:
+            raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
+
+    asked = zip(trace.layers, problems(trace.layers, wanted, resolve), strict=True)
+    layers = tuple(_plan_each(list(asked), gpu, plan))
+    if not layers:
+        raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
+    if all(layer.left for layer in layers):
+        raise ModelFileError(f"{model.name}: nothing can be replaced: {layers[0].name} is {layers[0].reason}")
+    return layers
+
+
+def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, wanted: Wanted) -> str:
+    """The text of the generated file for these plans; what they leave to PyTorch stays there.
+
+    Args:
+        wanted: as it is understood of this file.
+    """
+    source = read_source(model)
+    keep = [layer.line for layer in layers if layer.left and layer.line is not None]
+    rewritten = rewrite(source, model.name, keep)
+    settled = tuple(
+        layer if layer.left else replace(layer, plan=_without_spills(layer.plan, gpu)) for layer in layers
+    )
+    return generate(rewritten, settled, gpu, wanted)
+
+
+def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:
+    """The same layers, those of the given names left to PyTorch."""
+    return tuple(replace(layer, left=True, reason=reason) if layer.name in names else layer for layer in layers)
+
+
+def read_source(model: Path) -> str:
+    """The text of a model file with its line ends as they are.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    try:
+        return model.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ModelFileError(f"cannot read {model}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ModelFileError(f"{model} is not UTF-8: save it as UTF-8") from None
+
+
+def _plan_each(
+    layers: Sequence[tuple[TracedLayer, Problem]], gpu: Gpu, plan: Callable[[TracedLayer, Problem], Plan]
+) -> Iterator[PlannedLayer]:
+    """Every layer with its plan; those that are compiled alike share the kernel of the one with the most work."""
+    kernels: dict[Layer, Kernel[Any]] = {}
+    for traced, problem in sorted(layers, key=lambda pair: pair[1].multiply_adds):
+        kernels[problem.layer] = plan(traced, problem).kernel
+    for traced, problem in layers:
+        own = plan(traced, problem)
+        # Where that kernel does not run these sizes, the file takes the one that runs any size.
+        shared = replan(problem, kernels[problem.layer], gpu) or replan(problem, DIRECT.default(problem.layer), gpu) or own
+        taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
+        reason = _OUT_OF_REACH if traced.elsewhere else ""
+        yield PlannedLayer(traced.name, taken, traced.count, traced.called, traced.line, traced.elsewhere, reason)
+
+
+@lru_cache(maxsize=256)
+def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
+    """`plan` for so few blocks a multiprocessor that registers suffice on common GPUs, as far as an NVRTC can tell."""
+    kernel = plan.kernel
+    try:
+        for arch in dict.fromkeys((*COMMON_ARCHS, gpu.arch)):
+            kernel, _ = compile_kernel(kernel, arch)
+    except (MissingToolchain, CompileError) as error:
+        _log.info("registers stay estimated: %s", error)
+    return replace(plan, kernel=kernel)

@@ -1,0 +1,206 @@
+"""The whole job of `tconv optimize`, without a word on the terminal: trace, generate, check, time, write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from tconv.codegen.generate import PlannedLayer, builtins_needed
+from tconv.errors import Trouble
+from tconv.evaluation.files import judge as judging
+from tconv.evaluation.precision import Wanted, resolve, understood
+from tconv.evaluation.report import Report
+from tconv.jit.tuned import answers
+from tconv.planner import FAMILIES, Gpu, floor_seconds
+from tconv.planner.tuned import Answers
+from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
+from tconv.rewriter.check import Compile, LayerCheck, check_layers, compile_text
+from tconv.rewriter.outcome import Outcome, Request
+from tconv.rewriter.output import Draft, check_output, draft
+from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
+from tconv.sandbox.cut import WrittenFile
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.trace import Trace, trace
+from tconv.sandbox.worker import WorkerFailed, Workshop
+
+#: Those whose arithmetic is the plainest.
+_PLAINEST = tuple(name for name, family in FAMILIES.items() if not family.on_tensor_cores)
+_NOT_FASTER = "slower than PyTorch here"
+_OWN_FORWARD = "computed by a class that does not call torch's forward"
+_OWN_CALL = "called in a way that is not seen in the text: write torch.nn.functional's name where it is called"
+
+
+def optimize(request: Request, say: Callable[[str], None] = lambda step: None) -> Outcome:
+    """Write the generated file, unless its kernels turn out wrong.
+
+    Args:
+        say: is told in a few words what begins.
+
+    Raises:
+        Trouble: of the model file, the output's place or this machine.
+    """
+    check_output(request.output, request.model, request.force)
+    if request.only_faster and not (torch.cuda.is_available() and request.bench):
+        raise Trouble("--only-faster compares times: it needs a GPU, and no --no-bench")
+    if not torch.cuda.is_available() and shutil.which("g++") is None:
+        raise Trouble("g++ not found: without a GPU the kernels run in the emulator, which takes it: apt install g++")
+    with Workshop() as workshop:
+        try:
+            return _Job(request, workshop, say).run()
+        except WorkerFailed as failure:
+            raise ModelFileError(f"{request.model.name} {failure}: it was loaded and run once on its inputs") from None
+
+
+@dataclass
+class _Job:
+    request: Request
+    workshop: Workshop
+    say: Callable[[str], None]
+    on_gpu: bool = field(default_factory=torch.cuda.is_available)
+    # A text once, however many layers and attempts share it.
+    compiled: Compile = field(default_factory=lambda: cache(compile_text))
+
+    def run(self) -> Outcome:
+        """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
+        request, model = self.request, self.request.model
+        self.say(f"tracing {model.name}")
+        found = trace(model, timeout_s=request.timeout_s, workshop=self.workshop)
+        gpu, wanted = self._gpu(), understood(request.precision, found.tf32)
+        outcome = self._first_attempt(found, gpu, wanted)
+        if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
+            return outcome
+        layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
+        return self._attempt(layers, gpu, wanted, takes_slower=True)
+
+    def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted) -> Outcome:
+        """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
+        attempts: tuple[tuple[str, ...], ...] = (tuple(FAMILIES), _PLAINEST)
+        for families in attempts:
+            self.say("planning")
+            layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, self._tuned(gpu))
+            outcome = self._attempt(layers, gpu, wanted, takes_slower=not self.request.only_faster)
+            if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
+                break
+        return outcome
+
+    def _attempt(self, layers: Sequence[PlannedLayer], gpu: Gpu, wanted: Wanted, takes_slower: bool) -> Outcome:
+        """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
+        request = self.request
+        while True:
+            text = build(request.model, layers, gpu, wanted)
+            with draft(request.output, text) as written:
+                needed = builtins_needed(text)
+                with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
+                    out_of_reach = self._out_of_reach(file, layers)
+                    checks = () if out_of_reach else self._check(file, layers, gpu)
+                if not out_of_reach:
+                    return self._conclude(written, checks, gpu, wanted, takes_slower)
+            for reason, names in out_of_reach.items():
+                layers = leave(layers, names, reason)
+
+    def _conclude(
+        self, written: Draft, checks: tuple[LayerCheck, ...], gpu: Gpu, wanted: Wanted, takes_slower: bool
+    ) -> Outcome:
+        """The judgement of the whole draft, which goes to its place where it is as good as asked."""
+        report = self._judge(written.path, gpu, wanted)
+        notes = self._not_checked(checks)
+        outcome = Outcome(self.request, gpu, self.on_gpu, checks, report, self._load_inline(), notes)
+        if outcome.equal and (takes_slower or not outcome.slower):
+            written.publish()
+            outcome = replace(outcome, written=True)
+        return outcome
+
+    def _gpu(self) -> Gpu:
+        if not self.on_gpu:
+            return Gpu.h200()
+        from tconv.jit.loader import gpu_of
+
+        return gpu_of(torch.cuda.current_device())
+
+    def _tuned(self, gpu: Gpu) -> Answers:
+        return answers(gpu.name) if self.on_gpu else {}
+
+    def _resolve(self, problem: Problem, wanted: Wanted) -> Precision:
+        return resolve(problem, wanted, device=torch.device("cuda" if self.on_gpu else "cpu"))
+
+    def _out_of_reach(self, file: WrittenFile, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
+        """The names of layers that the file was to replace and that PyTorch runs all the same, by the reason."""
+        self.say("looking for what is left to PyTorch")
+        replaced = file.replaced()
+        remaining = replaced.remaining if replaced else ()
+        wanted = [layer for layer in layers if not layer.left]
+        modules = {layer.name for layer in remaining}
+        # Calls stand at other lines there. They are known by what they compute, and by how often.
+        calls = Counter({_size(layer.problem): layer.count for layer in remaining if layer.called})
+        calls.subtract({_size(layer.plan.problem): layer.count for layer in layers if layer.left and layer.called})
+        found = {
+            _OWN_FORWARD: [layer.name for layer in wanted if not layer.called and layer.name in modules],
+            _OWN_CALL: [layer.name for layer in wanted if layer.called and calls[_size(layer.plan.problem)] > 0],
+        }
+        found = {reason: names for reason, names in found.items() if names}
+        if sum(map(len, found.values())) == len(wanted):
+            reason, names = next(iter(found.items()))
+            raise ModelFileError(f"{self.request.model.name}: nothing can be replaced: {names[0]} is {reason}")
+        return found
+
+    def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
+        archs = self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
+        checks: list[LayerCheck] = []
+        for number, layer in enumerate(layers, 1):
+            self.say(f"checking layer {number} of {len(layers)}: {layer.name}")
+            gpu_there = gpu if self.on_gpu else None
+            checks += check_layers(file, [layer], archs, self.compiled, gpu=gpu_there, bench=self.request.bench)
+        return tuple(checks)
+
+    def _judge(self, path: Path, gpu: Gpu, wanted: Wanted) -> Report | None:
+        """The whole file beside the model file. On a GPU this builds load_inline; without one the emulator runs it."""
+        request = self.request
+        if self.on_gpu and request.missing:
+            return None
+        self.say("building with load_inline, comparing and timing" if self.on_gpu else "comparing the whole model")
+        return judging.judge(
+            request.model,
+            path,
+            device="cuda" if self.on_gpu else "cpu",
+            precision=wanted,
+            bench=self.on_gpu and request.bench,
+            timeout_s=request.timeout_s,
+            workshop=self.workshop,
+            floor_seconds=lambda problem: floor_seconds(problem, gpu),
+        )
+
+    def _load_inline(self) -> str:
+        if not self.on_gpu:
+            return "not tried"
+        return "not built" if self.request.missing else "built"
+
+    def _not_checked(self, checks: Sequence[LayerCheck]) -> tuple[str, ...]:
+        if self.on_gpu:
+            if self.request.missing:
+                return ("the whole file, which load_inline would build",)
+            return () if self.request.bench else ("times: --no-bench",)
+        shrunk = "; ".join(f"{check.layer.name}: {check.shrunk}" for check in checks if check.shrunk)
+        full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()
+        return ("the link of load_inline", *full, "times")
+
+
+def _size(problem: Problem) -> Problem:
+    """The problem, whatever its arithmetic: that of its dtype stands for all."""
+    layer = problem.layer
+    same = next(precision for precision in PRECISIONS if DTYPE_OF[precision] == layer.dtype)
+    return replace(problem, layer=replace(layer, precision=same))
+
+
+def own_tools_on_path() -> None:
+    """Puts the folder of this environment's programs on PATH, where load_inline looks for the ninja that is in it."""
+    scripts = sysconfig.get_path("scripts")
+    if scripts not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), scripts]))

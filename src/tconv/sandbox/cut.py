@@ -1,0 +1,157 @@
+"""What a written file would build and launch, cut out of it: it runs in a process of its own, as any user's file.
+
+Nothing here knows how such a file is made, only the few names in it that are asked for.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tconv.planner import Preparation
+from tconv.problem import Problem
+from tconv.sandbox.model_file import ModelFileError, load
+from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
+from tconv.sandbox.without_cuda import CudaMeansCpu
+from tconv.sandbox.worker import Workshop
+
+_OWN = vars(builtins)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One launch as the file would make it: its whole CUDA text, the kernel in it, and the launch's numbers."""
+
+    source: str
+    kernel: str
+    grid: int
+    threads: int
+    shared_bytes: int
+    preparation: Preparation | None = None
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """What one forward pass of `ModelNew` does.
+
+    Args:
+        launches: how often each layer is launched, by its description.
+        remaining: transposed convolutions that are PyTorch's still.
+    """
+
+    launches: dict[str, int]
+    remaining: tuple[TracedLayer, ...]
+
+
+class WrittenFile:
+    """A file that tconv wrote, in a worker process of `workshop`. A context manager.
+
+    Args:
+        needed: builtins that tconv's part of the file takes for Python's own.
+
+    Raises:
+        ModelFileError: the file does not load, or the user's part of it rebinds one that is `needed`.
+    """
+
+    def __init__(
+        self, path: Path, workshop: Workshop, needed: Collection[str] = (), *, timeout_s: float = TIMEOUT_SECONDS
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._worker = workshop.start(Cutter, timeout_s=timeout_s, path=str(path), needed=sorted(needed))
+
+    def cuts(self, problems: Sequence[Problem]) -> list[Cut]:
+        """The launches that the file would make for these problems.
+
+        Raises:
+            ModelFileError: the file plans none for one of them.
+        """
+        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=[asdict(problem) for problem in problems])
+        return [Cut(**{**fields, "preparation": _preparation(fields["preparation"])}) for fields in found]
+
+    def replaced(self) -> Replaced | None:
+        """What a forward pass launches; None where the model does not run on fake tensors."""
+        found = self._worker.call("replaced", timeout_s=self._timeout_s)
+        if found is None:
+            return None
+        return Replaced(found["launches"], tuple(map(decode_layer, found["remaining"])))
+
+    def __enter__(self) -> WrittenFile:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._worker.close()
+
+
+def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
+    """One of a file's own plans, with the text that the file would hand to load_inline for it alone."""
+    preparation = None if plan.preparation is None else Preparation(*plan.preparation)
+    source = cuda_source([plan.kernel])
+    return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation)
+
+
+def _preparation(fields: dict[str, int] | None) -> Preparation | None:
+    return None if fields is None else Preparation(**fields)
+
+
+class Cutter:
+    """The file in its process."""
+
+    def __init__(self, path: str, needed: list[str]) -> None:
+        self._stack = ExitStack()
+        self._stack.enter_context(CudaMeansCpu())  # as in `trace`
+        self._model = load(path, "ModelNew")
+        self._file: dict[str, Any] = vars(self._model.namespace)
+        rebound = [name for name in needed if self._file.get(name, _OWN[name]) is not _OWN[name]]
+        if rebound:
+            raise ModelFileError(
+                f"the model file binds {', '.join(rebound)}, which the generated file needs as Python's own: "
+                "rename it, or import by name instead of by star"
+            )
+
+    def cuts(self, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]
+
+    def _cut(self, problem: Problem) -> Cut:
+        layer = problem.layer
+        used = slice(3 - layer.spatial_dims, None)
+        shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
+        options = (layer.stride[used], layer.padding[used], problem.output_padding[used])
+        dtype = getattr(torch, layer.dtype)
+        plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
+        if plan is None:
+            raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
+        return cut_of(plan, self._file["_cuda_source"])
+
+    def replaced(self) -> dict[str, Any] | None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with self._counted() as launches:
+            try:
+                with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+                    remaining = record(self._model)
+            except ModelFileError:
+                return None
+        return {"launches": launches, "remaining": [asdict(layer) for layer in remaining]}
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[Counter[str]]:
+        """While it is entered, the file counts its launches and makes none."""
+        launches: Counter[str] = Counter()
+        stand_ins = {
+            "_build": lambda kernels, device: None,
+            "_launch": lambda plan, *tensors: launches.update([plan.kernel.layer.describe()]),
+        }
+        before = {name: self._file[name] for name in stand_ins}
+        self._file.update(stand_ins)
+        try:
+            yield launches
+        finally:
+            self._file.update(before)

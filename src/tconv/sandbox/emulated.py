@@ -1,0 +1,55 @@
+"""A generated file on CPU tensors: its own CUDA text, run by the emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from tconv.emulator import Launch, Mode, Order, run
+from tconv.kernels.source import PREPARING
+from tconv.sandbox.cut import Cut, cut_of
+
+
+def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: Order = "ascending") -> None:
+    """Makes a file that tconv wrote launch in the emulator, and so take CPU tensors.
+
+    What runs is the text that the file would hand to load_inline for the same launch.
+
+    Args:
+        file: the file's module, or its globals, after it was executed.
+        mode: of the emulator: plain, or under a sanitizer.
+        order: in which the emulator runs the CUDA threads.
+
+    Raises:
+        KeyError: tconv did not write this file.
+    """
+    namespace = vars(file) if isinstance(file, ModuleType) else file
+
+    def build(kernels: Sequence[Any], device: Any) -> None:
+        """Nothing to do: the emulator builds at the launch."""
+
+    def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
+        cut = cut_of(plan, namespace["_cuda_source"])
+        run(cut.source, emulator_launches(cut, plan.problem, x, weight, bias, y), mode=mode, order=order)
+
+    for name, replacement in (("_build", build), ("_launch", launch)):
+        if name not in namespace:
+            raise KeyError(f"the file has no {name}: tconv did not write it")
+        namespace[name] = replacement
+
+
+def emulator_launches(
+    cut: Cut, problem: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor
+) -> list[Launch]:
+    """What a file would launch for `problem`, tconv's or the file's own, on contiguous tensors."""
+    launches = []
+    if cut.preparation is not None:
+        grid, threads = cut.preparation.grid, cut.preparation.threads
+        prepared = weight.new_empty(cut.preparation.bytes // weight.itemsize)
+        launches.append(Launch(PREPARING.format(cut.kernel), grid, threads, 0, (weight, prepared)))
+        weight = prepared
+    arguments = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
+    return [*launches, Launch(cut.kernel, cut.grid, cut.threads, cut.shared_bytes, arguments)]

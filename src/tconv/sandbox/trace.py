@@ -1,0 +1,236 @@
+"""Which transposed convolutions one forward pass of a model file runs, and on which sizes.
+
+The file is somebody's program: it is loaded in a process of its own. It runs on fake tensors, which have shapes and no
+memory, so that the full size costs nothing; a model that asks for values runs for real.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tconv.precision import allows_tf32
+from tconv.problem import Problem
+from tconv.sandbox.model_file import LoadedModel, ModelFileError, blamed, load
+from tconv.sandbox.recording import Recorder
+from tconv.sandbox.without_cuda import CudaMeansCpu
+from tconv.sandbox.worker import Workshop
+
+#: Loading, constructing and one forward pass.
+TIMEOUT_SECONDS = 300.0
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+#: What a process of torch maps before it computes anything.
+_BASE_BYTES = 8 * 2**30
+
+
+@dataclass(frozen=True)
+class TracedLayer:
+    """A transposed convolution that a forward pass runs.
+
+    Args:
+        name: the module's qualified name; for a call of a function, the module and the line that make it.
+        problem: with the precision of its dtype.
+        count: how often a forward pass runs it on this problem.
+        called: it is a call of a function, not a module.
+        line: of the model file, for a call of a function that stands there.
+    """
+
+    name: str
+    problem: Problem
+    count: int = 1
+    called: bool = False
+    line: int | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """A call of a function in a file that the model file imports: out of the rewriter's reach."""
+        return self.called and self.line is None
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The layers in the order of their first run; `tf32` says whether the model file leaves TF32 allowed."""
+
+    layers: tuple[TracedLayer, ...]
+    tf32: bool = True
+
+
+def layers(
+    model: str | Path | LoadedModel, *, timeout_s: float = TIMEOUT_SECONDS, workshop: Workshop | None = None
+) -> list[TracedLayer]:
+    """Every transposed convolution that one forward pass on ``get_inputs()`` runs.
+
+    Raises:
+        ModelFileError: the file does not load, or does not run.
+        WorkerFailed: its process ended, or took too long.
+    """
+    return list(trace(model, timeout_s=timeout_s, workshop=workshop).layers)
+
+
+def trace(
+    model: str | Path | LoadedModel, *, timeout_s: float = TIMEOUT_SECONDS, workshop: Workshop | None = None
+) -> Trace:
+    """The same with what else is known of the file. A `LoadedModel` runs in this process.
+
+    Args:
+        workshop: starts the file's process; one of its own if None.
+    """
+    if isinstance(model, LoadedModel):
+        return _decode(_trace(model))
+    with ExitStack() as stack:
+        shop = workshop or stack.enter_context(Workshop())
+        worker = stack.enter_context(
+            shop.start(Tracer, timeout_s=timeout_s, path=str(Path(model).resolve()))
+        )
+        return _decode(worker.call("trace", timeout_s=timeout_s))
+
+
+class Tracer:
+    """A model file in its worker process."""
+
+    def __init__(self, path: str) -> None:
+        # Also where there is a GPU: fake tensors of two devices do not meet, and sizes are the same everywhere.
+        self._stack = ExitStack()
+        self._stack.enter_context(CudaMeansCpu())
+        self._model = load(path)
+
+    def trace(self) -> dict[str, Any]:
+        return _trace(self._model)
+
+
+def _trace(model: LoadedModel) -> dict[str, Any]:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            found = record(model)
+    except ModelFileError as unreal:
+        try:
+            with _limited_memory(), torch.no_grad():
+                found = record(model)
+        except ModelFileError as error:
+            if "allocate" not in str(error):
+                raise
+            raise ModelFileError(f"{error}. It was run for real, since with fake tensors: {unreal}") from None
+    return {"layers": [asdict(layer) for layer in found], "tf32": allows_tf32()}
+
+
+def record(model: LoadedModel) -> list[TracedLayer]:
+    """The transposed convolutions that PyTorch runs in one forward pass, in this process.
+
+    Raises:
+        ModelFileError: the model does not run.
+    """
+    module = model.construct(0, *model.init_args, **model.init_kwargs)
+    if not isinstance(module, nn.Module):
+        raise ModelFileError(f"Model in {model.path.name} is not a torch.nn.Module")
+    inputs = model.make_inputs(0)
+    recorder = _NamedRecorder(module, str(model.path))
+    with torch.compiler.set_stance("force_eager"), recorder.watching(), recorder, blamed(model.path, "forward"):
+        outputs = module(*inputs)
+    if not _has_tensor(outputs):
+        kind = type(outputs).__name__
+        raise ModelFileError(f"forward in {model.path.name} returns no tensor but {kind}: return one")
+    return recorder.layers()
+
+
+class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
+    """Notes transposed convolutions by the module that runs them, or by the line that calls the function."""
+
+    def __init__(self, model: nn.Module, path: str) -> None:
+        super().__init__()
+        self._names = {module: name for name, module in model.named_modules()}
+        self._path = path
+        self._inside: list[nn.Module] = []
+        self._found: Counter[TracedLayer] = Counter()
+
+    def watching(self) -> ExitStack:
+        """While it is entered, the recorder knows which modules are running."""
+        stack = ExitStack()
+        entered = nn.modules.module.register_module_forward_pre_hook(lambda module, _: self._inside.append(module))
+        left = nn.modules.module.register_module_forward_hook(lambda *_: self._leave(), always_call=True)
+        stack.callback(entered.remove)
+        stack.callback(left.remove)
+        return stack
+
+    def _leave(self) -> None:
+        self._inside.pop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        while self.convolutions:  # taken out at once: they hold tensors
+            call = self.convolutions.pop()
+            if call.problem is not None:
+                self._found[self._layer(call.problem)] += 1
+        return result
+
+    def layers(self) -> list[TracedLayer]:
+        return [TracedLayer(key.name, key.problem, count, key.called, key.line) for key, count in self._found.items()]
+
+    def _layer(self, problem: Problem) -> TracedLayer:
+        module = self._inside[-1] if self._inside else None
+        name = self._names.get(module, type(module).__name__) if module is not None else ""
+        if isinstance(module, _TRANSPOSED):
+            return TracedLayer(name, problem)
+        file, line = self._caller()
+        here = file == self._path
+        where = f"line {line}" if here else f"{Path(file).name} line {line}"
+        return TracedLayer(f"{name}, {where}" if name else where, problem, 1, True, line if here else None)
+
+    def _caller(self) -> tuple[str, int]:
+        """File and line of the nearest code that is neither torch's nor ours."""
+        frame = sys._getframe(1)
+        ours = (os.path.dirname(torch.__file__), str(Path(__file__).parents[1]))
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(ours):
+            frame = frame.f_back
+        return frame.f_code.co_filename, frame.f_lineno
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_tensor, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_tensor, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _limited_memory() -> ExitStack:
+    """While it is entered, a model that asks for more memory than there is gets an error, and the machine lives on."""
+    stack = ExitStack()
+    available = _available_bytes()
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if used or available is None:  # CUDA maps more than there is
+        return stack
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = available + _BASE_BYTES
+    if before[0] == resource.RLIM_INFINITY or before[0] > limit:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+        stack.callback(resource.setrlimit, resource.RLIMIT_AS, before)
+    return stack
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def decode_layer(fields: dict[str, Any]) -> TracedLayer:
+    """The inverse of dataclasses.asdict, also after a passage through JSON."""
+    return TracedLayer(**{**fields, "problem": Problem.from_dict(fields["problem"])})
+
+
+def _decode(fields: dict[str, Any]) -> Trace:
+    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"])

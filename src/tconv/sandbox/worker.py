@@ -1,0 +1,224 @@
+"""Processes in which somebody's program runs, each with a time limit and, where wanted, a memory limit.
+
+A `Workshop` starts one process that imports torch and nothing else; every `Worker` is forked from it in
+milliseconds, is the leader of a process group of its own, stands still while it is not asked anything, and is ended
+with all that it started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tconv.errors import Trouble
+from tconv.sandbox import worker_process
+from tconv.sandbox.conversation import Conversation, Garbled
+from tconv.sandbox.exchange import open_plain
+from tconv.sandbox.model_file import ModelFileError
+
+#: Importing torch from a cold disk takes tens of seconds.
+_START_SECONDS = 180.0
+_LOG_BYTES = 4096
+_PACKAGE_ROOT = str(Path(__file__).parents[2])
+
+
+class WorkerFailed(Exception):
+    """The process ended or was ended before it answered; the message is a clause such as ``took longer than 60 s``."""
+
+
+class RemoteError(Exception):
+    """Code of ours raised in the process; the message holds its traceback."""
+
+
+class Worker:
+    """One forked process that holds one target object. Made by `Workshop.start`."""
+
+    def __init__(self, workshop: Workshop, pid: int, conversation: socket.socket, log: Path) -> None:
+        self._workshop = workshop
+        self._pid = pid
+        self._conversation = Conversation(conversation)
+        self._log = log
+        self._ended = False
+
+    def call(self, method: str, *, timeout_s: float, **arguments: Any) -> Any:
+        """Call a method of the target with JSON-able arguments and return its JSON-able result.
+
+        Raises:
+            ModelFileError: as raised in the process: the user's file is at fault.
+            WorkerFailed: when the process ends, or does not answer in time; it is gone then.
+            RemoteError: for every other exception there.
+        """
+        return self._ask({"method": method, "arguments": arguments}, timeout_s)
+
+    def _ask(self, request: dict[str, Any], timeout_s: float) -> Any:
+        if self._ended:
+            raise WorkerFailed("had ended before")
+        try:
+            self._signal(signal.SIGCONT)
+            result = self._conversation.ask(request, timeout_s)
+        except TimeoutError:
+            self.close()
+            raise WorkerFailed(f"took longer than {timeout_s:g} s") from None
+        except EOFError:
+            raise WorkerFailed(_how_it_ended(self.close())) from None
+        except Garbled as garbled:
+            self.close()
+            raise WorkerFailed(str(garbled)) from None
+        # Nothing of it runs while it is not asked: neither beside another process that is being timed, nor while
+        # another one's answers lie in their files.
+        self._signal(signal.SIGSTOP)
+        if "value" in result:
+            return result["value"]
+        if result["error"] == ModelFileError.__name__:
+            raise ModelFileError(result.get("message", ""))
+        raise RemoteError(result.get("traceback", ""))
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and those of its group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, number)
+
+    def output(self) -> str:
+        """The last few thousand bytes of what the process wrote to stdout and stderr."""
+        try:
+            with open_plain(self._log) as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_BYTES))
+                return log.read(_LOG_BYTES).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def close(self) -> int:
+        """End the process and its group; return its exit code, negative for a signal, 0 when called again."""
+        if self._ended:
+            return 0
+        self._ended = True
+        # A process that ends by itself, as one does that hung up on us, keeps its own exit code.
+        self._conversation.close()
+        return self._workshop.reap(self._pid)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Workshop:
+    """Starts workers. A context manager: all of them end with it, also by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._files = tempfile.TemporaryDirectory(prefix="tconv-", ignore_cleanup_errors=True)
+        self.directory = Path(self._files.name)
+        self._names = 0
+        self._ready = False
+        ours, theirs = socket.socketpair()
+        paths = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        with theirs, (self.directory / "workshop.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", worker_process.__name__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                start_new_session=True,
+            )
+        self._control = ours
+
+    def start(self, target: type, *, timeout_s: float, memory_bytes: int | None = None, **arguments: Any) -> Worker:
+        """A worker that holds ``target(**arguments)``. The class is imported there, by the names that it has here.
+
+        `memory_bytes` is what the process may map beside torch; give none for CUDA, which maps all of the GPU's
+        memory. The errors are those of `Worker.call`.
+        """
+        self._await_ready()
+        log = self.directory / f"{self.unused_name()}.log"
+        ours, theirs = socket.socketpair()
+        with theirs:
+            request = {"log": str(log), "memory_bytes": memory_bytes, "module": target.__module__}
+            pid = self._request(request, [theirs.fileno()])
+        worker = Worker(self, pid, ours, log)
+        try:
+            worker._ask({"target": target.__name__, "module": target.__module__, "arguments": arguments}, timeout_s)
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def reap(self, pid: int) -> int:
+        """End a forked process with all that it started, and return its exit code."""
+        worker_process.end_group(pid)
+        try:
+            return self._request({"wait": pid})
+        except Trouble:
+            # Whoever knew the exit code is gone; the next `start` says so.
+            return -signal.SIGKILL
+
+    def unused_name(self) -> str:
+        """A name for files in `directory`, another one each time."""
+        self._names += 1
+        return f"{self._names}"
+
+    def _await_ready(self) -> None:
+        if self._ready:
+            return
+        self._control.settimeout(_START_SECONDS)
+        with contextlib.suppress(OSError):
+            self._ready = _read_line(self._control) == b"ready\n"
+        if self._ready:
+            return
+        lines = (self.directory / "workshop.log").read_text(errors="replace").strip().splitlines()
+        raise Trouble(f"the process that loads torch did not start: {lines[-1] if lines else 'it said nothing'}")
+
+    def _request(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> int:
+        try:
+            socket.send_fds(self._control, [json.dumps(request).encode()], descriptors)
+            return int(_read_line(self._control))
+        except (OSError, ValueError):
+            raise Trouble(
+                "the process that starts all others is gone: a judged program or this machine's memory limit ended it"
+            ) from None
+
+    def close(self) -> None:
+        """End all workers and remove their files."""
+        # The process that forks ends what is left when its socket closes.
+        self._control.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._files.cleanup()
+
+    def __enter__(self) -> Workshop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _read_line(stream: socket.socket) -> bytes:
+    """Bytes up to the end of the line, or up to the end of the stream."""
+    parts: list[bytes] = []
+    while not parts or not parts[-1].endswith(b"\n"):
+        part = stream.recv(1 << 16)
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code} in the middle"
+    name = signal.Signals(-code).name
+    return f"was ended by {name}" + (" (out of memory, or it hung up?)" if name == "SIGKILL" else "")

@@ -1,0 +1,160 @@
+"""The other end of `worker`: a process that imports torch once, and the processes that it forks, one for each job.
+
+The first, which runs nobody's code, waits on a socket for requests to fork. A forked process holds one object, the
+target, and calls its methods as the other end asks; it ends when that end hangs up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from tconv.sandbox.recording import preload
+
+#: From linux/prctl.h.
+_PR_SET_CHILD_SUBREAPER = 36
+#: The largest file that a program may write: one that prints without end must not fill the disk.
+_FILE_BYTES = 2**36
+#: The longest request to fork, in bytes; it carries a few paths.
+_REQUEST_BYTES = 1 << 16
+
+
+def main(control_fd: int) -> None:
+    """Serve requests to fork until the other end hangs up, then end every process that is left."""
+    control = socket.socket(fileno=control_fd)
+    preload()
+    _adopt_orphans()
+    control.sendall(b"ready\n")
+    children: set[int] = set()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 1)
+        if not message:
+            break
+        request = json.loads(message)
+        if "wait" in request:
+            children.discard(request["wait"])
+            _, status = os.waitpid(request["wait"], 0)
+            answer = os.waitstatus_to_exitcode(status)
+            _end_orphans(children)
+        else:
+            # Once for all that hold such a target, rather than once in each.
+            importlib.import_module(request["module"])
+            answer = os.fork()
+            if answer == 0:
+                control.close()
+                _become_worker(socket.socket(fileno=descriptors[0]), request)
+            children.add(answer)
+            os.close(descriptors[0])
+        control.sendall(f"{answer}\n".encode())
+    for child in children:
+        end_group(child)
+        os.waitpid(child, 0)
+    _end_orphans(set())
+    # Nothing is left to do; torch's own shutdown takes a second.
+    os._exit(0)
+
+
+def end_group(leader: int) -> None:
+    """End a forked process and all that it started."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of whatever a forked process leaves behind, also where that has left its group."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _end_orphans(ours: set[int]) -> None:
+    """End all children of this process but `ours`, and theirs, which become ours by that."""
+    while orphans := _children() - ours:
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _children() -> set[int]:
+    """The pids of this process's children; none where the system does not tell."""
+    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as listed:
+        return set(map(int, listed.read().split()))
+    return set()
+
+
+def _become_worker(conversation: socket.socket, request: dict[str, Any]) -> None:
+    """Serve one target in this, freshly forked, process. Does not return."""
+    status = 1
+    try:
+        os.setsid()
+        conversation.set_inheritable(False)
+        _redirect(request["log"])
+        with contextlib.suppress(ValueError):  # where the limit is lower already
+            resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+        if request["memory_bytes"] is not None:
+            _limit_memory(request["memory_bytes"])
+        _converse(conversation)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # Exit handlers belong to the process that was forked.
+        os._exit(status)
+
+
+def _limit_memory(more: int) -> None:
+    """Let this process map so many bytes more than it has; torch itself maps up to ten gigabytes of libraries."""
+    with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as counts:
+        more += int(counts.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (more, more))
+
+
+def _redirect(log: str) -> None:
+    """stdout and stderr into a file, stdin from nowhere."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for old, new in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(old, new)
+
+
+def _converse(conversation: socket.socket) -> None:
+    target: Any = None
+    with conversation.makefile("rwb") as stream:
+        for line in stream:
+            request = json.loads(line)
+            try:
+                if "target" in request:
+                    target = getattr(sys.modules[request["module"]], request["target"])(**request["arguments"])
+                    answer: dict[str, Any] = {"value": None}
+                else:
+                    answer = {"value": getattr(target, request["method"])(**request["arguments"])}
+                encoded = json.dumps({**answer, "number": request["number"]})
+            except BaseException as error:
+                encoded = json.dumps({**_describe(error), "number": request["number"]})
+            sys.stdout.flush()
+            sys.stderr.flush()
+            stream.write(encoded.encode() + b"\n")
+            stream.flush()
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    return {
+        "error": type(error).__name__,
+        "message": str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

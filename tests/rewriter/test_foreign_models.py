@@ -1,0 +1,173 @@
+"""Model files as others write them: names for names, odd texts, what cannot be replaced and must say so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tconv.rewriter.outcome import Outcome, Request
+from tconv.rewriter.run import optimize
+from tconv.sandbox.model_file import ModelFileError
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU")
+
+#: A model whose forward is BODY, under the imports IMPORTS.
+MODEL = """\
+import torch
+from torch import nn
+import torch.nn.functional as F
+IMPORTS
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, 2, 2))
+        self.up = nn.ConvTranspose2d(4, 2, 3)
+
+    def forward(self, x):
+        BODY
+
+def get_inputs():
+    return [torch.rand(2, 3, 4, 4)]
+"""
+Write = Callable[..., Path]
+
+
+def model(imports: str, body: str) -> str:
+    return MODEL.replace("IMPORTS", imports).replace("BODY", body)
+
+
+def optimized(path: Path) -> Outcome:
+    return optimize(Request(path, path.with_name("out.py")))
+
+
+def left(outcome: Outcome) -> dict[str, str]:
+    return {check.layer.name: check.layer.reason for check in outcome.layers if check.layer.left}
+
+
+@pytest.mark.parametrize(
+    ("imports", "body", "call"),
+    [
+        ("FF = nn.functional", "return self.up(FF.conv_transpose2d(x, self.weight))", "cuda_conv_transpose2d(x"),
+        ("grow = F.conv_transpose2d", "return self.up(grow(x, self.weight))", "cuda_conv_transpose2d(x"),
+        ("", "f = torch.nn.functional\n        return self.up(f.conv_transpose2d(x, self.weight))",
+         "cuda_conv_transpose2d(x"),
+    ],
+)  # fmt: skip
+def test_names_for_names_are_followed(model_file: Write, imports: str, body: str, call: str) -> None:
+    outcome = optimized(model_file(model(imports, body)))
+    assert outcome.equal and outcome.written and not left(outcome)
+    text = outcome.request.output.read_text(encoding="utf-8")
+    assert call in text.partition("# The model file")[2]
+
+
+def test_calls_that_the_text_does_not_show_are_left_and_named(model_file: Write) -> None:
+    body = "return self.up(getattr(F, f'conv_transpose{x.dim() - 2}d')(x, self.weight))"
+    outcome = optimized(model_file(model("", body)))
+    assert outcome.equal and outcome.written
+    [(name, reason)] = left(outcome).items()
+    assert name.startswith("line ") and reason.startswith("called in a way that is not seen in the text")
+
+
+def test_a_line_whose_calls_are_seen_in_part_stays(model_file: Write) -> None:
+    body = "return self.up(torch.ops.aten.convolution(x, self.weight, None, [1, 1], [0, 0], [1, 1], True, [0, 0], 1)"
+    body += " + F.conv_transpose2d(x, self.weight))"
+    outcome = optimized(model_file(model("", body)))
+    assert outcome.equal and outcome.written
+    assert [name.startswith("line ") for name in left(outcome)] == [True]
+
+
+def test_nothing_but_unseen_calls_is_no_success(model_file: Write) -> None:
+    body = "return getattr(F, 'conv_transpose2d')(x, self.weight)"
+    path = model_file(model("", body))
+    with pytest.raises(ModelFileError, match=r"nothing can be replaced: line \d+ is called in a way that is not seen"):
+        optimized(path)
+    assert not path.with_name("out.py").exists()
+
+
+@pytest.mark.parametrize("part", ["whole", "part"])
+def test_inference_mode_hides_nothing(model_file: Write, part: str) -> None:
+    within = "with torch.inference_mode():\n            y = F.conv_transpose2d(x, self.weight)"
+    body = {
+        "whole": "with torch.inference_mode():\n            return self.up(F.conv_transpose2d(x, self.weight))",
+        "part": f"{within}\n        return self.up(y.clone())",
+    }[part]
+    outcome = optimized(model_file(model("", body)))
+    assert outcome.equal and outcome.written and not left(outcome)
+    assert len(outcome.layers) == 2
+
+
+def test_scripted_functions_stay_torchs(model_file: Write) -> None:
+    function = "@torch.jit.script\ndef grow(x, w):\n    return torch.conv_transpose2d(x, w)"
+    outcome = optimized(model_file(model(function, "return self.up(grow(x, self.weight))")))
+    assert outcome.equal and outcome.written
+    assert len(left(outcome)) == 1
+
+
+def test_a_file_with_a_byte_order_mark(model_file: Write) -> None:
+    path = model_file(model("", "return self.up(F.conv_transpose2d(x, self.weight))"))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert optimized(path).written
+
+
+def test_a_class_that_is_indented_by_tabs(model_file: Write) -> None:
+    head, class_text = model("", "return self.up(F.conv_transpose2d(x, self.weight))").split("class Model")
+    class_text, tail = class_text.split("def get_inputs")
+    lines = ["class Model" + class_text.splitlines()[0], *class_text.splitlines()[1:]]
+    tabbed = "\n".join("\t" + line.replace("    ", "\t") for line in lines)
+    path = model_file("")
+    path.write_text(f"{head}if True:\n{tabbed}\ndef get_inputs{tail}", encoding="utf-8")
+    assert optimized(path).written
+
+
+@pytest.mark.parametrize(
+    ("imports", "body", "words"),
+    [
+        ("max = 16", "return self.up(F.conv_transpose2d(x, self.weight))", "binds max, which the generated file needs"),
+        ("", "return self.up(F.conv_transpose2d(x[:0], self.weight))", "runs on an empty batch"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(model_file: Write, imports: str, body: str, words: str) -> None:
+    with pytest.raises(ModelFileError, match=words) as caught:
+        optimized(model_file(model(imports, body)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_layer_that_forward_makes_is_refused_in_words(model_file: Write) -> None:
+    text = """\
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = None
+
+    def forward(self, x):
+        if self.up is None:
+            self.up = nn.ConvTranspose2d(x.shape[1], 4, 2)
+        return self.up(x)
+
+def get_inputs():
+    return [torch.rand(2, 3, 4, 4)]
+"""
+    outcome = optimized(model_file(text))
+    assert not outcome.written and outcome.report is not None
+    assert any("Missing key(s) in state_dict" in reason for reason in outcome.report.verdict.reasons)
+
+
+def test_weights_drawn_by_numpy(model_file: Write) -> None:
+    text = model("import numpy", "return self.up(F.conv_transpose2d(x, self.weight))")
+    text = text.replace("torch.randn(3, 4, 2, 2)", "torch.tensor(numpy.random.randn(3, 4, 2, 2)).float()")
+    assert optimized(model_file(text)).written
+
+
+def test_a_model_that_makes_float32_of_its_own_may_round_to_tf32(model_file: Write) -> None:
+    text = model("", "return self.up(100 * F.conv_transpose2d(x.float(), self.weight))")
+    text = text.replace("randn(3, 4, 2, 2)", "randn(64, 4, 2, 2)").replace("rand(2, 3, 4, 4)", "rand(2, 64, 8, 8)")
+    outcome = optimized(model_file(text))
+    assert outcome.report is not None and outcome.equal and outcome.written
+    assert any("does not run in float64" in check.reason for check in outcome.report.verdict.checks)

@@ -1,0 +1,120 @@
+"""The whole job on a GPU: built by load_inline, judged, timed."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from codegen_helpers import EXAMPLES
+
+from tconv.jit.compile import compile_source
+from tconv.rewriter import check
+from tconv.rewriter.outcome import Request
+from tconv.rewriter.run import optimize, own_tools_on_path
+from tconv.sandbox.emulated import install
+from tconv.sandbox.model_file import load
+
+pytestmark = pytest.mark.gpu
+
+MODEL = """
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+    class Model(nn.Module):
+        def __init__(self, channels=8):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(4, channels, 3, stride=2, padding=1, output_padding=1)
+            self.norm = nn.utils.parametrizations.weight_norm(nn.ConvTranspose1d(channels, 6, 4, stride=2))
+            self.weight = nn.Parameter(torch.randn(6, 2, 3))
+
+        def forward(self, x):
+            return F.conv_transpose1d(self.norm(self.up(x).flatten(2)), self.weight, groups=2)
+
+    def get_inputs():
+        return [torch.rand(3, 4, 9, 7)]
+"""
+
+
+def candidate_of(model_file: Callable[[str], Path]) -> tuple[Path, Path]:
+    own_tools_on_path()
+    model = model_file(MODEL)
+    output = model.with_name("out.py")
+    outcome = optimize(Request(model, output))
+    assert outcome.reasons == () and outcome.equal and outcome.written
+    assert outcome.load_inline == "built" and outcome.speedup is not None
+    assert all(check.time is not None and check.time.ours > 0 for check in outcome.layers)
+    return model, output
+
+
+def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    model, output = candidate_of(model_file)
+    theirs, ours = load(model).construct(0).cuda(), load(output, "ModelNew").construct(0).cuda()
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(3, 4, 9, 7, device="cuda")
+    for dtype, tolerance in ((torch.float32, 2e-3), (torch.float64, 1e-10), (torch.float16, 2e-2)):
+        got = ours.to(dtype)(x.to(dtype))
+        torch.testing.assert_close(got, theirs.to(dtype)(x.to(dtype)), rtol=tolerance, atol=tolerance)
+    ours, theirs = ours.float(), theirs.float()
+    with torch.autocast("cuda", torch.float16):
+        got = ours(x)
+    assert got.dtype == torch.float16
+    torch.testing.assert_close(got.float(), theirs(x), rtol=5e-2, atol=5e-2)
+    for name, parameter in theirs.named_parameters():
+        (expected,) = torch.autograd.grad(theirs(x).square().sum(), parameter)
+        (found,) = torch.autograd.grad(ours(x).square().sum(), dict(ours.named_parameters())[name])
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max()))
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        beside = ours(x)
+    stream.synchronize()
+    assert torch.equal(beside, ours(x).detach())
+
+
+def test_without_nvcc_the_kernels_run_all_the_same(model_file: Callable[[str], Path]) -> None:
+    model = model_file(MODEL)
+    missing = ("nvcc not found: install it",)
+    outcome = optimize(Request(model, model.with_name("out.py"), missing=missing))
+    assert outcome.equal and outcome.written and outcome.load_inline == "not built"
+    assert outcome.report is None and outcome.speedup is not None
+
+
+def test_a_text_is_compiled_once(model_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report's registers are those of the very code that ran."""
+    compiled: Counter[tuple[str, str]] = Counter()
+
+    def compile_and_count(source: str, arch: str, **options: Any) -> Any:
+        compiled[source, arch] += 1
+        return compile_source(source, arch, **options)
+
+    monkeypatch.setattr(check, "compile_source", compile_and_count)
+    model = model_file(MODEL)
+    outcome = optimize(Request(model, model.with_name("out.py"), missing=("nvcc not found: install it",)))
+    assert outcome.equal and len(outcome.replaced) == 3
+    assert list(compiled.values()) == [1, 1, 1]
+
+
+def test_the_emulator_agrees_bit_for_bit_on_integers(model_file: Callable[[str], Path]) -> None:
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    path = EXAMPLES / "generated" / "strided_dilated_new.py"
+    own_tools_on_path()
+    file = load(path, "ModelNew")
+    model = file.construct(0, 8, 6, 3, 5, 1, 2, True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randint(-4, 5, parameter.shape).float())
+        x = torch.randint(-4, 5, (2, 8, 9, 11)).float()
+        on_gpu = model.cuda()(x.cuda()).cpu()
+        install(file.namespace)
+        in_emulator = model.cpu()(x)
+    assert torch.equal(on_gpu, in_emulator)
+    assert sys.modules[file.namespace.__name__] is file.namespace

@@ -1,0 +1,321 @@
+"""The whole job without a GPU: what is written, what is refused, what is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from codegen_helpers import EXAMPLES, by_kind, executed, generated_text
+
+from tconv import emulator
+from tconv.cli.optimize import _archs
+from tconv.codegen import generate
+from tconv.codegen.headers import kernels_text
+from tconv.errors import Trouble
+from tconv.jit.compile import compile_source
+from tconv.planner import Gpu, plan_direct
+from tconv.rewriter import check, run
+from tconv.rewriter.outcome import Outcome, Request, to_dict
+from tconv.rewriter.pipeline import plan_layers
+from tconv.rewriter.run import optimize
+from tconv.sandbox.emulated import install
+from tconv.sandbox.model_file import ModelFileError, load
+from tconv.sandbox.trace import trace
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU")
+
+MODEL = """
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+    from others import Own, up
+
+    class Model(nn.Module):
+        def __init__(self, channels: int = 4):
+            super().__init__()
+            self.first = nn.ConvTranspose2d(3, channels, 2, stride=2)
+            self.own = Own(channels, 2, 1)
+            self.weight = nn.Parameter(torch.randn(2, 3, 3, 3))
+
+        def forward(self, x):
+            return up(F.conv_transpose2d(self.own(self.first(x)), self.weight, padding=1))
+
+    def get_inputs():
+        return [torch.rand(64, 3, 100, 100)]
+"""
+OTHERS = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Own(nn.ConvTranspose2d):
+        def forward(self, x):
+            return F.conv_transpose2d(x, self.weight.abs(), self.bias)
+
+    def up(x):
+        return F.conv_transpose2d(x, x.new_ones(3, 1, 1, 1), groups=3)
+"""
+ONE_LAYER = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(3, 4, 2)
+        def forward(self, x):
+            return self.up(x)
+
+    def get_inputs():
+        return [torch.rand(2, 3, 4, 4)]
+"""
+TWO_SIZES = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(8, 8, 3, padding=1)
+        def forward(self, x):
+            return self.up(x).sum() + self.up(x[:, :, :4, :4])
+
+    def get_inputs():
+        return [torch.rand(3, 8, 400, 400)]
+"""
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def mixed(model_file: Write) -> Path:
+    model_file(OTHERS, "others.py")
+    return model_file(MODEL)
+
+
+def request_for(model: Path, **options: object) -> Request:
+    return Request(model, model.with_name("out.py"), **options)  # type: ignore[arg-type]
+
+
+def test_writes_a_file_that_is_equal_and_says_what_is_left(
+    mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    compiled: set[str] = set()
+    emulated: set[str] = set()
+
+    def compile_and_note(source: str, *args: Any, **kwargs: Any) -> Any:
+        compiled.add(source)
+        return compile_source(source, *args, **kwargs)
+
+    def run_and_note(source: str, *args: Any, **kwargs: Any) -> None:
+        emulated.add(source)
+        emulator.run(source, *args, **kwargs)
+
+    monkeypatch.setattr(check, "compile_source", compile_and_note)
+    monkeypatch.setattr(check, "run", run_and_note)
+    outcome = optimize(request_for(mixed), steps.append)
+    assert outcome.reasons == ()
+    assert outcome.equal and outcome.written
+    layers = {check.layer.name: check for check in outcome.layers}
+    line = next(n for n, text in enumerate(mixed.read_text().splitlines(), 1) if "F.conv_transpose2d(" in text)
+    call = f"line {line}"
+    assert list(layers) == ["first", "own", call, "others.py line 10"]
+    assert [check.layer.left for check in outcome.layers] == [False, True, False, True]
+    assert "does not call torch's forward" in layers["own"].layer.reason
+    assert "file that the model file imports" in layers["others.py line 10"].layer.reason
+    for name in ("first", call):
+        checked = layers[name]
+        assert checked.verdict is not None and checked.verdict.equal
+        assert checked.judged_at is not None and checked.judged_at.batch == 8
+        assert {made.arch for made in checked.builds} == {"sm_80", "sm_90a"}
+        assert all(0 < made.registers <= 255 for made in checked.builds)
+    assert outcome.report is not None and outcome.report.equal
+    assert steps[0] == "tracing model.py" and f"checking layer 3 of 4: {call}" in steps
+    assert any("full size" in note and "first: batch 64 → 8" in note for note in outcome.not_checked)
+
+    # The file stands alone, and what was left runs as it did.
+    text = outcome.request.output.read_text()
+    kernels = text.split('_KERNELS = r"""')[1].split('"""')[0]
+    assert len(compiled) == 2 and compiled == emulated  # each replaced layer's, byte for byte from the file
+    assert all(source.startswith(kernels) for source in compiled)
+    assert "own " in text.split("\n\n")[0] and "left to PyTorch" in text.split("\n\n")[0]
+    monkeypatch.syspath_prepend(str(mixed.parent))
+    namespace = executed(text)
+    install(namespace)
+    torch.manual_seed(0)
+    candidate = namespace["ModelNew"]()
+    model = load(mixed).construct(0)
+    x = torch.randn(1, 3, 5, 5)
+    torch.testing.assert_close(candidate(x), model(x), rtol=2e-3, atol=2e-3)
+
+    report = json.loads(json.dumps(to_dict(outcome)))
+    assert report["equal"] and report["written"] and report["load_inline"] == "not tried"
+    assert [layer["left"] is None for layer in report["layers"]] == [True, False, True, False]
+    assert report["layers"][0]["builds"][0]["arch"] == "sm_80"
+    assert report["layers"][0]["verdict"]["equal"] and report["whole_file"]["equal"]
+
+
+def test_a_wrong_kernel_is_not_written(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same job over kernels with one sign turned."""
+
+    def broken(families: list[str], user: str) -> str:
+        text = kernels_text(families, user)
+        assert "return fmaf(a, b, c);" in text
+        return text.replace("return fmaf(a, b, c);", "return fmaf(a, b, -c);")
+
+    monkeypatch.setattr(generate, "kernels_text", broken)
+    path = model_file(ONE_LAYER)
+    output = path.with_name("out.py")
+    output.write_text("# generated by tconv 0.0.1\n")
+    outcome = optimize(Request(path, output))
+    assert not outcome.equal and not outcome.written
+    assert any(reason.startswith("up: every element: ") for reason in outcome.reasons)
+    assert output.read_text() == "# generated by tconv 0.0.1\n"
+    assert sorted(p.name for p in path.parent.glob("*")) == ["model.py", "out.py"]
+
+
+NOTHING = """
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+    from others import Own, up
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return {}
+
+    def get_inputs():
+        return [torch.rand(1, 3, 4, 4)]
+"""
+
+
+@pytest.mark.parametrize(("result", "words"), [
+    ("x + 1", "runs no transposed convolution"),
+    ("up(x)", "nothing can be replaced: others.py line 10"),
+])
+def test_models_with_nothing_to_replace(model_file: Write, result: str, words: str) -> None:
+    model_file(OTHERS, "others.py")
+    with pytest.raises(ModelFileError, match=words):
+        optimize(request_for(model_file(NOTHING.replace("{}", result))))
+
+
+def test_a_model_that_never_ends_is_named(model_file: Write) -> None:
+    with pytest.raises(ModelFileError, match=r"^model\.py took longer than 2 s"):
+        optimize(request_for(model_file("while True: pass\n"), timeout_s=2))
+
+
+def test_only_faster_needs_a_gpu(mixed: Path) -> None:
+    with pytest.raises(Trouble, match="--only-faster compares times: it needs a GPU"):
+        optimize(request_for(mixed, only_faster=True))
+
+
+def test_no_compiler_for_the_emulator(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.shutil, "which", lambda name: None)
+    with pytest.raises(Trouble, match=r"g\+\+ not found: .*apt install"):
+        optimize(request_for(mixed))
+
+
+def test_archs() -> None:
+    assert _archs(["sm_80,sm_90a", "sm_75", "sm_80"]) == ("sm_80", "sm_90a", "sm_75")
+    for wrong in ("80", "compute_80", "sm_9", "sm_90b"):
+        with pytest.raises(Trouble, match=f"got --arch {wrong}; write it as sm_80"):
+            _archs([wrong])
+
+
+def test_an_arch_that_nvrtc_does_not_know(model_file: Write) -> None:
+    path = model_file(ONE_LAYER)
+    with pytest.raises(Trouble, match="does not compile for sm_20"):
+        optimize(request_for(path, archs=("sm_20",)))
+
+
+def test_a_text_is_compiled_once(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers that are compiled alike have one text."""
+    compiled: Counter[tuple[str, str]] = Counter()
+
+    def compile_and_count(source: str, arch: str, **options: Any) -> Any:
+        compiled[source, arch] += 1
+        return compile_source(source, arch, **options)
+
+    monkeypatch.setattr(check, "compile_source", compile_and_count)
+    outcome = optimize(request_for(model_file(TWO_SIZES), archs=("sm_80", "sm_90a")))
+    assert outcome.written and len(outcome.replaced) == 2
+    assert list(compiled.values()) == [1, 1]
+
+
+# ---- the command
+
+
+def command(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tconv", "optimize", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_command_writes_the_committed_example(tmp_path: Path) -> None:
+    output, report = tmp_path / "out.py", tmp_path / "report.json"
+    process = command(EXAMPLES / "strided_dilated.py", "-o", output, "--json", report)
+    shown, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "")
+    assert output.read_bytes() == (EXAMPLES / "generated" / "strided_dilated_new.py").read_bytes()
+    assert json.loads(report.read_text())["equal"] is True
+    lines = shown.splitlines()
+    assert lines[1].startswith("conv_transpose2d") and "32→64 k3 s5 p1 d2" in lines[1] and "on 16x32x64x128" in lines[1]
+    assert any(line.startswith("Not checked: the link of load_inline; the full size") for line in lines)
+    assert lines[-1] == "equal in the emulator; not timed: no GPU"
+
+
+def test_trouble_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    output = tmp_path / "mine.py"
+    output.write_text("mine")
+    process = command(EXAMPLES / "unet.py", "-o", output)
+    shown, errors = process.communicate(timeout=60)
+    assert (process.returncode, shown, len(errors.splitlines())) == (2, "", 1)
+    assert "--force" in errors and output.read_text() == "mine"
+
+
+def test_interrupted_in_the_middle_it_keeps_the_old_file(tmp_path: Path) -> None:
+    output = tmp_path / "out.py"
+    output.write_text("# generated by tconv 0.0.1\n")
+    process = command(EXAMPLES / "unet.py", "-o", output)
+    deadline = time.monotonic() + 60
+    while len(os.listdir(tmp_path)) == 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(os.listdir(tmp_path)) == 2, "it should be checking its draft by now"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors
+    assert os.listdir(tmp_path) == ["out.py"] and output.read_text() == "# generated by tconv 0.0.1\n"
+
+
+def test_outcome_without_any_time_has_no_speedup() -> None:
+    outcome = Outcome(Request(Path("a"), Path("b")), None, False, (), None, "not tried")  # type: ignore[arg-type]
+    assert outcome.speedup is None
+
+
+def test_one_layer_at_two_sizes_is_one_kernel(model_file: Write) -> None:
+    """The sizes alone would ask for narrow blocks here and wide ones there, and for two precisions."""
+    path = model_file(TWO_SIZES)
+    gpu = Gpu.h200()
+    large, small = plan_layers(trace(load(path)), path, gpu, "match", by_kind)
+    assert plan_direct(small.plan.problem, gpu).kernel.tile != large.plan.kernel.tile
+    assert small.plan.kernel == large.plan.kernel and small.plan.kernel.layer.precision == "fp32"
+    file = executed(generated_text(path))
+    for planned in (large, small):
+        problem = planned.plan.problem
+        options = ((1, 1), (1, 1), (0, 0), 1, (1, 1))
+        plan = file["_plan"](2, torch.float32, problem.input_shape, (8, 8, 3, 3), (8,), *options)
+        assert (plan.grid, plan.kernel.threads) == (planned.plan.grid, planned.plan.kernel.threads)
+        assert plan.kernel.layer.precision == "fp32"

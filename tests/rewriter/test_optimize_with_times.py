@@ -1,0 +1,207 @@
+"""What times lead to: which layers are left, what is written, what is said. The times themselves are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from codegen_helpers import by_kind, executed
+
+from tconv.cli.optimize import _show
+from tconv.codegen.generate import PlannedLayer
+from tconv.evaluation.report import Report
+from tconv.evaluation.verdict import Check, Series, Timing, Verdict
+from tconv.planner import Gpu
+from tconv.rewriter import run
+from tconv.rewriter.check import Build, LayerCheck, LayerTime
+from tconv.rewriter.outcome import Outcome, Request, to_dict
+from tconv.sandbox.emulated import install
+from tconv.sandbox.worker import Workshop
+
+EQUAL = Verdict((Check("pooled error", True, 1e-7, 2e-7),))
+UNEQUAL = Verdict((Check("pooled error", False, 1.0, 2e-7, "wrong"),))
+MODEL = """
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.ConvTranspose2d(2, 2, 2)
+            self.b = nn.Sequential(nn.ConvTranspose2d(2, 2, 2))
+            self.weight = nn.Parameter(torch.randn(2, 2, 1, 1))
+
+        def forward(self, x):
+            x = self.b(self.a(x))
+            return F.conv_transpose2d(x, self.weight) + F.conv_transpose2d(x, -self.weight.exp())
+
+    def get_inputs():
+        return [torch.rand(1, 2, 4, 4)]
+"""
+CALL = "line 14"
+
+
+@pytest.fixture(scope="module")
+def workshop() -> Iterator[Workshop]:
+    with Workshop() as shop:
+        yield shop
+
+
+@pytest.fixture
+def job(
+    model_file: Callable[[str], Path], workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
+    """Runs the job as on a GPU on which the layers have these times, ours and PyTorch's."""
+
+    def run_it(
+        times: dict[str, tuple[float, float]], whole: float = 2.0, wrong: Sequence[str] = (), **options: Any
+    ) -> Outcome:
+        def check_layers(file: Any, layers: Sequence[PlannedLayer], *_: Any, **__: Any) -> Iterator[LayerCheck]:
+            for layer in layers:
+                verdict = UNEQUAL if layer.plan.kernel.family in wrong else EQUAL
+                checked = LayerCheck(layer, (Build("sm_90", 64, 0),), verdict, 1e-7, layer.plan.problem)
+                yield LayerCheck(layer) if layer.left else replace(checked, time=LayerTime(*times[layer.name], 0.5))
+
+        def judge(model: Path, candidate: Path, **options: Any) -> Report:
+            assert options["device"] == "cuda" and options["bench"]
+            timing = Timing(Series(1, 1, 1), Series(whole, whole, whole), "by turns")
+            return Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
+
+        monkeypatch.setattr(run, "check_layers", check_layers)
+        monkeypatch.setattr(run.judging, "judge", judge)
+        monkeypatch.setattr(run._Job, "_gpu", lambda self: Gpu.h200())
+        monkeypatch.setattr(run._Job, "_resolve", lambda self, problem, wanted: by_kind(problem, wanted))
+        model = model_file(MODEL)
+        request = Request(model, model.with_name("out.py"), **options)
+        return run._Job(request, workshop, lambda step: None, on_gpu=True).run()
+
+    return run_it
+
+
+FAST = (1.0, 3.0)
+SLOW = (2.0, 1.0)
+
+
+def test_slower_layers_are_replaced_all_the_same(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": SLOW, "b.0": FAST, CALL: SLOW})
+    assert outcome.written and outcome.slower == ("a", CALL)
+    assert not any(check.layer.left for check in outcome.layers)
+
+
+def test_only_faster_leaves_the_slower_ones(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": SLOW, "b.0": FAST, CALL: FAST}, only_faster=True)
+    assert outcome.written and [check.layer.name for check in outcome.layers if check.layer.left] == ["a"]
+    text = outcome.request.output.read_text()
+    assert '_LEFT = (\n    "a",\n)\n' in text and "cuda_conv_transpose2d(x, self.weight)" in text
+    namespace = executed(text)
+    install(namespace)
+    launched: list[object] = []
+    launch = namespace["_launch"]
+    namespace["_launch"] = lambda plan, *tensors: (launched.append(plan.kernel.layer), launch(plan, *tensors))
+    torch.manual_seed(0)
+    ours = namespace["ModelNew"]()
+    x = torch.rand(1, 2, 4, 4)
+    theirs = torch.nn.ConvTranspose2d(2, 2, 2)
+    theirs.load_state_dict(ours.a.state_dict())
+    torch.testing.assert_close(ours.a(x), theirs(x), rtol=0, atol=0)
+    assert launched == []
+    ours(x)
+    assert len(launched) == 3
+
+
+def test_only_faster_leaves_calls_at_their_line(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: SLOW}, only_faster=True)
+    text = outcome.request.output.read_text()
+    assert "_LEFT = ()\n" in text
+    assert "return F.conv_transpose2d(x, self.weight) + F.conv_transpose2d(x, -self.weight.exp())" in text
+
+
+def test_only_faster_may_write_nothing(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = job({"a": SLOW, "b.0": SLOW, CALL: SLOW}, only_faster=True)
+    assert outcome.equal and not outcome.written and not outcome.request.output.exists()
+    _show(outcome)
+    assert capsys.readouterr().out.splitlines()[-1] == "equal, and no layer faster than PyTorch: nothing was written"
+
+
+def test_the_table_and_the_last_line(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = job({"a": SLOW, "b.0": FAST, CALL: FAST}, whole=6.81)
+    _show(outcome)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["layer", "problem", "plan"]
+    assert lines[0].split()[-4:] == ["ms", "PyTorch", "speed-up", "floor"]
+    assert lines[1].split()[:4] == ["a", "2-D", "2→2", "k2"]
+    assert lines[1].split()[-7:] == ["1e-07", "(1e-07,", "2e-07)", "2", "1", "0.50x", "0.5"]
+    assert lines[-1] == "equal; 6.8x faster"
+    _show(job({"a": SLOW, "b.0": SLOW, CALL: SLOW}, whole=0.3))
+    assert capsys.readouterr().out.splitlines()[-1] == "equal; 0.3x: SLOWER than PyTorch"
+
+
+def test_without_nvcc_the_layers_times_add_up(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: (1.0, 4.0)}, missing=("nvcc not found: conda install it",))
+    assert outcome.report is None and outcome.load_inline == "not built" and outcome.written
+    assert outcome.speedup == pytest.approx((3 + 3 + 2 * 4) / 4)
+    _show(outcome)
+    lines = capsys.readouterr().out.splitlines()
+    assert "load_inline not built: nvcc not found: conda install it" in lines
+    assert lines[-1] == "equal; 3.5x faster"
+    assert to_dict(outcome)["load_inline"] == "not built"
+
+
+def test_not_equal_says_why(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: FAST})
+    wrong = Verdict((Check("every element", False, 1.0, 0.1, "at [0] got 1, expected 0 ± 0.1"),))
+    broken = replace(outcome, layers=(replace(outcome.layers[0], verdict=wrong), *outcome.layers[1:]), written=False)
+    assert not broken.equal
+    _show(broken)
+    lines = capsys.readouterr().out.splitlines()
+    assert "Not equal: a: every element: at [0] got 1, expected 0 ± 0.1" in lines
+    assert lines[-1].startswith("NOT EQUAL") and lines[-1].endswith("was not written")
+
+
+DENSE = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.ConvTranspose2d(64, 64, 2, stride=2)
+
+        def forward(self, x):
+            return self.a(x)
+
+    def get_inputs():
+        return [torch.rand(4, 64, 64, 64)]
+"""
+
+
+def families(outcome: Outcome) -> list[str]:
+    return [check.layer.plan.kernel.family for check in outcome.layers]
+
+
+def test_where_a_gpu_compares_every_family_is_tried(
+    job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "MODEL", DENSE)
+    outcome = job({"a": FAST})
+    assert outcome.written and families(outcome) == ["mma"]
+    assert "_MmaTile(" in outcome.request.output.read_text()
+
+
+def test_a_family_that_is_wrong_here_gives_way_to_the_proven_ones(
+    job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "MODEL", DENSE)
+    outcome = job({"a": FAST}, wrong=["mma"])
+    assert outcome.written and outcome.equal and families(outcome) == ["direct"]
+    assert "_MmaTile(" not in outcome.request.output.read_text()
+
+
+def test_what_the_proven_families_get_wrong_is_not_written(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: FAST}, wrong=["direct", "mma"])
+    assert not outcome.written and not outcome.equal
