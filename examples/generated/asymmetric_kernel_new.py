@@ -17,30 +17,97 @@ from torch import nn
 
 # The CUDA kernels: templates over the layer and its tile.
 _KERNELS = r"""
-// What every kernel family builds on: element types, conversions, rounding, memory access, warp exchange.
-//
-// All inline PTX of the project stands in this file. Each primitive that needs it has a device body and a CPU body
-// (TCONV_EMULATOR), so that the kernels themselves are plain C++ and run under NVRTC, nvcc and g++ alike.
-// No CUDA header is included: 16-bit floats are their bits. The language is C++14, as older builds of PyTorch ask of
-// nvcc.
+namespace tconv {
 
-#if defined(TCONV_EMULATOR)
-#define TCONV_DEVICE inline
-#define TCONV_CONSTANT constexpr
-#define TCONV_MAY_ALIAS [[gnu::may_alias]]
-#define TCONV_SHARED(name) unsigned char* name = tconv_emulator::shared_memory()
-#else
-#define TCONV_DEVICE __device__ __forceinline__
+// The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
+// and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
+
 #define TCONV_CONSTANT __host__ __device__ constexpr
+#if !defined(TCONV_EMULATOR)
+#define TCONV_DEVICE __device__ __forceinline__
 #define TCONV_MAY_ALIAS
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(16) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
 #endif
 
-namespace tconv {
+// Arithmetic of the constants of a kernel.
 
-// ---- element types -------------------------------------------------------------------------------------------------
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
+
+// The smallest pitch from `least` on with which lanes that lie `rows` rows apart find their `columns` in different
+// banks; `least` if there is none.
+TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
+  for (int pitch = least; pitch < least + 32; ++pitch)
+    if (rows * pitch % 32 == columns) return pitch;
+  return least;
+}
+
+// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
+template <int Kernel, int Stride, int Padding, int Dilation>
+struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(Stride, Dilation);
+  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
+  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
+  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
+  }
+
+  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
+  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
+  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < Kernel ? tap : Kernel;
+  }
+
+  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+};
+
+// Element types, conversions and rounding. 16-bit floats are their bits.
 
 struct Half {
   unsigned short bits;
@@ -60,94 +127,29 @@ struct AccumulatorOf<double> {
   using type = double;
 };
 
-TCONV_DEVICE unsigned float_bits(float value) {
-#if defined(TCONV_EMULATOR)
-  unsigned bits;
-  __builtin_memcpy(&bits, &value, sizeof bits);
-  return bits;
-#else
-  return __float_as_uint(value);
-#endif
-}
-
-TCONV_DEVICE float bits_float(unsigned bits) {
-#if defined(TCONV_EMULATOR)
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-#else
-  return __uint_as_float(bits);
-#endif
-}
+TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
+TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
 
 // The words of a double: its low one first, where it is written to memory.
-TCONV_DEVICE unsigned low_word(double value) {
-#if defined(TCONV_EMULATOR)
-  unsigned long long bits;
-  __builtin_memcpy(&bits, &value, sizeof bits);
-  return static_cast<unsigned>(bits);
-#else
-  return static_cast<unsigned>(__double2loint(value));
-#endif
-}
-
-TCONV_DEVICE unsigned high_word(double value) {
-#if defined(TCONV_EMULATOR)
-  unsigned long long bits;
-  __builtin_memcpy(&bits, &value, sizeof bits);
-  return static_cast<unsigned>(bits >> 32);
-#else
-  return static_cast<unsigned>(__double2hiint(value));
-#endif
-}
-
+TCONV_DEVICE unsigned low_word(double value) { return static_cast<unsigned>(__double2loint(value)); }
+TCONV_DEVICE unsigned high_word(double value) { return static_cast<unsigned>(__double2hiint(value)); }
 TCONV_DEVICE double words_double(unsigned low, unsigned high) {
-#if defined(TCONV_EMULATOR)
-  const unsigned long long bits = static_cast<unsigned long long>(high) << 32 | low;
-  double value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-#else
   return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
-#endif
 }
 
-// binary16 to binary32, exact. Equals PTX cvt.f32.f16.
-TCONV_DEVICE float half_to_float(Half value) {
-#if defined(TCONV_EMULATOR)
-  const unsigned sign = (value.bits & 0x8000u) << 16, magnitude = value.bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  // Subnormals come out right: the magnitude is read 2^112 too small and scaled back, which is exact.
-  const float scaled = bits_float(magnitude << 13) * 5.192296858534828e+33f;
-  return bits_float(sign | float_bits(scaled));
-#else
+// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float half_to_float(unsigned short bits) {
   float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
-  return result;
-#endif
-}
-
-// binary32 to binary16, to nearest, ties to even. Equals PTX cvt.rn.f16.f32.
-TCONV_DEVICE Half float_to_half(float value) {
-  Half result;
-#if defined(TCONV_EMULATOR)
-  const unsigned bits = float_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-  unsigned rounded;
-  if (magnitude > 0x7f800000u) {
-    rounded = 0x7fffu;
-  } else if (magnitude >= 0x47800000u) {  // 65536 and above, infinity
-    rounded = 0x7c00u;
-  } else if (magnitude >= 0x38800000u) {  // normal: drop 13 bits; the carry may reach the exponent, and infinity
-    rounded = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-  } else {  // subnormal: adding 0.5 puts the last bit kept at the end of the significand
-    rounded = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
-  }
-  result.bits = static_cast<unsigned short>(sign | rounded);
-#else
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
-#endif
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
   return result;
 }
+TCONV_DEVICE unsigned short float_to_half(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
 
 TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
 
@@ -182,7 +184,7 @@ TCONV_DEVICE double operand(double value) {
 
 TCONV_DEVICE float to_accumulator(float value) { return value; }
 TCONV_DEVICE double to_accumulator(double value) { return value; }
-TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value); }
+TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
 TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
 
 template <class Element>
@@ -191,7 +193,7 @@ TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type valu
 }
 template <>
 TCONV_DEVICE Half from_accumulator<Half>(float value) {
-  return float_to_half(value);
+  return Half{float_to_half(value)};
 }
 template <>
 TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
@@ -204,7 +206,7 @@ TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
                                     typename AccumulatorOf<Element>::type second, Element (&two)[2]) {
   two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
 }
-#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 800
 #define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
   TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
     unsigned word;                                                                                          \
@@ -219,7 +221,7 @@ TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
-// ---- memory --------------------------------------------------------------------------------------------------------
+// Memory: loads, and vectors of several elements.
 
 // Loads of what no thread of the grid writes.
 TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
@@ -233,19 +235,17 @@ TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
 
 // The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
 // instead of computing each address anew.
-TCONV_DEVICE long long kept(long long value) {
 #if !defined(TCONV_EMULATOR)
+TCONV_DEVICE long long kept(long long value) {
   asm("" : "+l"(value));
-#endif
   return value;
 }
 template <class T>
 TCONV_DEVICE const T* kept(const T* value) {
-#if !defined(TCONV_EMULATOR)
   asm("" : "+l"(value));
-#endif
   return value;
 }
+#endif
 
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
@@ -258,59 +258,39 @@ struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
 // code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
 // clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
 // first.)
-#if defined(TCONV_EMULATOR)
+#if !defined(TCONV_EMULATOR)
 template <int Bytes>
-TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_present(const void* address, bool present) {
-  struct alignas(Bytes) Aligned {
-    unsigned char bytes[Bytes];
-  };
-  Vector<unsigned, (Bytes + 3) / 4> words{};
-  if (!present) return words;
-  const Aligned bytes = *static_cast<const Aligned*>(address);
-  __builtin_memcpy(&words, &bytes, Bytes);
-  return words;
-}
-#else
-template <int Bytes>
-TCONV_DEVICE Vector<unsigned, (Bytes + 3) / 4> load_present(const void* address, bool present);
+TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
 template <>
-TCONV_DEVICE Vector<unsigned, 1> load_present<2>(const void* address, bool present) {
-  Vector<unsigned, 1> word;
+TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
   asm volatile(
       "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
       " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
-      : "=r"(word.values[0])
+      : "=r"(words[0])
       : "l"(address), "r"(static_cast<int>(present)));
-  return word;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 1> load_present<4>(const void* address, bool present) {
-  Vector<unsigned, 1> word;
+TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
   asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
-               : "=r"(word.values[0])
+               : "=r"(words[0])
                : "l"(address), "r"(static_cast<int>(present)));
-  return word;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 2> load_present<8>(const void* address, bool present) {
-  Vector<unsigned, 2> words;
+TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
   asm volatile(
       "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
       " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-      : "=r"(words.values[0]), "=r"(words.values[1])
+      : "=r"(words[0]), "=r"(words[1])
       : "l"(address), "r"(static_cast<int>(present)));
-  return words;
 }
 template <>
-TCONV_DEVICE Vector<unsigned, 4> load_present<16>(const void* address, bool present) {
-  Vector<unsigned, 4> words;
+TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (&words)[4]) {
   asm volatile(
       "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
       " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
       " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=r"(words.values[0]), "=r"(words.values[1]), "=r"(words.values[2]), "=r"(words.values[3])
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
       : "l"(address), "r"(static_cast<int>(present)));
-  return words;
 }
 #endif
 
@@ -333,48 +313,36 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   }
 }
 
-// ---- tensor cores, sm_80 and newer ---------------------------------------------------------------------------------
-//
+// Tensor cores, sm_80 and newer: fragments and products.
+
 // Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory, and gets word l % 4 of row l / 4 of each. Equals PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
-#if defined(TCONV_EMULATOR)
-  const void* rows[4];
-  tconv_emulator::matrix_rows(row, tconv_emulator::lane_index() / 4, rows, tconv_emulator::Place::here());
-  for (int m = 0; m < 4; ++m) words[m] = static_cast<const unsigned*>(rows[m])[tconv_emulator::lane_index() % 4];
-#else
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
-#endif
 }
+#endif
 
 // The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
 // and the next one. PTX ldmatrix with .trans.
+#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
-#if defined(TCONV_EMULATOR)
-  const unsigned lane = tconv_emulator::lane_index();
-  const void* rows[2][4];
-  for (unsigned k = 0; k < 2; ++k)
-    tconv_emulator::matrix_rows(row, 2 * (lane % 4) + k, rows[k], tconv_emulator::Place::here());
-  for (int m = 0; m < 4; ++m)
-    words[m] = static_cast<const unsigned short*>(rows[0][m])[lane / 4] |
-               static_cast<unsigned>(static_cast<const unsigned short*>(rows[1][m])[lane / 4]) << 16;
-#else
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                : "r"(address)
                : "memory");
-#endif
 }
+#endif
 
 // `operand`, by one instruction where there is one.
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
-#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 800
   unsigned rounded;
   if (rounding == Rounding::ties_away) {
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
@@ -391,58 +359,54 @@ TCONV_DEVICE float matrix_operand(float value) {
 }
 
 // sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (float: TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
 // (double, its low word first), before sm_90 twice m8n8k4.
+#if !defined(TCONV_EMULATOR)
+#define TCONV_MULTIPLY(name, shape, type)                                                    \
+  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
+  }
+TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
+TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
+TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
+#undef TCONV_MULTIPLY
+TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+      : "d"(upper), "d"(lower), "d"(column));
+#else
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(sums[0]), "+d"(sums[1])
+      : "d"(upper), "d"(column));
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(sums[2]), "+d"(sums[3])
+      : "d"(lower), "d"(column));
+#endif
+}
+#endif
+
+// The product of an element type.
 template <class Element>
 struct MatrixProduct;
-#if defined(TCONV_EMULATOR)
-#define TCONV_MATRIX_PRODUCT(element, shape, types)                                                  \
-  template <>                                                                                        \
-  struct MatrixProduct<element> {                                                                    \
-    TCONV_DEVICE static void add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-      tconv_emulator::multiply_matrices(tconv_emulator::MatrixProduct::shape##_##types, sums, a, b,  \
-                                        tconv_emulator::Place::here());                              \
-    }                                                                                                \
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
+  template <>                                                                                      \
+  struct MatrixProduct<element> {                                                                  \
+    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      multiply(sums, a, b);                                                                        \
+    }                                                                                              \
   };
-#else
-#define TCONV_MATRIX_PRODUCT(element, shape, types)                                                  \
-  template <>                                                                                        \
-  struct MatrixProduct<element> {                                                                    \
-    TCONV_DEVICE static void add(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-      asm("mma.sync.aligned." #shape ".row.col.f32." #types "." #types                               \
-          ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                     \
-          : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                               \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                       \
-    }                                                                                                \
-  };
-#endif
-TCONV_MATRIX_PRODUCT(float, m16n8k8, tf32)
-TCONV_MATRIX_PRODUCT(Half, m16n8k16, f16)
-TCONV_MATRIX_PRODUCT(BFloat16, m16n8k16, bf16)
+TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
+TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
+TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
 #undef TCONV_MATRIX_PRODUCT
-template <>
-struct MatrixProduct<double> {
-  TCONV_DEVICE static void add(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if defined(TCONV_EMULATOR)
-    tconv_emulator::multiply_matrices(tconv_emulator::MatrixProduct::m16n8k4_f64, sums, a, b,
-                                      tconv_emulator::Place::here());
-#else
-    const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
-#if __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
-        : "d"(upper), "d"(lower), "d"(column));
-#else
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(sums[0]), "+d"(sums[1])
-        : "d"(upper), "d"(column));
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-        : "+d"(sums[2]), "+d"(sums[3])
-        : "d"(lower), "d"(column));
-#endif
-#endif
-  }
-};
+
+// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
 // A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
 // global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
@@ -450,29 +414,10 @@ struct MatrixProduct<double> {
 // Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
 // cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
 // copies 16 bytes at a time, by cp.async.cg.
+#if !defined(TCONV_EMULATOR)
 template <int Threads, class Wanted>
 struct BlockCopy {
-#if defined(TCONV_EMULATOR)
-  struct alignas(16) Bytes {
-    unsigned words[4];
-  };
-  Bytes* to = nullptr;
-  const Bytes* from = nullptr;
-  int count = 0, of_piece = 1;
-  Wanted wanted{};
-
-  explicit BlockCopy(void*) {}
-  void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& those) {
-    to = static_cast<Bytes*>(shared), from = static_cast<const Bytes*>(global), wanted = those;
-    of_piece = piece_bytes / 16, count = pieces * of_piece;
-    if (!tconv_emulator::copies_are_late()) wait();
-  }
-  void wait() {
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += Threads)
-      if (wanted(i / of_piece)) to[i] = from[i];
-    count = 0;
-  }
-#elif __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
   unsigned barrier, parity = 0;
 
   TCONV_DEVICE explicit BlockCopy(void* memory) : barrier(static_cast<unsigned>(__cvta_generic_to_shared(memory))) {
@@ -523,42 +468,15 @@ struct BlockCopy {
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 };
+#endif
 
 // A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
 // groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
 // address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+#if !defined(TCONV_EMULATOR)
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
-#if defined(TCONV_EMULATOR)
-  struct alignas(Bytes) Item {
-    unsigned char bytes[Bytes];
-  };
-  struct Group {
-    Item* to[OfGroup];
-    const Item* from[OfGroup];
-    int count = 0;
-  };
-  Group groups[Groups];
-  int newest = 0;  // among all that ever were
-
-  Group& group(int number) { return groups[number % Groups]; }
-  void begin(void* shared, const void* global, bool present) {
-    Group& last = group(newest);
-    last.to[last.count] = static_cast<Item*>(shared);
-    last.from[last.count++] = present ? static_cast<const Item*>(global) : nullptr;
-    if (!tconv_emulator::copies_are_late()) land(last);
-  }
-  void end_group() { ++newest; }
-  template <int N>
-  void wait() {
-    for (int number = newest < Groups ? 0 : newest - Groups; number < newest - N; ++number) land(group(number));
-  }
-  static void land(Group& landing) {
-    for (int i = 0; i < landing.count; ++i) *landing.to[i] = landing.from[i] == nullptr ? Item{} : *landing.from[i];
-    landing.count = 0;
-  }
-#else
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
     const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     if (Bytes == 16)
@@ -574,161 +492,26 @@ struct ThreadCopies {
   TCONV_DEVICE void wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
   }
-#endif
 };
+#endif
 
-// ---- kernels behind one another, sm_90 and newer -------------------------------------------------------------------
-//
 // A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
 // then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
 TCONV_DEVICE void wait_for_kernel_before() {
-#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 // From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
 TCONV_DEVICE void let_kernel_behind_begin() {
-#if !defined(TCONV_EMULATOR) && __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// ---- compile-time arithmetic ---------------------------------------------------------------------------------------
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
-TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
-// The smallest pitch from `least` on with which lanes that lie `rows` rows apart find their `columns` in different
-// banks; `least` if there is none.
-TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
-  for (int pitch = least; pitch < least + 32; ++pitch)
-    if (rows * pitch % 32 == columns) return pitch;
-  return least;
-}
-
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
-template <int Kernel, int Stride, int Padding, int Dilation>
-struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(Stride, Dilation);
-  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
-  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
-  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-
-  // Rounded down, also where padding makes it negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(Padding, Stride);
-    const long long distance =
-        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
-    return static_cast<int>(distance / Stride) - cut_off;
-  }
-
-  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
-  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
-  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + Padding % Stride) % Stride;
-    if (distance % common != 0) return Kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < Kernel ? tap : Kernel;
-  }
-
-  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
-};
-
-}  // namespace tconv
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
-// measured against it.
-//
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
-//
-// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
-// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
-// rows at once where maps are narrow. A block owns
-//   - `position_lanes` lanes' worth of runs,
-//   - `channels` output channels of one group,
-//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
-//
-//     phase_lanes == 1                                phase_lanes == 32 (large strides)
-//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
-//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
-//     every `columns`-th position of the run          every position of the run
-//
-//            q    q+1  q+2        lane = position            lane = phase
-//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
-//           ^ one thread          weight: one address        weight: coalesced
-//
-//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
-//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
-//
-//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
-//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
-//          |g h i|    stored together.
-//          |a b c|
-//          |d e f|
-//          |g h i|
-//
-// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
-//
-// Several positions a thread let each weight from shared memory serve several products; several channels do the same
-// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
-// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
-// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
-//
-// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
-// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
-// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
-// shared memory while it multiplies those in the other. Places outside the input are 0 there.
-//
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
-//
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
-// direct: from the sums of a thread to outputs in memory, with the bias added.
-//
-// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
-// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
-// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
 // direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
-
-namespace tconv {
 
 template <class Layer, class Tile>
 struct DirectShape {
@@ -883,10 +666,147 @@ struct DirectShape {
                 "several rows of positions have their phases stacked");
 };
 
-// Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
+// direct: the inputs of a thread, through the L1 cache or from the tile of its block. `direct.cuh` has the picture.
+
+// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
+// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
+template <class Layer, class Tile>
+TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
+  using Shape = DirectShape<Layer, Tile>;
+  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
+                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
+}
+
+// The column phases of a thread, by their first taps. With phases in registers these are constants.
+template <class Layer, class Tile>
+struct DirectPhases {
+  using Width = typename DirectShape<Layer, Tile>::Width;
+  int first_taps[Tile::phases], first_shifts[Tile::phases];
+
+  TCONV_DEVICE explicit DirectPhases(int first_phase) {
+#pragma unroll
+    for (int a = 0; a < Tile::phases; ++a) {
+      const int phase = first_phase + a * Tile::phase_lanes;
+      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
+      first_shifts[a] = Width::shift_of(first_taps[a]);
+    }
+  }
+
+  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
+    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
+    return first_taps[a] < Width::kernel && tap < Width::kernel;
+  }
 };
+
+// The inputs that a thread needs for one stage of taps, of a group of input channels.
+template <class Layer, class Tile>
+struct DirectInputs {
+  using Shape = DirectShape<Layer, Tile>;
+  using Width = typename Shape::Width;
+  using Accumulator = typename Shape::Accumulator;
+  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
+
+  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
+  template <class Visitor>
+  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
+    bool seen[Shape::input_rows][Shape::window] = {};
+#pragma unroll
+    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
+#pragma unroll
+      for (int v = 0; v < Tile::rows; ++v)
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j)
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            const int row = Shape::input_row(v, row_tap);
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const bool has_tap = phases.has_tap(a, tap_chunk + j);
+            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
+            seen[row][slot] = true;
+            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
+          }
+  }
+
+  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
+  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
+  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
+                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
+                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
+      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p) {
+          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+          typename Layer::Element input{};
+          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
+              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
+          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
+        }
+    });
+  }
+
+  // From the tile of a block, where the thread's inputs start at `own`.
+  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
+    each(phases, 0, [&](int r, int slot, int shift, bool) {
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          values[k][r][slot][p] =
+              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
+    });
+  }
+};
+
+// A thread's part of the inputs of a block, on their way from memory to shared memory.
+template <class Layer, class Tile>
+struct DirectTileInputs {
+  using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
+  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
+  Element values[Shape::stage_channels][items];
+
+  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
+  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
+      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
+      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
+    }
+  }
+
+  // Asks for the places in `channels` channels, the first of which starts at `x`.
+  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        Element input{};
+        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
+          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
+        values[k][i] = input;
+      }
+  }
+
+  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+        if (item < Shape::tile_items)
+          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
+      }
+  }
+};
+
+// direct: the sums of a thread, and those that sets of warps join.
 
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
 template <class Layer, class Tile>
@@ -919,9 +839,156 @@ struct DirectSums {
   }
 };
 
-}  // namespace tconv
+// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
+  using Shape = DirectShape<Layer, Tile>;
+  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
+  __syncthreads();  // what was in the buffer has been read
+  if (split > 0) {
+    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
+  }
+  __syncthreads();
+  if (split > 0) return;
+#pragma unroll 1
+  for (int other = 1; other < Tile::splits; ++other) {
+    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
+  }
+}
 
-namespace tconv {
+// direct: products of the inputs and weights of a stage, and their sums. `direct.cuh` has the picture.
+
+// What a thread has summed up of one stage, and of the chain that it is in.
+template <class Layer, class Tile>
+class DirectChain {
+  using Shape = DirectShape<Layer, Tile>;
+  DirectSums<Layer, Tile>& all_;
+  DirectSums<Layer, Tile> chain_;
+  int links_ = 0;
+
+ public:
+  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
+    if (Shape::chained) chain_.clear();
+  }
+
+  // Adds the products of one group of input channels.
+  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
+                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    using Accumulator = typename Shape::Accumulator;
+    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
+#pragma unroll
+    for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
+        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
+        Accumulator weights[Shape::items_at_once];
+        if (Shape::channel_at_once) load_shared(row_weights, weights);
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j)
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            if (!phases.has_tap(a, tap_chunk + j)) continue;
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
+            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
+            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
+#pragma unroll
+            for (int v = 0; v < Tile::rows; ++v)
+#pragma unroll
+              for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+                for (int c = 0; c < Tile::channels; ++c) {
+                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
+                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
+                                     sum);
+                }
+          }
+      }
+    if (Shape::chained && ++links_ == Shape::chain_groups) {
+      all_.add(chain_);
+      chain_.clear();
+      links_ = 0;
+    }
+  }
+
+  TCONV_DEVICE void finish() {
+    if (Shape::chained) all_.add(chain_);
+  }
+};
+
+// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
+// thread's. Inputs as `DirectInputs::load` takes them.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
+                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
+                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
+                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  if (!Shape::all_taps) {
+    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
+    column -= tap_chunk * Shape::Width::shift_period;
+  }
+  const int first = split * Tile::unroll;
+  x += first * static_cast<long long>(plane);
+  own_weights += first * Shape::channel_items;
+  DirectChain<Layer, Tile> chain(sums);
+  DirectInputs<Layer, Tile> inputs;
+  if (Tile::ahead && first < channels)
+    inputs.load(x, row_pitch, column, columns, plane, channels - first, phases, tap_chunk);
+#pragma unroll 1
+  for (int group = first; group < channels; group += Shape::stage_channels) {
+    DirectInputs<Layer, Tile> next;
+    const int left = channels - group - Shape::stage_channels;
+    if (!Tile::ahead) inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (Tile::ahead && left > 0) next.load(x, row_pitch, column, columns, plane, left, phases, tap_chunk);
+    chain.multiply(inputs, own_weights, phases, tap_chunk);
+    if (Tile::ahead) inputs = next;
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
+// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
+// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
+                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
+                                        Accumulator* stages, int own, int split,
+                                        const DirectPhases<Layer, Tile>& phases, int& stage,
+                                        DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  own_weights += split * Tile::unroll * Shape::channel_items;
+  own += split * Tile::unroll * Shape::tile_items;
+  DirectChain<Layer, Tile> chain(sums);
+  tile.load(x, plane, channels);
+#pragma unroll 1
+  for (int group = 0; group < channels; group += Shape::stage_channels) {
+    Accumulator* const written = stages + stage * Shape::tile_stage_items;
+    tile.write(written);
+    // All have written this stage, and have read the other one, which is written next.
+    __syncthreads();
+    stage ^= 1;
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
+    if (group + split * Tile::unroll < channels) {
+      DirectInputs<Layer, Tile> inputs;
+      inputs.read(written + own, phases);
+      chain.multiply(inputs, own_weights, phases, 0);
+    }
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// direct: from the sums of a thread to outputs in memory, with the bias added.
+//
+// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
+// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
+// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
 
 // What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
 // negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
@@ -1111,9 +1178,62 @@ TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const
   }
 }
 
-}  // namespace tconv
+// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
+// measured against it.
+//
+// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
+// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
+//
+// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
+// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
+// rows at once where maps are narrow. A block owns
+//   - `position_lanes` lanes' worth of runs,
+//   - `channels` output channels of one group,
+//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
+//
+//     phase_lanes == 1                                phase_lanes == 32 (large strides)
+//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
+//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
+//     every `columns`-th position of the run          every position of the run
+//
+//            q    q+1  q+2        lane = position            lane = phase
+//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
+//           ^ one thread          weight: one address        weight: coalesced
+//
+//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
+//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
+//
+//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
+//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
+//          |g h i|    stored together.
+//          |a b c|
+//          |d e f|
+//          |g h i|
+//
+// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
+//
+// Several positions a thread let each weight from shared memory serve several products; several channels do the same
+// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
+// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
+// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
+// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
+// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
+//
+// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
+// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
+// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
+// shared memory while it multiplies those in the other. Places outside the input are 0 there.
+//
+// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
+// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+//
+// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
+// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 
-namespace tconv {
+// Which weights a block uses, apart from its row phase.
+struct DirectPart {
+  int group, first_channel, first_phase;
+};
 
 // Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
 // a weight become 0.
@@ -1184,287 +1304,6 @@ struct DirectWalk {
             height + (Shape::tiled ? row : 0), width + column};
   }
 };
-
-// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
-// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
-template <class Layer, class Tile>
-TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
-  using Shape = DirectShape<Layer, Tile>;
-  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
-                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
-}
-
-// The column phases of a thread, by their first taps. With phases in registers these are constants.
-template <class Layer, class Tile>
-struct DirectPhases {
-  using Width = typename DirectShape<Layer, Tile>::Width;
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
-
-  TCONV_DEVICE explicit DirectPhases(int first_phase) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a) {
-      const int phase = first_phase + a * Tile::phase_lanes;
-      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
-      first_shifts[a] = Width::shift_of(first_taps[a]);
-    }
-  }
-
-  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
-    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
-    return first_taps[a] < Width::kernel && tap < Width::kernel;
-  }
-};
-
-// The inputs that a thread needs for one stage of taps, of a group of input channels.
-template <class Layer, class Tile>
-struct DirectInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
-
-  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
-  template <class Visitor>
-  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
-    bool seen[Shape::input_rows][Shape::window] = {};
-#pragma unroll
-    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
-#pragma unroll
-      for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const int row = Shape::input_row(v, row_tap);
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const bool has_tap = phases.has_tap(a, tap_chunk + j);
-            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
-            seen[row][slot] = true;
-            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
-          }
-  }
-
-  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
-  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
-                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
-                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
-      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p) {
-          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-          typename Layer::Element input{};
-          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
-            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
-        }
-    });
-  }
-
-  // From the tile of a block, where the thread's inputs start at `own`.
-  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
-    each(phases, 0, [&](int r, int slot, int shift, bool) {
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-          values[k][r][slot][p] =
-              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
-    });
-  }
-};
-
-// A thread's part of the inputs of a block, on their way from memory to shared memory.
-template <class Layer, class Tile>
-struct DirectTileInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
-  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
-  Element values[Shape::stage_channels][items];
-
-  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
-  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
-      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
-      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
-    }
-  }
-
-  // Asks for the places in `channels` channels, the first of which starts at `x`.
-  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        Element input{};
-        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
-          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
-        values[k][i] = input;
-      }
-  }
-
-  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-        if (item < Shape::tile_items)
-          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
-      }
-  }
-};
-
-// What a thread has summed up of one stage, and of the chain that it is in.
-template <class Layer, class Tile>
-class DirectChain {
-  using Shape = DirectShape<Layer, Tile>;
-  DirectSums<Layer, Tile>& all_;
-  DirectSums<Layer, Tile> chain_;
-  int links_ = 0;
-
- public:
-  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
-    if (Shape::chained) chain_.clear();
-  }
-
-  // Adds the products of one group of input channels.
-  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
-                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    using Accumulator = typename Shape::Accumulator;
-    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
-#pragma unroll
-    for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
-        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
-        Accumulator weights[Shape::items_at_once];
-        if (Shape::channel_at_once) load_shared(row_weights, weights);
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            if (!phases.has_tap(a, tap_chunk + j)) continue;
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
-            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
-            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
-#pragma unroll
-            for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-              for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-                for (int c = 0; c < Tile::channels; ++c) {
-                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
-                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
-                                     sum);
-                }
-          }
-      }
-    if (Shape::chained && ++links_ == Shape::chain_groups) {
-      all_.add(chain_);
-      chain_.clear();
-      links_ = 0;
-    }
-  }
-
-  TCONV_DEVICE void finish() {
-    if (Shape::chained) all_.add(chain_);
-  }
-};
-
-// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
-// thread's. Inputs as `DirectInputs::load` takes them.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
-                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
-                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
-                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  if (!Shape::all_taps) {
-    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
-    column -= tap_chunk * Shape::Width::shift_period;
-  }
-  const int first = split * Tile::unroll;
-  x += first * static_cast<long long>(plane);
-  own_weights += first * Shape::channel_items;
-  DirectChain<Layer, Tile> chain(sums);
-  DirectInputs<Layer, Tile> inputs;
-  if (Tile::ahead && first < channels)
-    inputs.load(x, row_pitch, column, columns, plane, channels - first, phases, tap_chunk);
-#pragma unroll 1
-  for (int group = first; group < channels; group += Shape::stage_channels) {
-    DirectInputs<Layer, Tile> next;
-    const int left = channels - group - Shape::stage_channels;
-    if (!Tile::ahead) inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    if (Tile::ahead && left > 0) next.load(x, row_pitch, column, columns, plane, left, phases, tap_chunk);
-    chain.multiply(inputs, own_weights, phases, tap_chunk);
-    if (Tile::ahead) inputs = next;
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
-// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
-// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
-                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
-                                        Accumulator* stages, int own, int split,
-                                        const DirectPhases<Layer, Tile>& phases, int& stage,
-                                        DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  own_weights += split * Tile::unroll * Shape::channel_items;
-  own += split * Tile::unroll * Shape::tile_items;
-  DirectChain<Layer, Tile> chain(sums);
-  tile.load(x, plane, channels);
-#pragma unroll 1
-  for (int group = 0; group < channels; group += Shape::stage_channels) {
-    Accumulator* const written = stages + stage * Shape::tile_stage_items;
-    tile.write(written);
-    // All have written this stage, and have read the other one, which is written next.
-    __syncthreads();
-    stage ^= 1;
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
-    if (group + split * Tile::unroll < channels) {
-      DirectInputs<Layer, Tile> inputs;
-      inputs.read(written + own, phases);
-      chain.multiply(inputs, own_weights, phases, 0);
-    }
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
-  __syncthreads();  // what was in the buffer has been read
-  if (split > 0) {
-    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
-  }
-  __syncthreads();
-  if (split > 0) return;
-#pragma unroll 1
-  for (int other = 1; other < Tile::splits; ++other) {
-    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
-  }
-}
 
 template <class Layer, class Tile>
 TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
@@ -1627,77 +1466,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   }
 }
 
-}  // namespace tconv
-// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
-//
-// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
-// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
-//
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. So for all phases together
-//
-//     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
-//   * depth                         x  columns (position)             inputs, moved by the shift
-//   = rows                          x  columns                        outputs, position by position
-//
-// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
-// phase leaves out the shifts at which the phase has no tap.
-//
-//     warps_wide = 2, warps_high = 2                  a block owns a box of positions: box_images x box_depths x
-//                  positions                          box_rows x box_columns of them, numbered one after the other;
-//              ............ ............              numbers beyond the box repeat the first position and are not
-//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
-//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
-//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
-//              :..........: :..........:              mostly has whole rows of outputs.
-//
-// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
-// to its own, in order.
-//
-// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
-// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
-// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
-// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
-// weights have landed.
-//
-// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
-// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
-// chunk of this one. Outputs have memory of their own then.
-//
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
-//                               and, of a new chunk, for the                   this is the chunk's last step
-//                               next chunk's inputs
-//
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
-// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
-// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
-// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
-// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
-//
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
-//
-// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
-//
-// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
-// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
-//
-// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
-// mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
-// picture.
-// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
-//
-// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
-// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
-// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
-// picture.
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
-
-namespace tconv {
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
 template <class Axis>
@@ -1958,6 +1728,8 @@ struct MmaShape {
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
+// mma: where a box lies, and where its inputs lie in a stage. `mma.cuh` has the picture.
+
 // Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
 // without dividing.
 template <class Layer, class Tile>
@@ -2015,9 +1787,7 @@ struct MmaBoxes {
   }
 };
 
-}  // namespace tconv
-
-namespace tconv {
+// mma: factors of products, weights and inputs alike: rounded or split, and by words. `mma.cuh` has the picture.
 
 // Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
 TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
@@ -2065,243 +1835,10 @@ TCONV_DEVICE Element mma_factor(Element value, int) {
   return value;
 }
 
-template <bool Small>
-struct MmaCount {
-  using type = long long;
-};
-template <>
-struct MmaCount<true> {
-  using type = int;
-};
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct MmaDigits {
-  using Number = typename MmaCount<(Count <= 0x7fffffff)>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit MmaDigits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
-                                                       int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
-
-// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
-// zeros where they are brought to shared memory with the others, though nobody looks at them.
-template <class Layer, class Tile>
-struct MmaFilters {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Depth = typename Shape::Depth;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
-  static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
-  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  using Loaded = Vector<unsigned, words>;
-
-  Element* prepared;
-  int group, step, channel_tile, lane;
-
-  // The number of a phase and that of a shift.
-  struct Pair {
-    int phase, shift;
-  };
-  template <class Axis, class Shifts>
-  static TCONV_DEVICE Pair on_axis(int tap) {
-    const int shift = Axis::shift_of(tap);
-    return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
-  }
-  static TCONV_DEVICE Pair pair_of(int tap) {
-    const Pair depth = on_axis<Depth, typename Shape::DepthShifts>(tap / (Height::kernel * Width::kernel));
-    const Pair row = on_axis<Height, typename Shape::HeightShifts>(tap / Width::kernel % Height::kernel);
-    const Pair column = on_axis<Width, typename Shape::WidthShifts>(tap % Width::kernel);
-    return {(depth.phase * Height::stride + row.phase) * Width::stride + column.phase,
-            (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
-  }
-
-  // A pair's vector, of one plane; of a tile beyond the last, nothing.
-  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
-    const int tile = channel_tile * Shape::phase_tiles + pair.phase;
-    if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
-    const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
-    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
-    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
-    const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
-    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
-  }
-
-  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
-    Loaded loaded[units][items][loads];
-#pragma unroll
-    for (int u = 0; u < units; ++u)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
-        const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-        const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
-        const Element* const from =
-            mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
-#pragma unroll
-        for (int l = 0; l < loads; ++l)
-          loaded[u][i][l] = load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present);
-      }
-#pragma unroll
-    for (int t = 0; t < together; ++t) {
-      const Pair pair = pair_of(first_tap + t);
-      constexpr int of_load = load_bytes / Shape::item_bytes;
-#pragma unroll
-      for (int plane = 0; plane < Shape::planes; ++plane) {
-        Vector<unsigned, 4> vector;
-#pragma unroll
-        for (int u = 0; u < units; ++u) {
-          Element values[items];
-#pragma unroll
-          for (int i = 0; i < items; ++i) {
-            Element value;
-            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            values[i] = mma_factor<Layer>(value, plane);
-          }
-          mma_pack(values, u, vector);
-        }
-        put(pair, plane, vector);
-      }
-    }
-  }
-
-  // Gaps, shared by the threads that bring the taps of the same filters.
-  TCONV_DEVICE void clear_gaps(int number, int threads) const {
-    for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
-      if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
-        for (int plane = 0; plane < Shape::planes; ++plane)
-          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
-  }
-};
-
-// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
-                                        long long vector) {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  const int lane = static_cast<int>(vector % 32);
-  MmaDigits<Shape::weight_vectors> digits(vector / 32);
-  const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
-  const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
-  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
-  const int group = static_cast<int>(digits.rest);
-
-  const int tile = row_block * Shape::block_row_tiles + row_tile;
-  const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
-  constexpr int items = Shape::unit_items;
-  Vector<unsigned, 4> words;
-#pragma unroll
-  for (int u = 0; u < Shape::units; ++u) {
-    const int row = lane / 4 + u % 2 * 8;
-    const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
-    const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
-    const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
-                                                  shift / (Shape::HeightShifts::count * Shape::WidthShifts::count));
-    const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
-                                                 shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
-    const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
-    Element values[items];
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int in_channel =
-          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-      Element value{};
-      if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
-          depth_tap >= 0 && row_tap >= 0 && tap >= 0)
-        value = load_constant(
-            mma_weight<Layer>(weight, group, in_channel, out_channel,
-                              (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
-      values[i] = mma_factor<Layer>(value, plane);
-    }
-    mma_pack(values, u, words);
-  }
-  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
-}
-
-// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
-  using Shape = MmaShape<Layer, Tile>;
-  let_kernel_behind_begin();
-  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= Shape::preparing_items) return;
-  if (Shape::tile_phases > 1) {
-    mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
-    return;
-  }
-  MmaDigits<Shape::preparing_items> digits(item / 32);
-  const int tap_group = digits.next(Shape::taps / Tile::taps_together);
-  const int step = digits.next(Shape::chunks * Shape::stage_steps);
-  const int channel_tile = digits.next(Shape::prepared_channel_tiles);
-  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
-                                        static_cast<int>(item % 32)};
-  filters.bring(weight, tap_group * Tile::taps_together);
-  if (!Shape::every_phase_has_every_shift && !Tile::gaps)
-    filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
-}
-
-// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
-// one stage after the other; resident ones come into all stages at once.
-template <class Layer, class Tile>
-struct MmaWeightStages {
-  using Shape = MmaShape<Layer, Tile>;
-  // A piece is a tile of rows at a shift, where those without taps are left out.
-  struct WithTaps {
-    int first_shift, first_row_tile;
-
-    TCONV_DEVICE bool operator()(int piece) const {
-      return !Tile::gaps || Shape::has_taps((first_shift + piece / Shape::block_row_tiles) % Shape::shifts,
-                                            (first_row_tile + piece % Shape::block_row_tiles) % Shape::phase_tiles);
-    }
-  };
-  BlockCopy<Shape::threads, WithTaps> copy;
-  const unsigned char* from;
-  unsigned char* const stages;
-  const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Tile::resident ? 1 : Shape::steps;
-
-  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
-      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
-
-  // Asks for the weights of one more step, if there is one.
-  TCONV_DEVICE void ask() {
-    if (left == 0) return;
-    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
-    const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::resident ? Shape::weight_stages * Tile::chunk_shifts : last ? of_last : Tile::chunk_shifts;
-    const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
-    copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
-               {shift_group * Tile::chunk_shifts, first_row_tile});
-    from += shifts * Shape::shift_bytes;
-    shift_group = last ? 0 : shift_group + 1;
-    stage = Shape::next_weight_stage(stage);
-    --left;
-  }
-};
-
-}  // namespace tconv
-
-namespace tconv {
+// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
+//
+// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
+// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 
 // A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
 // lie apart: of 32 bytes of channels the low words first.
@@ -2442,8 +1979,9 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
       for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Shape::thread_patches * loads) == part)
-          values[i][k] = load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels));
+          load_present<load_bytes>(from,
+                                   (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels),
+                                   values[i][k].values);
         from = kept(from + channel_pitch);
       }
     }
@@ -2536,9 +2074,8 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
 
-}  // namespace tconv
-
-namespace tconv {
+// mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
+// picture.
 
 // `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
 // of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
@@ -2623,26 +2160,7 @@ struct MmaColumns<Layer, Tile, 8> : MmaColumns<Layer, Tile, 4> {};
 template <class Layer, class Tile>
 using MmaColumnsOf = MmaColumns<Layer, Tile, MmaShape<Layer, Tile>::by_channel ? MmaShape<Layer, Tile>::item_bytes : 0>;
 
-}  // namespace tconv
-// mma: what becomes of a warp's sums. `mma.cuh` has the picture.
-
-namespace tconv {
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer>
-struct MmaBias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
+// mma: a warp's sums, and those that sets of warps join. `mma.cuh` has the picture.
 
 // A warp's sums.
 template <class Layer, class Tile>
@@ -2703,6 +2221,24 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
     }
   return true;
 }
+
+// mma: what becomes of a warp's sums. `mma.cuh` has the picture.
+
+// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
+// what the channel needs once, and gives what is applied to each of its sums.
+template <class Layer>
+struct MmaBias {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  struct Channel {
+    Sum bias;
+    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+
+  TCONV_DEVICE Channel of(int out_channel) const {
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
+  }
+};
 
 // A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
@@ -2881,9 +2417,301 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
   }
 }
 
-}  // namespace tconv
+// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
+// picture.
 
-namespace tconv {
+template <bool Small>
+struct MmaCount {
+  using type = long long;
+};
+template <>
+struct MmaCount<true> {
+  using type = int;
+};
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count>
+struct MmaDigits {
+  using Number = typename MmaCount<(Count <= 0x7fffffff)>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit MmaDigits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
+
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
+                                                       int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
+// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
+// zeros where they are brought to shared memory with the others, though nobody looks at them.
+template <class Layer, class Tile>
+struct MmaFilters {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Depth = typename Shape::Depth;
+  using Height = typename Shape::Height;
+  using Width = typename Shape::Width;
+  static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
+  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  using Loaded = Vector<unsigned, words>;
+
+  Element* prepared;
+  int group, step, channel_tile, lane;
+
+  // The number of a phase and that of a shift.
+  struct Pair {
+    int phase, shift;
+  };
+  template <class Axis, class Shifts>
+  static TCONV_DEVICE Pair on_axis(int tap) {
+    const int shift = Axis::shift_of(tap);
+    return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
+  }
+  static TCONV_DEVICE Pair pair_of(int tap) {
+    const Pair depth = on_axis<Depth, typename Shape::DepthShifts>(tap / (Height::kernel * Width::kernel));
+    const Pair row = on_axis<Height, typename Shape::HeightShifts>(tap / Width::kernel % Height::kernel);
+    const Pair column = on_axis<Width, typename Shape::WidthShifts>(tap % Width::kernel);
+    return {(depth.phase * Height::stride + row.phase) * Width::stride + column.phase,
+            (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
+  }
+
+  // A pair's vector, of one plane; of a tile beyond the last, nothing.
+  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
+    const int tile = channel_tile * Shape::phase_tiles + pair.phase;
+    if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
+    const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
+    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
+    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
+    const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
+    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
+  }
+
+  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
+    Loaded loaded[units][items][loads];
+#pragma unroll
+    for (int u = 0; u < units; ++u)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
+        const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
+        const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
+        const Element* const from =
+            mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
+#pragma unroll
+        for (int l = 0; l < loads; ++l)
+          load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
+      }
+#pragma unroll
+    for (int t = 0; t < together; ++t) {
+      const Pair pair = pair_of(first_tap + t);
+      constexpr int of_load = load_bytes / Shape::item_bytes;
+#pragma unroll
+      for (int plane = 0; plane < Shape::planes; ++plane) {
+        Vector<unsigned, 4> vector;
+#pragma unroll
+        for (int u = 0; u < units; ++u) {
+          Element values[items];
+#pragma unroll
+          for (int i = 0; i < items; ++i) {
+            Element value;
+            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
+            values[i] = mma_factor<Layer>(value, plane);
+          }
+          mma_pack(values, u, vector);
+        }
+        put(pair, plane, vector);
+      }
+    }
+  }
+
+  // Gaps, shared by the threads that bring the taps of the same filters.
+  TCONV_DEVICE void clear_gaps(int number, int threads) const {
+    for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
+      if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
+        for (int plane = 0; plane < Shape::planes; ++plane)
+          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
+  }
+};
+
+// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
+                                        long long vector) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  const int lane = static_cast<int>(vector % 32);
+  MmaDigits<Shape::weight_vectors> digits(vector / 32);
+  const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
+  const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
+  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
+  const int group = static_cast<int>(digits.rest);
+
+  const int tile = row_block * Shape::block_row_tiles + row_tile;
+  const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
+  constexpr int items = Shape::unit_items;
+  Vector<unsigned, 4> words;
+#pragma unroll
+  for (int u = 0; u < Shape::units; ++u) {
+    const int row = lane / 4 + u % 2 * 8;
+    const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
+    const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
+    const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
+                                                  shift / (Shape::HeightShifts::count * Shape::WidthShifts::count));
+    const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
+                                                 shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
+    const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
+    Element values[items];
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int in_channel =
+          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
+      Element value{};
+      if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
+          depth_tap >= 0 && row_tap >= 0 && tap >= 0)
+        value = load_constant(
+            mma_weight<Layer>(weight, group, in_channel, out_channel,
+                              (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
+      values[i] = mma_factor<Layer>(value, plane);
+    }
+    mma_pack(values, u, words);
+  }
+  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
+}
+
+// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = MmaShape<Layer, Tile>;
+  let_kernel_behind_begin();
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= Shape::preparing_items) return;
+  if (Shape::tile_phases > 1) {
+    mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
+    return;
+  }
+  MmaDigits<Shape::preparing_items> digits(item / 32);
+  const int tap_group = digits.next(Shape::taps / Tile::taps_together);
+  const int step = digits.next(Shape::chunks * Shape::stage_steps);
+  const int channel_tile = digits.next(Shape::prepared_channel_tiles);
+  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
+                                        static_cast<int>(item % 32)};
+  filters.bring(weight, tap_group * Tile::taps_together);
+  if (!Shape::every_phase_has_every_shift && !Tile::gaps)
+    filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
+}
+
+// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
+// one stage after the other; resident ones come into all stages at once.
+template <class Layer, class Tile>
+struct MmaWeightStages {
+  using Shape = MmaShape<Layer, Tile>;
+  // A piece is a tile of rows at a shift, where those without taps are left out.
+  struct WithTaps {
+    int first_shift, first_row_tile;
+
+    TCONV_DEVICE bool operator()(int piece) const {
+      return !Tile::gaps || Shape::has_taps((first_shift + piece / Shape::block_row_tiles) % Shape::shifts,
+                                            (first_row_tile + piece % Shape::block_row_tiles) % Shape::phase_tiles);
+    }
+  };
+  BlockCopy<Shape::threads, WithTaps> copy;
+  const unsigned char* from;
+  unsigned char* const stages;
+  const int first_row_tile;  // of the block
+  int stage = 0, shift_group = 0, left = Tile::resident ? 1 : Shape::steps;
+
+  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
+      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
+
+  // Asks for the weights of one more step, if there is one.
+  TCONV_DEVICE void ask() {
+    if (left == 0) return;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
+    const bool last = shift_group == Shape::shift_groups - 1;
+    const int shifts = Tile::resident ? Shape::weight_stages * Tile::chunk_shifts : last ? of_last : Tile::chunk_shifts;
+    const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
+    copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
+               {shift_group * Tile::chunk_shifts, first_row_tile});
+    from += shifts * Shape::shift_bytes;
+    shift_group = last ? 0 : shift_group + 1;
+    stage = Shape::next_weight_stage(stage);
+    --left;
+  }
+};
+
+// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
+//
+// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
+// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
+//
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
+// phase reads the input at q - shift. So for all phases together
+//
+//     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
+//   * depth                         x  columns (position)             inputs, moved by the shift
+//   = rows                          x  columns                        outputs, position by position
+//
+// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
+// phase leaves out the shifts at which the phase has no tap.
+//
+//     warps_wide = 2, warps_high = 2                  a block owns a box of positions: box_images x box_depths x
+//                  positions                          box_rows x box_columns of them, numbered one after the other;
+//              ............ ............              numbers beyond the box repeat the first position and are not
+//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
+//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
+//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
+//              :..........: :..........:              mostly has whole rows of outputs.
+//
+// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
+// to its own, in order.
+//
+// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
+// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
+// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
+// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
+// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
+// weights have landed.
+//
+// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
+// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
+// chunk of this one. Outputs have memory of their own then.
+//
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
+//                               and, of a new chunk, for the                   this is the chunk's last step
+//                               next chunk's inputs
+//
+// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
+// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
+// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
+// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
+// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
+//
+// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
+// there when the preparing kernel began, and it writes nothing.
+//
+// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
+// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
+//
+// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
+// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
+//
+// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
+// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's

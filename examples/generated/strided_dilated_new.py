@@ -17,212 +17,21 @@ from torch import nn
 
 # The CUDA kernels: templates over the layer and its tile.
 _KERNELS = r"""
-// What every kernel family builds on: element types, conversions, rounding, memory access, warp exchange.
-//
-// All inline PTX of the project stands in this file. Each primitive that needs it has a device body and a CPU body
-// (TCONV_EMULATOR), so that the kernels themselves are plain C++ and run under NVRTC, nvcc and g++ alike.
-// No CUDA header is included: 16-bit floats are their bits. The language is C++14, as older builds of PyTorch ask of
-// nvcc.
+namespace tconv {
 
-#if defined(TCONV_EMULATOR)
-#define TCONV_DEVICE inline
-#define TCONV_CONSTANT constexpr
-#define TCONV_MAY_ALIAS [[gnu::may_alias]]
-#define TCONV_SHARED(name) unsigned char* name = tconv_emulator::shared_memory()
-#else
-#define TCONV_DEVICE __device__ __forceinline__
+// The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
+// and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
+
 #define TCONV_CONSTANT __host__ __device__ constexpr
+#if !defined(TCONV_EMULATOR)
+#define TCONV_DEVICE __device__ __forceinline__
 #define TCONV_MAY_ALIAS
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(16) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
 #endif
 
-namespace tconv {
-
-// ---- element types -------------------------------------------------------------------------------------------------
-
-struct Half {
-  unsigned short bits;
-};
-
-struct BFloat16 {
-  unsigned short bits;
-};
-
-// The type products are summed in.
-template <class Element>
-struct AccumulatorOf {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<double> {
-  using type = double;
-};
-
-TCONV_DEVICE unsigned float_bits(float value) {
-#if defined(TCONV_EMULATOR)
-  unsigned bits;
-  __builtin_memcpy(&bits, &value, sizeof bits);
-  return bits;
-#else
-  return __float_as_uint(value);
-#endif
-}
-
-TCONV_DEVICE float bits_float(unsigned bits) {
-#if defined(TCONV_EMULATOR)
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-#else
-  return __uint_as_float(bits);
-#endif
-}
-
-// binary16 to binary32, exact. Equals PTX cvt.f32.f16.
-TCONV_DEVICE float half_to_float(Half value) {
-#if defined(TCONV_EMULATOR)
-  const unsigned sign = (value.bits & 0x8000u) << 16, magnitude = value.bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return bits_float(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  // Subnormals come out right: the magnitude is read 2^112 too small and scaled back, which is exact.
-  const float scaled = bits_float(magnitude << 13) * 5.192296858534828e+33f;
-  return bits_float(sign | float_bits(scaled));
-#else
-  float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
-  return result;
-#endif
-}
-
-// binary32 to binary16, to nearest, ties to even. Equals PTX cvt.rn.f16.f32.
-TCONV_DEVICE Half float_to_half(float value) {
-  Half result;
-#if defined(TCONV_EMULATOR)
-  const unsigned bits = float_bits(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
-  unsigned rounded;
-  if (magnitude > 0x7f800000u) {
-    rounded = 0x7fffu;
-  } else if (magnitude >= 0x47800000u) {  // 65536 and above, infinity
-    rounded = 0x7c00u;
-  } else if (magnitude >= 0x38800000u) {  // normal: drop 13 bits; the carry may reach the exponent, and infinity
-    rounded = (magnitude - 0x38000000u + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-  } else {  // subnormal: adding 0.5 puts the last bit kept at the end of the significand
-    rounded = float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u;
-  }
-  result.bits = static_cast<unsigned short>(sign | rounded);
-#else
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result.bits) : "f"(value));
-#endif
-  return result;
-}
-
-TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
-
-// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
-TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
-  const unsigned bits = float_bits(value);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  BFloat16 result;
-  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-  return result;
-}
-
-// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
-// one or to the one further from zero.
-enum class Rounding { none, ties_to_even, ties_away };
-
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
-template <Rounding rounding>
-TCONV_DEVICE float operand(float value) {
-  const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
-  return bits_float((bits + half_unit) & 0xffffe000u);
-}
-template <Rounding rounding>
-TCONV_DEVICE double operand(double value) {
-  static_assert(rounding == Rounding::none, "TF32 operands are float");
-  return value;
-}
-
-TCONV_DEVICE float to_accumulator(float value) { return value; }
-TCONV_DEVICE double to_accumulator(double value) { return value; }
-TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value); }
-TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
-
-template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) {
-  return value;
-}
-template <>
-TCONV_DEVICE Half from_accumulator<Half>(float value) {
-  return float_to_half(value);
-}
-template <>
-TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
-  return float_to_bfloat16(value);
-}
-
-TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
-
-// ---- memory --------------------------------------------------------------------------------------------------------
-
-// Loads of what no thread of the grid writes.
-TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
-TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
-TCONV_DEVICE Half load_constant(const Half* address) {
-  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
-  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
-TCONV_DEVICE long long kept(long long value) {
-#if !defined(TCONV_EMULATOR)
-  asm("" : "+l"(value));
-#endif
-  return value;
-}
-template <class T>
-TCONV_DEVICE const T* kept(const T* value) {
-#if !defined(TCONV_EMULATOR)
-  asm("" : "+l"(value));
-#endif
-  return value;
-}
-
-// N elements at once; the address must be a multiple of their size.
-template <class T, int N>
-struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
-  T values[N];
-};
-
-TCONV_CONSTANT int vector_width(int count, int item_bytes) {
-  int width = 16 / item_bytes;
-  while (count % width != 0) width /= 2;
-  return width;
-}
-
-// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
-template <class T, int N>
-TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
-  constexpr int width = vector_width(N, sizeof(T));
-  using Wide = Vector<T, width>;
-#pragma unroll
-  for (int i = 0; i < N; i += width) {
-    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
-#pragma unroll
-    for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
-  }
-}
-
-// ---- compile-time arithmetic ---------------------------------------------------------------------------------------
+// Arithmetic of the constants of a kernel.
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
@@ -249,6 +58,8 @@ TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
     if (rows * pitch % 32 == columns) return pitch;
   return least;
 }
+
+// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
 TCONV_CONSTANT int modular_inverse(int value, int modulus) {
@@ -296,67 +107,148 @@ struct Axis {
   static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
-}  // namespace tconv
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
-// measured against it.
-//
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
-//
-// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
-// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
-// rows at once where maps are narrow. A block owns
-//   - `position_lanes` lanes' worth of runs,
-//   - `channels` output channels of one group,
-//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
-//
-//     phase_lanes == 1                                phase_lanes == 32 (large strides)
-//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
-//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
-//     every `columns`-th position of the run          every position of the run
-//
-//            q    q+1  q+2        lane = position            lane = phase
-//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
-//           ^ one thread          weight: one address        weight: coalesced
-//
-//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
-//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
-//
-//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
-//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
-//          |g h i|    stored together.
-//          |a b c|
-//          |d e f|
-//          |g h i|
-//
-// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
-//
-// Several positions a thread let each weight from shared memory serve several products; several channels do the same
-// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
-// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
-// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
-//
-// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
-// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
-// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
-// shared memory while it multiplies those in the other. Places outside the input are 0 there.
-//
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
-//
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
-// direct: from the sums of a thread to outputs in memory, with the bias added.
-//
-// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
-// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
-// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
+// Element types, conversions and rounding. 16-bit floats are their bits.
+
+struct Half {
+  unsigned short bits;
+};
+
+struct BFloat16 {
+  unsigned short bits;
+};
+
+// The type products are summed in.
+template <class Element>
+struct AccumulatorOf {
+  using type = float;
+};
+template <>
+struct AccumulatorOf<double> {
+  using type = double;
+};
+
+TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
+TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
+
+// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float half_to_float(unsigned short bits) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
+  return result;
+}
+TCONV_DEVICE unsigned short float_to_half(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
+
+TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
+
+// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
+TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
+  const unsigned bits = float_bits(value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  BFloat16 result;
+  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  return result;
+}
+
+// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
+// one or to the one further from zero.
+enum class Rounding { none, ties_to_even, ties_away };
+
+// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
+// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
+// as they are.
+template <Rounding rounding>
+TCONV_DEVICE float operand(float value) {
+  const unsigned bits = float_bits(value);
+  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
+  return bits_float((bits + half_unit) & 0xffffe000u);
+}
+template <Rounding rounding>
+TCONV_DEVICE double operand(double value) {
+  static_assert(rounding == Rounding::none, "TF32 operands are float");
+  return value;
+}
+
+TCONV_DEVICE float to_accumulator(float value) { return value; }
+TCONV_DEVICE double to_accumulator(double value) { return value; }
+TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
+TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
+
+template <class Element>
+TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) {
+  return value;
+}
+template <>
+TCONV_DEVICE Half from_accumulator<Half>(float value) {
+  return Half{float_to_half(value)};
+}
+template <>
+TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
+  return float_to_bfloat16(value);
+}
+
+TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
+// Memory: loads, and vectors of several elements.
+
+// Loads of what no thread of the grid writes.
+TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
+TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
+TCONV_DEVICE Half load_constant(const Half* address) {
+  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
+  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+
+// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
+// instead of computing each address anew.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE long long kept(long long value) {
+  asm("" : "+l"(value));
+  return value;
+}
+template <class T>
+TCONV_DEVICE const T* kept(const T* value) {
+  asm("" : "+l"(value));
+  return value;
+}
+#endif
+
+// N elements at once; the address must be a multiple of their size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
+  T values[N];
+};
+
+TCONV_CONSTANT int vector_width(int count, int item_bytes) {
+  int width = 16 / item_bytes;
+  while (count % width != 0) width /= 2;
+  return width;
+}
+
+// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
+template <class T, int N>
+TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
+  constexpr int width = vector_width(N, sizeof(T));
+  using Wide = Vector<T, width>;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+  }
+}
+
 // direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
-
-namespace tconv {
 
 template <class Layer, class Tile>
 struct DirectShape {
@@ -511,10 +403,147 @@ struct DirectShape {
                 "several rows of positions have their phases stacked");
 };
 
-// Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
+// direct: the inputs of a thread, through the L1 cache or from the tile of its block. `direct.cuh` has the picture.
+
+// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
+// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
+template <class Layer, class Tile>
+TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
+  using Shape = DirectShape<Layer, Tile>;
+  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
+                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
+}
+
+// The column phases of a thread, by their first taps. With phases in registers these are constants.
+template <class Layer, class Tile>
+struct DirectPhases {
+  using Width = typename DirectShape<Layer, Tile>::Width;
+  int first_taps[Tile::phases], first_shifts[Tile::phases];
+
+  TCONV_DEVICE explicit DirectPhases(int first_phase) {
+#pragma unroll
+    for (int a = 0; a < Tile::phases; ++a) {
+      const int phase = first_phase + a * Tile::phase_lanes;
+      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
+      first_shifts[a] = Width::shift_of(first_taps[a]);
+    }
+  }
+
+  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
+    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
+    return first_taps[a] < Width::kernel && tap < Width::kernel;
+  }
 };
+
+// The inputs that a thread needs for one stage of taps, of a group of input channels.
+template <class Layer, class Tile>
+struct DirectInputs {
+  using Shape = DirectShape<Layer, Tile>;
+  using Width = typename Shape::Width;
+  using Accumulator = typename Shape::Accumulator;
+  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
+
+  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
+  template <class Visitor>
+  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
+    bool seen[Shape::input_rows][Shape::window] = {};
+#pragma unroll
+    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
+#pragma unroll
+      for (int v = 0; v < Tile::rows; ++v)
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j)
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            const int row = Shape::input_row(v, row_tap);
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const bool has_tap = phases.has_tap(a, tap_chunk + j);
+            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
+            seen[row][slot] = true;
+            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
+          }
+  }
+
+  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
+  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
+  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
+                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
+                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
+      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p) {
+          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+          typename Layer::Element input{};
+          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
+              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
+          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
+        }
+    });
+  }
+
+  // From the tile of a block, where the thread's inputs start at `own`.
+  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
+    each(phases, 0, [&](int r, int slot, int shift, bool) {
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          values[k][r][slot][p] =
+              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
+    });
+  }
+};
+
+// A thread's part of the inputs of a block, on their way from memory to shared memory.
+template <class Layer, class Tile>
+struct DirectTileInputs {
+  using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
+  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
+  Element values[Shape::stage_channels][items];
+
+  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
+  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
+      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
+      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
+    }
+  }
+
+  // Asks for the places in `channels` channels, the first of which starts at `x`.
+  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        Element input{};
+        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
+          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
+        values[k][i] = input;
+      }
+  }
+
+  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+        if (item < Shape::tile_items)
+          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
+      }
+  }
+};
+
+// direct: the sums of a thread, and those that sets of warps join.
 
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
 template <class Layer, class Tile>
@@ -547,9 +576,156 @@ struct DirectSums {
   }
 };
 
-}  // namespace tconv
+// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
+  using Shape = DirectShape<Layer, Tile>;
+  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
+  __syncthreads();  // what was in the buffer has been read
+  if (split > 0) {
+    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
+  }
+  __syncthreads();
+  if (split > 0) return;
+#pragma unroll 1
+  for (int other = 1; other < Tile::splits; ++other) {
+    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
+    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
+  }
+}
 
-namespace tconv {
+// direct: products of the inputs and weights of a stage, and their sums. `direct.cuh` has the picture.
+
+// What a thread has summed up of one stage, and of the chain that it is in.
+template <class Layer, class Tile>
+class DirectChain {
+  using Shape = DirectShape<Layer, Tile>;
+  DirectSums<Layer, Tile>& all_;
+  DirectSums<Layer, Tile> chain_;
+  int links_ = 0;
+
+ public:
+  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
+    if (Shape::chained) chain_.clear();
+  }
+
+  // Adds the products of one group of input channels.
+  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
+                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
+    using Accumulator = typename Shape::Accumulator;
+    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
+#pragma unroll
+    for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
+        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
+        Accumulator weights[Shape::items_at_once];
+        if (Shape::channel_at_once) load_shared(row_weights, weights);
+#pragma unroll
+        for (int j = 0; j < Tile::chunk_taps; ++j)
+#pragma unroll
+          for (int a = 0; a < Tile::phases; ++a) {
+            if (!phases.has_tap(a, tap_chunk + j)) continue;
+            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
+            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
+            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
+#pragma unroll
+            for (int v = 0; v < Tile::rows; ++v)
+#pragma unroll
+              for (int p = 0; p < Tile::positions; ++p)
+#pragma unroll
+                for (int c = 0; c < Tile::channels; ++c) {
+                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
+                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
+                                     sum);
+                }
+          }
+      }
+    if (Shape::chained && ++links_ == Shape::chain_groups) {
+      all_.add(chain_);
+      chain_.clear();
+      links_ = 0;
+    }
+  }
+
+  TCONV_DEVICE void finish() {
+    if (Shape::chained) all_.add(chain_);
+  }
+};
+
+// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
+// thread's. Inputs as `DirectInputs::load` takes them.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
+                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
+                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
+                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  if (!Shape::all_taps) {
+    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
+    column -= tap_chunk * Shape::Width::shift_period;
+  }
+  const int first = split * Tile::unroll;
+  x += first * static_cast<long long>(plane);
+  own_weights += first * Shape::channel_items;
+  DirectChain<Layer, Tile> chain(sums);
+  DirectInputs<Layer, Tile> inputs;
+  if (Tile::ahead && first < channels)
+    inputs.load(x, row_pitch, column, columns, plane, channels - first, phases, tap_chunk);
+#pragma unroll 1
+  for (int group = first; group < channels; group += Shape::stage_channels) {
+    DirectInputs<Layer, Tile> next;
+    const int left = channels - group - Shape::stage_channels;
+    if (!Tile::ahead) inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (Tile::ahead && left > 0) next.load(x, row_pitch, column, columns, plane, left, phases, tap_chunk);
+    chain.multiply(inputs, own_weights, phases, tap_chunk);
+    if (Tile::ahead) inputs = next;
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
+// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
+// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
+                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
+                                        Accumulator* stages, int own, int split,
+                                        const DirectPhases<Layer, Tile>& phases, int& stage,
+                                        DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  own_weights += split * Tile::unroll * Shape::channel_items;
+  own += split * Tile::unroll * Shape::tile_items;
+  DirectChain<Layer, Tile> chain(sums);
+  tile.load(x, plane, channels);
+#pragma unroll 1
+  for (int group = 0; group < channels; group += Shape::stage_channels) {
+    Accumulator* const written = stages + stage * Shape::tile_stage_items;
+    tile.write(written);
+    // All have written this stage, and have read the other one, which is written next.
+    __syncthreads();
+    stage ^= 1;
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
+    if (group + split * Tile::unroll < channels) {
+      DirectInputs<Layer, Tile> inputs;
+      inputs.read(written + own, phases);
+      chain.multiply(inputs, own_weights, phases, 0);
+    }
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// direct: from the sums of a thread to outputs in memory, with the bias added.
+//
+// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
+// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
+// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
 
 // What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
 // negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
@@ -739,9 +915,62 @@ TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const
   }
 }
 
-}  // namespace tconv
+// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
+// measured against it.
+//
+// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
+// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
+//
+// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
+// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
+// rows at once where maps are narrow. A block owns
+//   - `position_lanes` lanes' worth of runs,
+//   - `channels` output channels of one group,
+//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
+//
+//     phase_lanes == 1                                phase_lanes == 32 (large strides)
+//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
+//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
+//     every `columns`-th position of the run          every position of the run
+//
+//            q    q+1  q+2        lane = position            lane = phase
+//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
+//           ^ one thread          weight: one address        weight: coalesced
+//
+//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
+//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
+//
+//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
+//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
+//          |g h i|    stored together.
+//          |a b c|
+//          |d e f|
+//          |g h i|
+//
+// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
+//
+// Several positions a thread let each weight from shared memory serve several products; several channels do the same
+// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
+// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
+// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
+// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
+// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
+//
+// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
+// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
+// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
+// shared memory while it multiplies those in the other. Places outside the input are 0 there.
+//
+// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
+// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+//
+// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
+// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 
-namespace tconv {
+// Which weights a block uses, apart from its row phase.
+struct DirectPart {
+  int group, first_channel, first_phase;
+};
 
 // Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
 // a weight become 0.
@@ -812,287 +1041,6 @@ struct DirectWalk {
             height + (Shape::tiled ? row : 0), width + column};
   }
 };
-
-// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
-// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
-template <class Layer, class Tile>
-TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
-  using Shape = DirectShape<Layer, Tile>;
-  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
-                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
-}
-
-// The column phases of a thread, by their first taps. With phases in registers these are constants.
-template <class Layer, class Tile>
-struct DirectPhases {
-  using Width = typename DirectShape<Layer, Tile>::Width;
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
-
-  TCONV_DEVICE explicit DirectPhases(int first_phase) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a) {
-      const int phase = first_phase + a * Tile::phase_lanes;
-      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
-      first_shifts[a] = Width::shift_of(first_taps[a]);
-    }
-  }
-
-  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
-    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
-    return first_taps[a] < Width::kernel && tap < Width::kernel;
-  }
-};
-
-// The inputs that a thread needs for one stage of taps, of a group of input channels.
-template <class Layer, class Tile>
-struct DirectInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
-
-  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
-  template <class Visitor>
-  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
-    bool seen[Shape::input_rows][Shape::window] = {};
-#pragma unroll
-    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
-#pragma unroll
-      for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const int row = Shape::input_row(v, row_tap);
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const bool has_tap = phases.has_tap(a, tap_chunk + j);
-            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
-            seen[row][slot] = true;
-            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
-          }
-  }
-
-  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
-  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
-                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
-                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
-      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p) {
-          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-          typename Layer::Element input{};
-          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
-            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
-        }
-    });
-  }
-
-  // From the tile of a block, where the thread's inputs start at `own`.
-  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
-    each(phases, 0, [&](int r, int slot, int shift, bool) {
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-          values[k][r][slot][p] =
-              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
-    });
-  }
-};
-
-// A thread's part of the inputs of a block, on their way from memory to shared memory.
-template <class Layer, class Tile>
-struct DirectTileInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
-  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
-  Element values[Shape::stage_channels][items];
-
-  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
-  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
-      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
-      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
-    }
-  }
-
-  // Asks for the places in `channels` channels, the first of which starts at `x`.
-  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        Element input{};
-        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
-          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
-        values[k][i] = input;
-      }
-  }
-
-  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-        if (item < Shape::tile_items)
-          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
-      }
-  }
-};
-
-// What a thread has summed up of one stage, and of the chain that it is in.
-template <class Layer, class Tile>
-class DirectChain {
-  using Shape = DirectShape<Layer, Tile>;
-  DirectSums<Layer, Tile>& all_;
-  DirectSums<Layer, Tile> chain_;
-  int links_ = 0;
-
- public:
-  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
-    if (Shape::chained) chain_.clear();
-  }
-
-  // Adds the products of one group of input channels.
-  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
-                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    using Accumulator = typename Shape::Accumulator;
-    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
-#pragma unroll
-    for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
-        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
-        Accumulator weights[Shape::items_at_once];
-        if (Shape::channel_at_once) load_shared(row_weights, weights);
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            if (!phases.has_tap(a, tap_chunk + j)) continue;
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
-            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
-            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
-#pragma unroll
-            for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-              for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-                for (int c = 0; c < Tile::channels; ++c) {
-                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
-                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
-                                     sum);
-                }
-          }
-      }
-    if (Shape::chained && ++links_ == Shape::chain_groups) {
-      all_.add(chain_);
-      chain_.clear();
-      links_ = 0;
-    }
-  }
-
-  TCONV_DEVICE void finish() {
-    if (Shape::chained) all_.add(chain_);
-  }
-};
-
-// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
-// thread's. Inputs as `DirectInputs::load` takes them.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
-                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
-                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
-                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  if (!Shape::all_taps) {
-    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
-    column -= tap_chunk * Shape::Width::shift_period;
-  }
-  const int first = split * Tile::unroll;
-  x += first * static_cast<long long>(plane);
-  own_weights += first * Shape::channel_items;
-  DirectChain<Layer, Tile> chain(sums);
-  DirectInputs<Layer, Tile> inputs;
-  if (Tile::ahead && first < channels)
-    inputs.load(x, row_pitch, column, columns, plane, channels - first, phases, tap_chunk);
-#pragma unroll 1
-  for (int group = first; group < channels; group += Shape::stage_channels) {
-    DirectInputs<Layer, Tile> next;
-    const int left = channels - group - Shape::stage_channels;
-    if (!Tile::ahead) inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    if (Tile::ahead && left > 0) next.load(x, row_pitch, column, columns, plane, left, phases, tap_chunk);
-    chain.multiply(inputs, own_weights, phases, tap_chunk);
-    if (Tile::ahead) inputs = next;
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
-// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
-// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
-                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
-                                        Accumulator* stages, int own, int split,
-                                        const DirectPhases<Layer, Tile>& phases, int& stage,
-                                        DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  own_weights += split * Tile::unroll * Shape::channel_items;
-  own += split * Tile::unroll * Shape::tile_items;
-  DirectChain<Layer, Tile> chain(sums);
-  tile.load(x, plane, channels);
-#pragma unroll 1
-  for (int group = 0; group < channels; group += Shape::stage_channels) {
-    Accumulator* const written = stages + stage * Shape::tile_stage_items;
-    tile.write(written);
-    // All have written this stage, and have read the other one, which is written next.
-    __syncthreads();
-    stage ^= 1;
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
-    if (group + split * Tile::unroll < channels) {
-      DirectInputs<Layer, Tile> inputs;
-      inputs.read(written + own, phases);
-      chain.multiply(inputs, own_weights, phases, 0);
-    }
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
-  __syncthreads();  // what was in the buffer has been read
-  if (split > 0) {
-    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
-  }
-  __syncthreads();
-  if (split > 0) return;
-#pragma unroll 1
-  for (int other = 1; other < Tile::splits; ++other) {
-    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
-  }
-}
 
 template <class Layer, class Tile>
 TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,

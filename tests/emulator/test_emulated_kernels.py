@@ -254,3 +254,19 @@ def test_a_mapped_file_has_ends(tmp_path: Path, mode: Mode, past: int) -> None:
     x, y = (torch.from_file(str(tmp_path / n), shared=True, size=5000, dtype=torch.int16) for n in "xy")
     with pytest.raises(EmulatorError, match=r"bytes (before the start|past the end) of argument 1"):
         run(FAR_APART, [Launch("far_apart", 1, 1, 0, (x, y, 0, past))], mode=mode)
+
+
+def test_a_text_with_primitives_of_its_own_takes_those() -> None:
+    """As files have them that older versions wrote."""
+    source = """
+    namespace tconv {
+    inline float half_to_float(unsigned short) { return 7; }
+    }
+    extern "C" __global__ void both(float* y) {
+      y[0] = tconv::half_to_float(0x3c00);
+      y[1] = tconv::float_to_half(1.0f);
+    }
+    """
+    y = torch.zeros(2)
+    run(source, [Launch("both", grid=1, block=1, shared_bytes=0, arguments=(y,))])
+    assert y.tolist() == [7, 0x3C00]

@@ -10,7 +10,8 @@ from tconv.emulator import Copies, EmulatorError, Launch, Mode, run
 #: One warp: 16 rows of A and 8 of B, 32 bytes each, come to shared memory by asynchronous copies; D = A times B
 #: transposed.
 PRODUCT = """
-#include "primitives.cuh"
+#include "primitives/asynchronous.cuh"
+#include "primitives/tensor_cores.cuh"
 struct All {
   TCONV_DEVICE bool operator()(int) const { return true; }
 };

@@ -64,7 +64,7 @@ def header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(source.header_directory(), copy, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for module in (source, loader):
         monkeypatch.setattr(module, "header_directory", lambda: copy)
-    return copy / "primitives.cuh"
+    return copy / "primitives" / "language.cuh"
 
 
 _CHANGE = "__device__ int changed_header = 5;\n"

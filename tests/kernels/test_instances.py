@@ -17,7 +17,7 @@ EVERY = [instance for family in AXES for instance in instances(family)]
 
 
 def parameters(family: str) -> set[str]:
-    headers = source.header_directory().glob(f"{family}*.cuh")
+    headers = (source.header_directory() / family).glob("*.cuh")
     text = "".join(header.read_text(encoding="utf-8") for header in headers)
     return set(re.findall(r"\b(?:Layer|Tile)::\w+", text))
 
@@ -28,8 +28,8 @@ def test_every_template_parameter_is_an_axis(family):
 
 
 def test_every_family_has_axes():
-    headers = {path.stem.partition("_")[0] for path in source.header_directory().glob("*.cuh")} - {"primitives"}
-    assert headers == set(AXES)
+    assert {name.partition("/")[0] for name in source.header_files()} - {"primitives"} == set(AXES)
+    assert all(source.family_header(family) in source.header_files() for family in AXES)
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,10 @@ def test_inlined_text_includes_nothing():
 
 def test_weights_are_used_and_outputs_written_behind_the_wait_for_their_preparation():
     """On a GPU the two kernels overlap. The emulator runs one after the other, so the text has to say it."""
-    text = source.headers_text(["mma.cuh"])
+    text = source.headers_text(["mma/mma.cuh"])
     body = text[text.index("TCONV_DEVICE void mma(") :]
     waits = body.index("wait_for_kernel_before();")
     assert all(waits < body.index(use) for use in ("weights.ask()", "mma_join(", "mma_store("))
     preparing = text[text.index("TCONV_DEVICE void mma_weights(") :]
-    assert preparing.index("let_kernel_behind_begin();") < preparing.index("load_constant(")
+    begins = preparing.index("let_kernel_behind_begin();")
+    assert all(begins < preparing.index(use) for use in ("mma_weights_of_phases<", "filters.bring("))

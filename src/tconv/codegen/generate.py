@@ -18,7 +18,7 @@ from tconv.codegen.headers import kernels_text
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
-from tconv.planner import DirectTile, Gpu, Kernel, MmaTile, Plan, direct_shape, direct_tile, mma_shape
+from tconv.planner import DirectTile, Family, Gpu, Kernel, MmaTile, Plan, direct_shape, direct_tile, mma_shape
 from tconv.planner import plan as plan_module
 from tconv.problem import Layer, Triple
 from tconv.sandbox.model_file import ModelFileError
@@ -193,7 +193,7 @@ def _import_of(name: str) -> str:
     return {"nn": "torch.nn", "namedtuple": "collections.namedtuple"}.get(name, name)
 
 
-def _families(layers: Sequence[PlannedLayer]) -> list[str]:
+def _families(layers: Sequence[PlannedLayer]) -> list[Family]:
     """Those of the planned layers, and the one that runs any other."""
     return sorted({layer.plan.kernel.family for layer in layers} | {"direct"})
 

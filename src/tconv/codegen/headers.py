@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tconv.kernels.source import headers_text
+from tconv.kernels.source import family_header, header_texts, in_namespace
+from tconv.planner.plan import Family
 
-_PRIMITIVES = "primitives.cuh"
+_PRIMITIVES = "primitives/"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 #: What a paragraph at the left margin defines: a macro, a type, a function or a constant.
 _DEFINITION = re.compile(
@@ -19,12 +20,12 @@ _DEFINITION = re.compile(
 )
 
 
-def kernels_text(families: Sequence[str], user: str) -> str:
+def kernels_text(families: Sequence[Family], user: str) -> str:
     """The headers of `families`, after those primitives that they or `user` mention."""
-    primitives = headers_text([_PRIMITIVES])
-    everything = headers_text([_PRIMITIVES, *(f"{family}.cuh" for family in families)])
-    rest = everything[len(primitives) :]
-    return used_paragraphs(primitives, rest + user) + rest
+    texts = header_texts(list(map(family_header, families)))
+    primitives = "\n".join(text for name, text in texts.items() if name.startswith(_PRIMITIVES))
+    rest = "\n".join(text for name, text in texts.items() if not name.startswith(_PRIMITIVES))
+    return in_namespace([used_paragraphs(primitives, rest + user), rest])
 
 
 def used_paragraphs(library: str, user: str) -> str:

@@ -23,14 +23,14 @@ _SANITIZER_REPORTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 _FIBER = re.compile(r"^ *Thread (T\d+) '(CUDA thread[^']*)'.*\n", re.MULTILINE)
 _SHORTER: tuple[tuple[re.Pattern[str], str], ...] = (
     (_FIBER, ""),
-    (re.compile(r"^ *#\d+ .*\b(tconv_emulator::|in main |__interceptor_).*\n", re.MULTILINE), ""),
+    (re.compile(r"^ *#\d+ .*\b(tconv_emulator::(?!primitives)|in main |__interceptor_).*\n", re.MULTILINE), ""),
     (re.compile(r"^(=+|allocated by thread .*)\n", re.MULTILINE), ""),
     (re.compile(r"^Shadow bytes around.*?^==\d+==ABORTING\n", re.MULTILINE | re.DOTALL), ""),
     (re.compile(r"==\d+==| \(pid=\d+\)| \(\S+\+0x[0-9a-f]+\)|0x[0-9a-f]+ in | at pc 0x.*"), ""),
     (re.compile(r"\b(?:void )?([\w:]+)(?:<.*>)?\(.*\)(?= [\w./]+:\d+$|$)", re.MULTILINE), r"\1"),
     (re.compile(r"\n{3,}"), "\n\n"),
 )
-_SOURCE_LINE = re.compile(r"([\w.]+\.(?:cuh|cu)):(\d+)")
+_SOURCE_LINE = re.compile(r"(\w+(?:/\w+)*\.(?:cuh|cu|h)):(\d+)")
 
 
 class EmulatorError(TconvError):

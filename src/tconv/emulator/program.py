@@ -84,8 +84,12 @@ def kernel_names(source: str) -> list[str]:
 
 
 def kernel_headers() -> dict[str, str]:
-    """Name and text of the headers that a source can include."""
-    return {path.name: path.read_text(encoding="utf-8") for path in sorted(_KERNELS.glob("*.cuh"))}
+    """Name and text of the headers that a source can include, and of the CPU bodies of their primitives."""
+    texts = {}
+    for directory, pattern in ((_KERNELS, "*.cuh"), (_INCLUDE, "primitives/*.h")):
+        for path in sorted(directory.rglob(pattern)):
+            texts[path.relative_to(directory).as_posix()] = path.read_text(encoding="utf-8")
+    return texts
 
 
 def _registration(names: Sequence[str]) -> str:
@@ -164,7 +168,7 @@ def _processor_flags() -> tuple[str, ...]:
 def _digest_of(directory: Path, *patterns: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for pattern in patterns for path in directory.rglob(pattern)):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(str(path.relative_to(directory)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tconv.planner.mma_shape import PREPARING_THREADS
-from tconv.planner.plan import Kernel
+from tconv.planner.plan import Family, Kernel
 from tconv.problem import Axis, Layer, Precision
 
 _ELEMENT: dict[Precision, str] = {
@@ -24,47 +24,76 @@ _ELEMENT: dict[Precision, str] = {
 _ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 #: What the function is called that prepares the weights of the kernel NAME.
 PREPARING = "{}_weights"
-_LOCAL_INCLUDE = re.compile(r'^#include "([\w.]+)"\n', re.MULTILINE)
+_LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
+_OPENED, _CLOSED = "namespace tconv {\n\n", "\n}  // namespace tconv\n"
 
 
 def header_directory() -> Path:
-    """Where the .cuh files lie: the include path of every compiler that builds a unit."""
+    """Where the headers' names start: the include path of every compiler that builds a unit."""
     return Path(__file__).parent
+
+
+def header_files() -> dict[str, Path]:
+    """The shipped headers by the names under which they are included, as in ``"direct/shape.cuh"``."""
+    directory = header_directory()
+    return {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*.cuh"))}
 
 
 def header_digest() -> str:
     """SHA-256 over the names and contents of all shipped headers, in hexadecimal."""
     digest = hashlib.sha256()
-    for header in sorted(header_directory().glob("*.cuh")):
-        content = header.read_bytes()
-        digest.update(f"{header.name} {len(content)}\n".encode() + content)
+    for name, path in header_files().items():
+        content = path.read_bytes()
+        digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
+
+
+def family_header(family: Family) -> str:
+    """The header that defines the kernel of a family."""
+    return f"{family}/{family}.cuh"
 
 
 def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
     """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`."""
-    return f'#include "{kernel.family}.cuh"\n\n' + functions(kernel, name)
+    return f'#include "{family_header(kernel.family)}"\n\n' + functions(kernel, name)
 
 
 def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """One text without local includes that defines every ``(kernel, name)``."""
     families = dict.fromkeys(kernel.family for kernel, _ in kernels)
-    headers = headers_text([f"{family}.cuh" for family in families])
+    headers = headers_text(list(map(family_header, families)))
     return headers + "\n" + "\n".join(functions(kernel, name) for kernel, name in kernels)
 
 
 def headers_text(names: Sequence[str]) -> str:
-    """The contents of the named headers and of those they include, each once, in the order of inclusion."""
-    pasted: set[str] = set()
+    """The contents of the named headers and of those that they include, each once, as one text."""
+    return in_namespace(header_texts(names).values())
 
-    def paste(name: str) -> str:
-        if name in pasted:
-            return ""
-        pasted.add(name)
-        text = (header_directory() / name).read_text(encoding="utf-8").replace("#pragma once\n", "")
-        return _LOCAL_INCLUDE.sub(lambda match: paste(match[1]), text)
 
-    return "".join(paste(name) for name in names)
+def header_texts(names: Sequence[str]) -> dict[str, str]:
+    """The named headers and those that they include, by name, each behind those that it includes itself.
+
+    The texts are to be pasted into one `in_namespace`: they include nothing.
+    """
+    texts: dict[str, str] = {}
+
+    def paste(name: str) -> None:
+        text = (header_directory() / name).read_text(encoding="utf-8")
+        for included in _LOCAL_INCLUDE.findall(text):
+            if included not in texts:
+                paste(included)
+        alone = _LOCAL_INCLUDE.sub("", text).replace("#pragma once\n", "")
+        texts[name] = alone.replace(_OPENED, "").replace(_CLOSED, "")
+
+    for name in names:
+        if name not in texts:
+            paste(name)
+    return texts
+
+
+def in_namespace(texts: Iterable[str]) -> str:
+    """What `header_texts` gave, as one text."""
+    return _OPENED + "\n".join(texts) + _CLOSED
 
 
 def instance(kernel: Kernel[Any], name: str) -> str:

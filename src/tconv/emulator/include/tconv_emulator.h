@@ -2,7 +2,8 @@
 //
 // Force-included before a kernel's translation unit. It covers what this project's kernels use: one
 // linear grid of linear blocks, dynamic shared memory, barriers, warp shuffles and votes, vector types,
-// arithmetic. What is missing fails to compile, so nothing runs with another meaning than on a GPU.
+// arithmetic, and what the kernels' own primitives do by PTX. What is missing fails to compile, so nothing runs with
+// another meaning than on a GPU.
 #pragma once
 
 #include "emulator/engine.h"
@@ -118,6 +119,11 @@ inline int __float_as_int(float a) { return tconv_emulator::same_bits<int>(a); }
 inline float __int_as_float(int a) { return tconv_emulator::same_bits<float>(a); }
 inline long long __double_as_longlong(double a) { return tconv_emulator::same_bits<long long>(a); }
 inline double __longlong_as_double(long long a) { return tconv_emulator::same_bits<double>(a); }
+inline int __double2loint(double a) { return static_cast<int>(__double_as_longlong(a)); }
+inline int __double2hiint(double a) { return static_cast<int>(__double_as_longlong(a) >> 32); }
+inline double __hiloint2double(int high, int low) {
+  return __longlong_as_double(static_cast<long long>(high) << 32 | static_cast<unsigned>(low));
+}
 
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
 inline int __clz(int a) { return a ? __builtin_clz(static_cast<unsigned>(a)) : 32; }
@@ -214,4 +220,17 @@ inline int __any_sync(unsigned mask, int predicate, tconv_emulator::Place place 
 inline int __all_sync(unsigned mask, int predicate, tconv_emulator::Place place = tconv_emulator::Place::here()) {
   const auto result = tconv_emulator::vote(tconv_emulator::Vote::all, mask, predicate != 0, place);
   return result.yes == result.voters;
+}
+
+// ---- what the kernels' primitives do by PTX -----------------------------------------------------
+
+#include "primitives/asynchronous.h"
+#include "primitives/elements.h"
+#include "primitives/language.h"
+#include "primitives/memory.h"
+#include "primitives/tensor_cores.h"
+
+// A text that defines them for the emulator itself, as files of older versions do, hides these.
+namespace tconv {
+using namespace tconv_emulator::primitives;
 }

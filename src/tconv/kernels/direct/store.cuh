@@ -4,7 +4,8 @@
 // vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
 // neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
 #pragma once
-#include "direct_shape.cuh"
+#include "direct/sums.cuh"
+#include "primitives/memory.cuh"
 
 namespace tconv {
 

@@ -1,6 +1,7 @@
 // mma: what becomes of a warp's sums. `mma.cuh` has the picture.
 #pragma once
-#include "mma_shape.cuh"
+#include "mma/boxes.cuh"
+#include "mma/sums.cuh"
 
 namespace tconv {
 
@@ -19,66 +20,6 @@ struct MmaBias {
     return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
   }
 };
-
-// A warp's sums.
-template <class Layer, class Tile>
-struct MmaSums {
-  using Shape = MmaShape<Layer, Tile>;
-  typename Shape::Sum values[Tile::row_tiles][Tile::position_tiles][4];
-
-  TCONV_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
-  }
-
-  TCONV_DEVICE void add(const MmaSums& other) {
-#pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
-  }
-};
-
-// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
-template <class Layer, class Tile>
-TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
-  using Shape = MmaShape<Layer, Tile>;
-  if (Tile::splits == 1) return true;
-  constexpr int set = 32 * Shape::warps, tiles = Tile::row_tiles * Tile::position_tiles;
-  const int split = static_cast<int>(threadIdx.x) / set;
-  // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
-  using Sum = typename Shape::Sum;
-  constexpr int items = 16 / static_cast<int>(sizeof(Sum)), vectors = 4 / items;
-  using Joined = Vector<Sum, items>;
-  Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
-  if (split > 0)
-#pragma unroll
-    for (int n = 0; n < tiles * vectors; ++n) {
-      const Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
-      Joined vector;
-#pragma unroll
-      for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
-      joined[((split - 1) * tiles * vectors + n) * set] = vector;
-    }
-  __syncthreads();
-  if (split > 0) return false;
-#pragma unroll 1
-  for (int other = 0; other < Tile::splits - 1; ++other)
-#pragma unroll
-    for (int n = 0; n < tiles * vectors; ++n) {
-      const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
-#pragma unroll
-      for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
-    }
-  return true;
-}
 
 // A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`

@@ -1,7 +1,8 @@
 // direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 #pragma once
-#include "primitives.cuh"
+#include "primitives/axis.cuh"
+#include "primitives/elements.cuh"
 
 namespace tconv {
 
@@ -156,42 +157,6 @@ struct DirectShape {
                 "a tile has all phases and taps of height and width in registers");
   static_assert(stacked ? !phases_on_lanes : Tile::rows == 1 && Tile::row_origin == 0,
                 "several rows of positions have their phases stacked");
-};
-
-// Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
-};
-
-// What a thread sums up: of each of its rows, column phases, positions and output channels.
-template <class Layer, class Tile>
-struct DirectSums {
-  using Shape = DirectShape<Layer, Tile>;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
-
-  // Calls visit(sum, number) for each sum, in one order for all uses.
-  template <class Visitor>
-  TCONV_DEVICE void each(Visitor visit) {
-#pragma unroll
-    for (int r = 0; r < Shape::sum_rows; ++r)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-          for (int c = 0; c < Tile::channels; ++c)
-            visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
-  }
-
-  TCONV_DEVICE void clear() {
-    each([](Accumulator& sum, int) { sum = 0; });
-  }
-
-  TCONV_DEVICE void add(const DirectSums& other) {
-    const Accumulator* const others = &other.values[0][0][0][0];
-    each([others](Accumulator& sum, int number) { sum += others[number]; });
-  }
 };
 
 }  // namespace tconv

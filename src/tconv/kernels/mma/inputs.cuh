@@ -3,7 +3,9 @@
 // Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
 // and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 #pragma once
-#include "mma_weights.cuh"
+#include "mma/boxes.cuh"
+#include "mma/factors.cuh"
+#include "primitives/asynchronous.cuh"
 
 namespace tconv {
 
@@ -146,8 +148,9 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
       for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Shape::thread_patches * loads) == part)
-          values[i][k] = load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels));
+          load_present<load_bytes>(from,
+                                   (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels),
+                                   values[i][k].values);
         from = kept(from + channel_pitch);
       }
     }

@@ -57,8 +57,9 @@
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 #pragma once
-#include "mma_columns.cuh"
-#include "mma_store.cuh"
+#include "mma/columns.cuh"
+#include "mma/store.cuh"
+#include "mma/weights.cuh"
 
 namespace tconv {
 

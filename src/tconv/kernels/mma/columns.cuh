@@ -1,7 +1,7 @@
 // mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
 // picture.
 #pragma once
-#include "mma_inputs.cuh"
+#include "mma/inputs.cuh"
 
 namespace tconv {
 

@@ -1,0 +1,61 @@
+// What `kernels/primitives/asynchronous.cuh` does by PTX, on the CPU: a copy lands when it is asked for, or not before
+// it is waited for.
+#pragma once
+
+namespace tconv_emulator::primitives {
+
+template <int Threads, class Wanted>
+struct BlockCopy {
+  struct alignas(16) Bytes {
+    unsigned words[4];
+  };
+  Bytes* to = nullptr;
+  const Bytes* from = nullptr;
+  int count = 0, of_piece = 1;
+  Wanted wanted{};
+
+  explicit BlockCopy(void*) {}
+  void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& those) {
+    to = static_cast<Bytes*>(shared), from = static_cast<const Bytes*>(global), wanted = those;
+    of_piece = piece_bytes / 16, count = pieces * of_piece;
+    if (!copies_are_late()) wait();
+  }
+  void wait() {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += Threads)
+      if (wanted(i / of_piece)) to[i] = from[i];
+    count = 0;
+  }
+};
+
+template <int Bytes, int OfGroup, int Groups>
+struct ThreadCopies {
+  struct alignas(Bytes) Item {
+    unsigned char bytes[Bytes];
+  };
+  struct Group {
+    Item* to[OfGroup];
+    const Item* from[OfGroup];
+    int count = 0;
+  };
+  Group groups[Groups];
+  int newest = 0;  // among all that ever were
+
+  Group& group(int number) { return groups[number % Groups]; }
+  void begin(void* shared, const void* global, bool present) {
+    Group& last = group(newest);
+    last.to[last.count] = static_cast<Item*>(shared);
+    last.from[last.count++] = present ? static_cast<const Item*>(global) : nullptr;
+    if (!copies_are_late()) land(last);
+  }
+  void end_group() { ++newest; }
+  template <int N>
+  void wait() {
+    for (int number = newest < Groups ? 0 : newest - Groups; number < newest - N; ++number) land(group(number));
+  }
+  static void land(Group& landing) {
+    for (int i = 0; i < landing.count; ++i) *landing.to[i] = landing.from[i] == nullptr ? Item{} : *landing.from[i];
+    landing.count = 0;
+  }
+};
+
+}  // namespace tconv_emulator::primitives

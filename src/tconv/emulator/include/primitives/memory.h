@@ -1,0 +1,22 @@
+// What `kernels/primitives/memory.cuh` does by PTX, on the CPU.
+#pragma once
+
+namespace tconv_emulator::primitives {
+
+template <class T>
+inline T kept(T value) {
+  return value;
+}
+
+template <int Bytes>
+inline void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]) {
+  struct alignas(Bytes) Aligned {
+    unsigned char bytes[Bytes];
+  };
+  for (unsigned& word : words) word = 0;
+  if (!present) return;
+  const Aligned bytes = *static_cast<const Aligned*>(address);
+  __builtin_memcpy(&words, &bytes, Bytes);
+}
+
+}  // namespace tconv_emulator::primitives

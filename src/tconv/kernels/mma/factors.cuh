@@ -1,0 +1,54 @@
+// mma: factors of products, weights and inputs alike: rounded or split, and by words. `mma.cuh` has the picture.
+#pragma once
+#include "primitives/memory.cuh"
+#include "primitives/tensor_cores.cuh"
+
+namespace tconv {
+
+// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
+TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = float_bits(items[0]);
+}
+TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
+}
+template <class Half16>
+TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
+}
+
+// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
+TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
+TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
+  words[0] = low_word(factor), words[1] = high_word(factor);
+}
+
+// Gets an item out of the words in which some lie one after the other.
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+  item = bits_float(words.values[number]);
+}
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
+}
+template <int N, class Half16>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
+}
+
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+template <class Layer>
+TCONV_DEVICE float mma_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
+}
+template <class Layer, class Element>
+TCONV_DEVICE Element mma_factor(Element value, int) {
+  return value;
+}
+
+}  // namespace tconv

@@ -1,0 +1,33 @@
+// Arithmetic of the constants of a kernel.
+#pragma once
+#include "primitives/language.cuh"
+
+namespace tconv {
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
+
+// The smallest pitch from `least` on with which lanes that lie `rows` rows apart find their `columns` in different
+// banks; `least` if there is none.
+TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
+  for (int pitch = least; pitch < least + 32; ++pitch)
+    if (rows * pitch % 32 == columns) return pitch;
+  return least;
+}
+
+}  // namespace tconv

@@ -1,0 +1,109 @@
+// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
+#pragma once
+#include "primitives/language.cuh"
+
+namespace tconv {
+
+// A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
+// global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
+// a barrier since they used the place; what landed is visible to a thread after its `wait` and a barrier behind it.
+// Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
+// cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
+// copies 16 bytes at a time, by cp.async.cg.
+#if !defined(TCONV_EMULATOR)
+template <int Threads, class Wanted>
+struct BlockCopy {
+#if __CUDA_ARCH__ >= 900
+  unsigned barrier, parity = 0;
+
+  TCONV_DEVICE explicit BlockCopy(void* memory) : barrier(static_cast<unsigned>(__cvta_generic_to_shared(memory))) {
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "n"(Threads / 32) : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+  }
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
+    constexpr int warps = Threads / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+    for (int piece = lane * warps + warp; piece < pieces; piece += Threads) {
+      if (!wanted(piece)) continue;
+      asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(piece_bytes)
+                   : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       to + piece * piece_bytes),
+                   "l"(from + piece * piece_bytes), "r"(piece_bytes), "r"(barrier)
+                   : "memory");
+    }
+    __syncwarp();
+    if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  }
+  TCONV_DEVICE void wait() {
+    unsigned landed;
+    do {
+      asm volatile(
+          "{ .reg .pred landed; mbarrier.try_wait.parity.shared::cta.b64 landed, [%1], %2; selp.u32 %0, 1, 0, landed; }"
+          : "=r"(landed)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    } while (landed == 0);
+    parity ^= 1;
+  }
+#else
+  TCONV_DEVICE explicit BlockCopy(void*) {}
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+#pragma unroll 8
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < pieces * piece_bytes; i += 16 * Threads)
+      if (wanted(i / piece_bytes))
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
+  }
+  TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
+};
+#endif
+
+// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
+// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
+// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
+// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes, int OfGroup, int Groups>
+struct ThreadCopies {
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if (Bytes == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
+                   : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+                   "r"(present ? Bytes : 0)
+                   : "memory");
+  }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  }
+};
+#endif
+
+// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
+// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
+TCONV_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+TCONV_DEVICE void let_kernel_behind_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace tconv

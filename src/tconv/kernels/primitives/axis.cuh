@@ -1,0 +1,53 @@
+// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
+#pragma once
+#include "primitives/arithmetic.cuh"
+
+namespace tconv {
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
+template <int Kernel, int Stride, int Padding, int Dilation>
+struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(Stride, Dilation);
+  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
+  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
+  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
+  }
+
+  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
+  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
+  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < Kernel ? tap : Kernel;
+  }
+
+  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+};
+
+}  // namespace tconv

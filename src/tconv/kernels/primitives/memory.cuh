@@ -1,0 +1,97 @@
+// Memory: loads, and vectors of several elements.
+#pragma once
+#include "primitives/elements.cuh"
+
+namespace tconv {
+
+// Loads of what no thread of the grid writes.
+TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
+TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
+TCONV_DEVICE Half load_constant(const Half* address) {
+  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
+  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+
+// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
+// instead of computing each address anew.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE long long kept(long long value) {
+  asm("" : "+l"(value));
+  return value;
+}
+template <class T>
+TCONV_DEVICE const T* kept(const T* value) {
+  asm("" : "+l"(value));
+  return value;
+}
+#endif
+
+// N elements at once; the address must be a multiple of their size.
+template <class T, int N>
+struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
+  T values[N];
+};
+
+// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
+// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
+// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
+// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
+// first.)
+#if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
+template <>
+TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
+  asm volatile(
+      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
+      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
+      : "=r"(words[0])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+template <>
+TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
+  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
+               : "=r"(words[0])
+               : "l"(address), "r"(static_cast<int>(present)));
+}
+template <>
+TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
+      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
+      : "=r"(words[0]), "=r"(words[1])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+template <>
+TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (&words)[4]) {
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
+      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+#endif
+
+TCONV_CONSTANT int vector_width(int count, int item_bytes) {
+  int width = 16 / item_bytes;
+  while (count % width != 0) width /= 2;
+  return width;
+}
+
+// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
+template <class T, int N>
+TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
+  constexpr int width = vector_width(N, sizeof(T));
+  using Wide = Vector<T, width>;
+#pragma unroll
+  for (int i = 0; i < N; i += width) {
+    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
+#pragma unroll
+    for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+  }
+}
+
+}  // namespace tconv

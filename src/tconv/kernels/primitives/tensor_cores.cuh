@@ -1,0 +1,98 @@
+// Tensor cores, sm_80 and newer: fragments and products.
+#pragma once
+#include "primitives/elements.cuh"
+
+namespace tconv {
+
+// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
+// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+#endif
+
+// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
+// and the next one. PTX ldmatrix with .trans.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+#endif
+
+// `operand`, by one instruction where there is one.
+template <Rounding rounding>
+TCONV_DEVICE float matrix_operand(float value) {
+#if __CUDA_ARCH__ >= 800
+  unsigned rounded;
+  if (rounding == Rounding::ties_away) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#if __CUDA_ARCH__ >= 900
+  if (rounding == Rounding::ties_to_even) {
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#endif
+#endif
+  return operand<rounding>(value);
+}
+
+// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
+// (double, its low word first), before sm_90 twice m8n8k4.
+#if !defined(TCONV_EMULATOR)
+#define TCONV_MULTIPLY(name, shape, type)                                                    \
+  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
+  }
+TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
+TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
+TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
+#undef TCONV_MULTIPLY
+TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+      : "d"(upper), "d"(lower), "d"(column));
+#else
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(sums[0]), "+d"(sums[1])
+      : "d"(upper), "d"(column));
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(sums[2]), "+d"(sums[3])
+      : "d"(lower), "d"(column));
+#endif
+}
+#endif
+
+// The product of an element type.
+template <class Element>
+struct MatrixProduct;
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
+  template <>                                                                                      \
+  struct MatrixProduct<element> {                                                                  \
+    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      multiply(sums, a, b);                                                                        \
+    }                                                                                              \
+  };
+TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
+TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
+TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
+#undef TCONV_MATRIX_PRODUCT
+
+}  // namespace tconv
