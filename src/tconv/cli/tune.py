@@ -172,4 +172,6 @@ def _problem(question: Question) -> str:
 
 
 def _fields(tile: object) -> str:
-    return ", ".join(f"{name} {value}" for name, value in vars(tile).items())
+    from tconv.planner.plan import tile_fields
+
+    return ", ".join(f"{name} {value}" for name, value in tile_fields(tile))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from tconv.planner.mma_shape import PREPARING_THREADS
-from tconv.planner.plan import Family, Kernel
+from tconv.planner import FAMILIES, Kernel
 from tconv.problem import Axis, Layer, Precision
 
 _ELEMENT: dict[Precision, str] = {
@@ -48,7 +47,7 @@ def header_digest() -> str:
     return digest.hexdigest()
 
 
-def family_header(family: Family) -> str:
+def family_header(family: str) -> str:
     """The header that defines the kernel of a family."""
     return f"{family}/{family}.cuh"
 
@@ -98,15 +97,13 @@ def in_namespace(texts: Iterable[str]) -> str:
 
 def instance(kernel: Kernel[Any], name: str) -> str:
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    tile = ", ".join(f"{field} = {value}" for field, value in asdict(kernel.tile).items())
     element = _ELEMENT[kernel.layer.precision]
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
-  static constexpr int {tile};
-}};
+{tile_members(kernel.tile)}}};
 extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
@@ -116,10 +113,9 @@ extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.bloc
 """
 
 
-def weights_instance(kernel: Kernel[Any], name: str) -> str:
+def weights_instance(kernel: Kernel[Any], name: str, threads: int) -> str:
     """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
-    element, threads = _ELEMENT[kernel.layer.precision], PREPARING_THREADS
-    function = PREPARING.format(name)
+    element, function = _ELEMENT[kernel.layer.precision], PREPARING.format(name)
     return f"""\
 extern "C" __global__ void __launch_bounds__({threads})
 {function}(const {element}* weight, {element}* prepared) {{
@@ -130,7 +126,20 @@ extern "C" __global__ void __launch_bounds__({threads})
 
 def functions(kernel: Kernel[Any], name: str) -> str:
     """All functions of `kernel`."""
-    return instance(kernel, name) + (weights_instance(kernel, name) if kernel.prepares else "")
+    threads = FAMILIES[kernel.family].preparing_threads
+    return instance(kernel, name) + (weights_instance(kernel, name, threads) if threads else "")
+
+
+def tile_members(tile: Any) -> str:
+    """The constants of a tile; those of a part of it in a struct of their own: ``Box::rows``."""
+    lines, numbers = [], []
+    for part in fields(tile):
+        value = getattr(tile, part.name)
+        if is_dataclass(value):
+            lines.append(f"  struct {part.name.capitalize()} {{\n  {tile_members(value)}  }};\n")
+        else:
+            numbers.append(f"{part.name} = {value}")
+    return "".join(lines) + f"  static constexpr int {', '.join(numbers)};\n"
 
 
 def _layer_members(layer: Layer, wide_index: bool) -> str:

@@ -70,8 +70,8 @@ class Family(ABC, Generic[Tile]):
     shape: Callable[[Layer, Tile], Any]
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
-    #: Whether a second kernel brings the weights into an order of their own.
-    prepares_weights: bool
+    #: Threads of a block of the kernel that brings the weights into an order of their own; 0 where there is none.
+    preparing_threads: int
     #: Bytes at whose multiples input and weights begin.
     alignment: int
     #: Which outputs a non-finite number reaches: those that depend on it, or others of the same phases as well.

@@ -38,9 +38,9 @@ struct MmaBox {
 // A position of a box, by its number.
 template <class Tile>
 TCONV_DEVICE MmaBox mma_in_box(int number) {
-  const int column = number % Tile::box_columns, rows = number / Tile::box_columns;
-  const int row = rows % Tile::box_rows, slabs = rows / Tile::box_rows;
-  return {slabs / Tile::box_depths, slabs % Tile::box_depths, row, column};
+  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
+  const int row = rows % Tile::Box::rows, slabs = rows / Tile::Box::rows;
+  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, row, column};
 }
 
 // The box of a number among all that the outputs take: columns first, images last.
@@ -50,14 +50,14 @@ struct MmaBoxes {
   int columns, rows, depths;
 
   TCONV_DEVICE MmaBoxes(int output_depth, int output_height, int output_width)
-      : columns(ceil_div(Shape::Width::positions(output_width + Tile::origin), Tile::box_columns)),
-        rows(ceil_div(Shape::Height::positions(output_height + Tile::row_origin), Tile::box_rows)),
-        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::depth_origin), Tile::box_depths)) {}
+      : columns(ceil_div(Shape::Width::positions(output_width + Tile::Box::origin), Tile::Box::columns)),
+        rows(ceil_div(Shape::Height::positions(output_height + Tile::Box::row_origin), Tile::Box::rows)),
+        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::Box::depth_origin), Tile::Box::depths)) {}
 
   TCONV_DEVICE MmaBox box(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths * Tile::box_images, depth % depths * Tile::box_depths, row % rows * Tile::box_rows,
-            number % columns * Tile::box_columns};
+    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
+            number % columns * Tile::Box::columns};
   }
 };
 

@@ -16,18 +16,18 @@ template <class Layer, class Tile>
 struct MmaColumns<Layer, Tile, 0> {
   using Shape = MmaShape<Layer, Tile>;
   using Inputs = MmaTurnedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::position_tiles / 2;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
 
   static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
   static TCONV_DEVICE int number(int lane) { return lane % 8; }
   static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
 
   static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
 #pragma unroll
     for (int plane = 0; plane < Shape::planes; ++plane)
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles; j += 2) {
+      for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
         unsigned words[4];
         load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
         columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
@@ -41,16 +41,16 @@ template <class Layer, class Tile>
 struct MmaColumns<Layer, Tile, 2> {
   using Shape = MmaShape<Layer, Tile>;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::position_tiles / 2;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
 
   static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
   static TCONV_DEVICE int number(int) { return 0; }
   static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
 
   static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
 #pragma unroll
-    for (int j = 0; j < Tile::position_tiles; j += 2) {
+    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
       unsigned words[4];
       load_turned_matrices(places[j / 2] + moved, words);
       columns[0][j][0] = words[0], columns[0][j][1] = words[1];
@@ -65,16 +65,16 @@ struct MmaColumns<Layer, Tile, 4> {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::position_tiles;
+  static constexpr int lane_places = Tile::Warps::position_tiles;
 
   static TCONV_DEVICE int tile(int i, int) { return i; }
   static TCONV_DEVICE int number(int lane) { return lane / 4; }
   static TCONV_DEVICE int offset(int lane) { return lane % 4 * Shape::channel_bytes; }
 
   static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
 #pragma unroll
-    for (int j = 0; j < Tile::position_tiles; ++j)
+    for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
       for (int half = 0; half < Shape::step_channels / 4; ++half) {
         const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);

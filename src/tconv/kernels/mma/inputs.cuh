@@ -82,7 +82,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
+  static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
   static constexpr bool vectors = Shape::whole_vectors;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
@@ -187,7 +187,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
-  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
+  static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
   ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
@@ -210,7 +210,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const auto place = this->place(box, patch(i) / Shape::row_patches,
-                                     patch(i) % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+                                     patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
     }

@@ -73,11 +73,11 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
-  for (int step = 0; step < Tile::chunk_steps; ++step) {
-    unsigned columns[Shape::planes][Tile::position_tiles][2];
+  for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+    unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
     MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
 #pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i) {
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
       if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
       // The small products first.
 #pragma unroll
@@ -87,7 +87,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
 #pragma unroll
         for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
-          for (int j = 0; j < Tile::position_tiles; ++j)
+          for (int j = 0; j < Tile::Warps::position_tiles; ++j)
             MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
       }
     }
@@ -102,16 +102,16 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp_high = warp % Tile::warps_high, warp_wide = warp / Tile::warps_high % Tile::warps_wide;
-  const int first_step = warp / Shape::warps * Tile::chunk_steps;  // of each chunk, for the warp's set
+  const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
+  const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
   constexpr int weight_sets = Layer::groups * Shape::row_blocks;
   const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
-  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::row_tiles;
+  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
   const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
-  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::box_images);
+  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::Box::images);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
@@ -119,13 +119,15 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   using Columns = MmaColumnsOf<Layer, Tile>;
   typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
-  const auto is_there = [&] { return Tile::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks; };
+  const auto is_there = [&] {
+    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
+  };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
     inputs.end_chunk(is_there(), shared + stage);
-    if (++chunk_ahead < Shape::chunks || !Tile::resident) return;
+    if (++chunk_ahead < Shape::chunks || !Tile::Pipeline::resident) return;
     chunk_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));
@@ -136,7 +138,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   int places[Columns::lane_places];
 #pragma unroll
   for (int i = 0; i < Columns::lane_places; ++i) {
-    const int position = (warp_wide * Tile::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
+    const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
     const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
     places[i] =
         (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
@@ -148,7 +150,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
   const unsigned char* const fragments = weight_stages + lane * 16 +
                                          first_step * Shape::planes * Shape::fragment_bytes +
-                                         warp_high * Tile::row_tiles * Shape::tile_bytes;
+                                         warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
   MmaWeightStages<Layer, Tile> weights(
       reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
       shared + Shape::barrier_at, row_block);
@@ -160,7 +162,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     ask(0, 1, ahead * Shape::input_stage_bytes);
     end_asking(ahead * Shape::input_stage_bytes);
   }
-  if (Tile::resident) weights.copy.wait();
+  if (Tile::Pipeline::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
@@ -175,25 +177,25 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        if (!Tile::resident) weights.copy.wait();
+        if (!Tile::Pipeline::resident) weights.copy.wait();
         if (shift_group == 0) inputs.wait();
         __syncthreads();
         if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-        if (!Tile::resident) weights.ask();
+        if (!Tile::Pipeline::resident) weights.ask();
 
-#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
-        for (int first = 0; first < Tile::chunk_shifts; first += Shape::shifts_together) {
+#pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
+        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
           MmaSums<Layer, Tile> partial;
           if (Shape::exact) partial.clear();
 #pragma unroll
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-            const int shift = shift_group * Tile::chunk_shifts + of_group;
-            if (of_group >= Tile::chunk_shifts || shift >= Shape::shifts) break;
+            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
+            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
             mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
                                       fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
                                       [&](int step) {
-                                        const int part = shift * Tile::chunk_steps + step;
+                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
                                         if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
                                       });
           }
@@ -205,16 +207,17 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       input_stage = Shape::next_input_stage(input_stage);
     }
 
-    if (!Tile::resident) __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+    if (!Tile::Pipeline::resident)
+      __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
     const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
     const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
-              warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
+              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
     number += boxes_together;
-  } while (Tile::resident && number < box_count);
+  } while (Tile::Pipeline::resident && number < box_count);
 }
 
 }  // namespace tconv

@@ -57,12 +57,12 @@ struct MmaShape {
   using Element = typename Layer::Element;
   using Sum = typename AccumulatorOf<Element>::type;
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::depth_origin,
+  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
                      Layer::Depth::dilation>;
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::Box::row_origin,
                       Layer::Height::dilation>;
-  using Width =
-      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
+  using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
+                     Layer::Width::dilation>;
   using DepthShifts = MmaShifts<Depth>;
   using HeightShifts = MmaShifts<Height>;
   using WidthShifts = MmaShifts<Width>;
@@ -84,21 +84,22 @@ struct MmaShape {
   static constexpr int tile_phases = 16 / Tile::channels;
   static constexpr int phase_tiles = ceil_div(phases, tile_phases);
   static constexpr int channel_tiles = ceil_div(Layer::out_channels, Tile::channels);
-  static constexpr int block_row_tiles = Tile::warps_high * Tile::row_tiles;
+  static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
   // Where a warp has all phases, the compiler knows which of its row tiles have which.
-  static constexpr bool phases_known = Tile::row_tiles % phase_tiles == 0;
+  static constexpr bool phases_known = Tile::Warps::row_tiles % phase_tiles == 0;
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
-  static constexpr int shift_groups = ceil_div(shifts, Tile::chunk_shifts);
+  static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::chunk_shifts);
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
   // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
   // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
-  static constexpr int shifts_together =
-      exact && Tile::chunk_steps < 4 && Layer::in_channels >= step_channels ? 4 / Tile::chunk_steps : 1;
+  static constexpr int shifts_together = exact && Tile::Pipeline::chunk_steps < 4 && Layer::in_channels >= step_channels
+                                             ? 4 / Tile::Pipeline::chunk_steps
+                                             : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
@@ -111,31 +112,32 @@ struct MmaShape {
   }
 
   // ---- channels: a chunk has some steps for each set of warps ----
-  static constexpr int stage_steps = Tile::chunk_steps * Tile::splits;
+  static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
   static constexpr int chunk_channels = stage_steps * step_channels;
   static constexpr int chunks = ceil_div(Layer::in_channels, chunk_channels);
   static constexpr bool whole_chunks = Layer::in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int warps = Tile::warps_high * Tile::warps_wide;  // of one set
-  static constexpr int threads = 32 * warps * Tile::splits;
-  static constexpr int block_positions = Tile::warps_wide * Tile::position_tiles * 8;
-  static constexpr int box_positions = Tile::box_images * Tile::box_depths * Tile::box_rows * Tile::box_columns;
-  static constexpr int halo_depths = Tile::box_depths + DepthShifts::halo;
-  static constexpr int halo_rows = Tile::box_rows + HeightShifts::halo;
-  static constexpr int halo_columns = Tile::box_columns + WidthShifts::halo;
-  static constexpr int halo_all_rows = Tile::box_images * halo_depths * halo_rows;
+  static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
+  static constexpr int threads = 32 * warps * Tile::Warps::splits;
+  static constexpr int block_positions = Tile::Warps::wide * Tile::Warps::position_tiles * 8;
+  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
+  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
+  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+      (-WidthShifts::highest % Tile::Pipeline::patch_columns + Tile::Pipeline::patch_columns) %
+      Tile::Pipeline::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
 
   // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
   // others position by position, as what they are multiplied as.
-  static constexpr bool by_channel = Tile::copied > 0;
-  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
+  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
+  static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -149,7 +151,9 @@ struct MmaShape {
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = Tile::copied > 0 ? Tile::copied : chunks > 1 || Tile::resident ? 2 : 1;
+  static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
+                                      : chunks > 1 || Tile::Pipeline::resident ? 2
+                                                                               : 1;
   static TCONV_CONSTANT int next_input_stage(int stage) {
     return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
   }
@@ -159,7 +163,7 @@ struct MmaShape {
   // So many chunks are asked for before the first is waited for.
   static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
   static constexpr int steps = chunks * shift_groups;
-  static constexpr int weight_stages = Tile::resident ? steps : steps > 1 ? 2 : 1;
+  static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int position_bytes = planes * stage_steps * 32 + 16;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
@@ -174,7 +178,7 @@ struct MmaShape {
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
-  static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
+  static constexpr int weight_stage_bytes = Tile::Pipeline::chunk_shifts * shift_bytes;
   // Behind the stage that begins at so many bytes; the first one behind the last.
   static TCONV_CONSTANT int next_weight_stage(int stage) {
     return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
@@ -183,24 +187,24 @@ struct MmaShape {
   // In their place, what the other sets of warps give to the first.
   static constexpr int sums_bytes = 4 * static_cast<int>(sizeof(Sum));  // of a lane, for a tile of rows and positions
   static constexpr int joined_bytes =
-      (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * sums_bytes;
+      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * sums_bytes;
 
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int turn_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
-                                            ? whole_row_tiles
-                                        : phases_known ? phase_tiles
-                                                       : 1;
+  static constexpr int turn_row_tiles =
+      Tile::Warps::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0 ? whole_row_tiles
+      : phases_known                                                                      ? phase_tiles
+                                                                                          : 1;
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
-      Tile::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      Tile::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
-                                                                           : stages_bytes - joined_bytes);
+      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+                                                                                     : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch * item_bytes;
   // Resident weights stay where they are, and the next box's inputs beside them.
-  static constexpr int stored_at = Tile::resident ? stages_bytes : joined_bytes;
+  static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   // Behind all of it, what tells when weights have landed.
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
@@ -209,8 +213,9 @@ struct MmaShape {
   // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
   // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
   // are.
-  static constexpr bool unrolled =
-      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
+  static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::chunk_steps *
+                                                     Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
+                                                 1024;
 
   // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
   // many threads share the patches of some channels.
@@ -225,7 +230,8 @@ struct MmaShape {
   static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
-  static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
+  static constexpr int input_parts =
+      unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
 
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
@@ -241,25 +247,28 @@ struct MmaShape {
                                                    : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
                                                          chunks * stage_steps * (taps / Tile::taps_together) * 32;
 
-  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
-                    Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
-                    Tile::row_origin < Height::stride && Tile::depth_origin >= 0 &&
-                    Tile::depth_origin <= Layer::Depth::padding && Tile::depth_origin < Depth::stride,
+  static_assert(Tile::Box::origin >= 0 && Tile::Box::origin <= Layer::Width::padding &&
+                    Tile::Box::origin < Width::stride && Tile::Box::row_origin >= 0 &&
+                    Tile::Box::row_origin <= Layer::Height::padding && Tile::Box::row_origin < Height::stride &&
+                    Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
+                    Tile::Box::depth_origin < Depth::stride,
                 "an origin is what padding cut off of the first position");
-  static_assert(!exact || Tile::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
-  static_assert(Tile::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
+  static_assert(!exact || Tile::Pipeline::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
   static_assert(thread_patches <= 32, "a bit for each");
-  static_assert(Tile::patch_columns == 1 ||
-                    (!Tile::channels_last && is_power_of_two(Tile::patch_columns) &&
-                     Tile::patch_columns <= vector_items && Tile::box_columns % Tile::patch_columns == 0),
+  static_assert(Tile::Pipeline::patch_columns == 1 ||
+                    (!Tile::channels_last && is_power_of_two(Tile::Pipeline::patch_columns) &&
+                     Tile::Pipeline::patch_columns <= vector_items &&
+                     Tile::Box::columns % Tile::Pipeline::patch_columns == 0),
                 "a patch is loaded at once, and does not cross what other blocks begin with");
-  static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
+  static_assert(!Tile::Pipeline::resident || (Tile::Warps::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each chunk, and nothing is joined in their place");
-  static_assert(input_stages > 1 || (chunks == 1 && !Tile::resident), "what is read is not written at the same time");
+  static_assert(input_stages > 1 || (chunks == 1 && !Tile::Pipeline::resident),
+                "what is read is not written at the same time");
   static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
   static_assert(!by_channel || item_bytes >= 4 ||
-                    (WidthShifts::count == 1 && Tile::patch_columns == 8 && patch_lead == 0),
+                    (WidthShifts::count == 1 && Tile::Pipeline::patch_columns == 8 && patch_lead == 0),
                 "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
   static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");

@@ -39,11 +39,12 @@ struct MmaTurn {
   static constexpr int most = 16 / Shape::item_bytes;
   // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
   static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
-                                          ? Tile::box_columns * Width::stride
+                                          ? Tile::Box::columns * Width::stride
                                       : Width::stride % slots == 0 ? slots
                                                                    : 1;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
-  static constexpr int row_width = greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::origin), most);
+  static constexpr int row_width =
+      greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
   static constexpr int channel_width =
       greatest_common_divisor(greatest_common_divisor(Layer::out_channels, Tile::channels), most);
 
@@ -62,10 +63,11 @@ struct MmaTurn {
     const int number = first_number + place;
     const MmaBox in_box = mma_in_box<Tile>(number);
     sample = box.sample + in_box.sample;
-    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::depth_origin +
+    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
                       phase / (Height::stride * Width::stride);
-    const int row = (box.row + in_box.row) * Height::stride - Tile::row_origin + phase / Width::stride % Height::stride;
-    const int column = (box.column + in_box.column) * Width::stride - Tile::origin + phase % Width::stride;
+    const int row =
+        (box.row + in_box.row) * Height::stride - Tile::Box::row_origin + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride - Tile::Box::origin + phase % Width::stride;
     offset = (static_cast<Index>(depth) * rows + row) * columns + column;
     return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
@@ -156,8 +158,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
                             int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  constexpr int groups = Tile::row_tiles / Shape::turn_row_tiles;
-  constexpr int turns = groups * (Tile::position_tiles / Shape::turn_position_tiles);
+  constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
+  constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
   Element* const staged = reinterpret_cast<Element*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -9,22 +9,22 @@ namespace tconv {
 template <class Layer, class Tile>
 struct MmaSums {
   using Shape = MmaShape<Layer, Tile>;
-  typename Shape::Sum values[Tile::row_tiles][Tile::position_tiles][4];
+  typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 
   TCONV_DEVICE void clear() {
 #pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i)
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles; ++j)
+      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
         for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
   }
 
   TCONV_DEVICE void add(const MmaSums& other) {
 #pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i)
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles; ++j)
+      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
         for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
   }
@@ -34,8 +34,8 @@ struct MmaSums {
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
-  if (Tile::splits == 1) return true;
-  constexpr int set = 32 * Shape::warps, tiles = Tile::row_tiles * Tile::position_tiles;
+  if (Tile::Warps::splits == 1) return true;
+  constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
   // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
   using Sum = typename Shape::Sum;
@@ -45,7 +45,8 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   if (split > 0)
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
-      const Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
+      const Sum(&own)[4] =
+          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
       Joined vector;
 #pragma unroll
       for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
@@ -54,11 +55,11 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   __syncthreads();
   if (split > 0) return false;
 #pragma unroll 1
-  for (int other = 0; other < Tile::splits - 1; ++other)
+  for (int other = 0; other < Tile::Warps::splits - 1; ++other)
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
       const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
+      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
 #pragma unroll
       for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }

@@ -220,7 +220,7 @@ struct MmaWeightStages {
   const unsigned char* from;
   unsigned char* const stages;
   const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Tile::resident ? 1 : Shape::steps;
+  int stage = 0, shift_group = 0, left = Tile::Pipeline::resident ? 1 : Shape::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
       : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
@@ -228,12 +228,14 @@ struct MmaWeightStages {
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
-    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::resident ? Shape::weight_stages * Tile::chunk_shifts : last ? of_last : Tile::chunk_shifts;
+    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
+                       : last                   ? of_last
+                                                : Tile::Pipeline::chunk_shifts;
     const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
     copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
-               {shift_group * Tile::chunk_shifts, first_row_tile});
+               {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
     from += shifts * Shape::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = Shape::next_weight_stage(stage);

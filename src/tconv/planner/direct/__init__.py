@@ -26,7 +26,7 @@ class _Direct(Family[DirectTile]):
     tile = DirectTile
     shape = DirectShape
     on_tensor_cores = False
-    prepares_weights = False
+    preparing_threads = 0
     alignment = 1
     reach = "exact"
 

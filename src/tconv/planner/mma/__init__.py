@@ -11,7 +11,7 @@ from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma.candidates import candidates
 from tconv.planner.mma.model import predict
-from tconv.planner.mma.shape import MmaShape, boxes, grid, needs_wide_index
+from tconv.planner.mma.shape import PREPARING_THREADS, MmaShape, boxes, grid, needs_wide_index
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel, Plan, Preparation, Unplannable
@@ -31,7 +31,7 @@ class _Mma(Family[MmaTile]):
     tile = MmaTile
     shape = MmaShape
     on_tensor_cores = True
-    prepares_weights = True
+    preparing_threads = PREPARING_THREADS
     alignment = 16
     reach = "phases"
 

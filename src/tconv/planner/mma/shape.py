@@ -19,7 +19,8 @@ _MOST_POSITION_TILES = 8
 #: What outputs that are stored at once may take of shared memory, if the stages took less.
 _TURN_LEAST_BYTES = 32 * 1024
 _BARRIER_BYTES = 16
-_PREPARING_THREADS = 256
+#: Of a block of the kernel that prepares weights.
+PREPARING_THREADS = 256
 #: Registers and shared memory of a multiprocessor; registers that a thread may have; blocks that are asked for at most.
 _REGISTERS = 65536
 _SHARED_BYTES = 227 * 1024
@@ -383,8 +384,8 @@ class MmaShape:
             at_once=where(self.tile.pipeline.resident > 0, at_once, 0),
             chunk_channels=self.chunk_channels,
             weight_bytes=self.weight_bytes,
-            preparing_blocks=ceil_div(self.preparing_items, _PREPARING_THREADS),
-            preparing_threads=_PREPARING_THREADS,
+            preparing_blocks=ceil_div(self.preparing_items, PREPARING_THREADS),
+            preparing_threads=PREPARING_THREADS,
         )
 
 
