@@ -1,6 +1,6 @@
 """Pieces of tconv's own modules as text for a generated file, so that both follow one rule.
 
-A piece is a function or constant with everything of its module that it uses. It loses what Python 3.8 does not
+A piece is a function, constant or class with everything of its module that it uses. It loses what Python 3.8 does not
 understand, annotations above all, and its names gain an underscore, since other names in the file are the user's.
 """
 
@@ -15,18 +15,20 @@ from types import ModuleType
 #: Words that checkers of generated files look for in the raw text: a comment with one of them stays behind.
 _UNWELCOME = re.compile(r"\b(try|except|pass)\b")
 
-Definition = ast.FunctionDef | ast.Assign | ast.AnnAssign
+Definition = ast.FunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
-def excerpt(
-    modules: Sequence[ModuleType], wanted: Sequence[str], renamed: Mapping[str, str], prefix: str = "_"
-) -> str:
+def excerpt(modules: Sequence[ModuleType], wanted: Sequence[str], renamed: Mapping[str, str], prefix: str = "_") -> str:
     """The definitions `wanted` of `modules` and those that they use, constants first, in the order of the modules.
 
+    Of a class those methods are there that something uses, by their names.
+
     Args:
-        modules: read as text; only functions and constants can be wanted. A constant of several modules is one.
-        renamed: what the names that the modules import from elsewhere are called in the generated file.
-        prefix: what their own public names gain there.
+        modules: read as text; functions, constants and classes without bases can be wanted. A constant of several
+            modules is one.
+        renamed: names that the generated file has already, and what they are called there.
+        prefix: what their own names gain there, but for an underscore that they begin with; those of classes gain an
+            underscore alone.
 
     Raises:
         KeyError: a wanted name is not defined in the modules.
@@ -36,34 +38,68 @@ def excerpt(
     for module in modules:
         source = inspect.getsource(module)
         for name, node in _definitions(ast.parse(source)):
+            if name in renamed:
+                continue
             if name in definitions and ast.dump(definitions[name][1]) != ast.dump(node):
                 raise ValueError(f"{name} is defined twice, and {module.__name__} defines it differently")
             definitions.setdefault(name, (source, node))
-    chosen: set[str] = set()
-    waiting = list(wanted)
-    while waiting:
-        name = waiting.pop()
-        if name not in chosen:
-            waiting += [used for used in _names_in_body(definitions[name][1]) if used in definitions]
-            chosen.add(name)
-    names = {name: name if name.startswith("_") else prefix + name for name in chosen} | dict(renamed)
-    constants = functions = ""
+    members = {
+        f"{name}.{method.name}": method
+        for name, (_, node) in definitions.items()
+        if isinstance(node, ast.ClassDef)
+        for method in _methods(node)
+    }
+    chosen, attributes = set(wanted), {"__init__"}
+    read: set[str] = set()
+    while unread := (chosen | {m for m in members if _is_used(m, chosen, attributes)}) - read:
+        for name in unread:
+            node = members[name] if name in members else definitions[name][1]
+            if not isinstance(node, ast.ClassDef):
+                chosen.update(used for used in _names_in_body(node) if used in definitions)
+                attributes.update(child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute))
+        read |= unread
+    names = dict(renamed)
+    for name in chosen:
+        before = "_" if isinstance(definitions[name][1], ast.ClassDef) else prefix
+        names[name] = before.rstrip("_") + name if name.startswith("_") else before + name
+    constants, rest = "", []
     for name, (source, node) in definitions.items():
-        if name in chosen and isinstance(node, ast.FunctionDef):
-            functions += "\n\n" + _piece(source, node, names)
-        elif name in chosen:
+        if name not in chosen:
+            continue
+        if isinstance(node, ast.ClassDef):
+            used = [m for m in _methods(node) if _is_used(f"{name}.{m.name}", chosen, attributes)]
+            pieces = [_piece(source, method, {**names, method.name: method.name}) for method in used]
+            rest.append(f"class {names[name]}:\n" + "\n".join(pieces))
+        elif isinstance(node, ast.FunctionDef):
+            rest.append(_piece(source, node, names))
+        else:
             constants += _piece(source, node, names)
-    return (constants + functions).lstrip("\n")
+    return "\n\n".join([constants, *rest]).lstrip("\n")
 
 
-def methods(module: ModuleType, class_name: str, wanted: Collection[str], there: Collection[str] = ()) -> str:
+def _is_used(member: str, chosen: Collection[str], attributes: Collection[str]) -> bool:
+    name, _, method = member.partition(".")
+    return name in chosen and method in attributes
+
+
+def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [child for child in node.body if isinstance(child, ast.FunctionDef)]
+
+
+def methods(
+    module: ModuleType,
+    class_name: str,
+    wanted: Collection[str],
+    renamed: Mapping[str, str] | None = None,
+    there: Collection[str] = (),
+) -> str:
     """Those methods of a class that are `wanted`, and those that they use, but for those that are `there` already.
 
     Words that are no method do not matter.
     """
     source = inspect.getsource(module)
     found = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    functions = {n.name: n for n in found.body if isinstance(n, ast.FunctionDef) and n.name not in there}
+    functions = {method.name: method for method in _methods(found) if method.name not in there}
     chosen: set[str] = set()
     waiting = [name for name in functions if name in wanted]
     while waiting:
@@ -72,13 +108,13 @@ def methods(module: ModuleType, class_name: str, wanted: Collection[str], there:
             chosen.add(name)
             attributes = (child for child in ast.walk(functions[name]) if isinstance(child, ast.Attribute))
             waiting += [child.attr for child in attributes if child.attr in functions]
-    names = {name: name for name in functions}
+    names = {**(renamed or {}), **{name: name for name in functions}}
     return "\n".join(_piece(source, functions[name], names) for name in functions if name in chosen)
 
 
 def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name, node
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             yield node.targets[0].id, node
@@ -86,7 +122,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, Definition]]:
             yield node.target.id, node
 
 
-def _names_in_body(node: Definition) -> Iterator[str]:
+def _names_in_body(node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[str]:
     for part in node.body if isinstance(node, ast.FunctionDef) else [node.value]:
         if part is not None:
             yield from (child.id for child in ast.walk(part) if isinstance(child, ast.Name))

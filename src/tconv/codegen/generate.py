@@ -6,6 +6,7 @@ import ast
 import builtins
 import dataclasses
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,8 +19,8 @@ from tconv.codegen.headers import kernels_text
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
-from tconv.planner import DirectTile, Family, Gpu, Kernel, MmaTile, Plan, direct_shape, direct_tile, mma_shape
-from tconv.planner import plan as plan_module
+from tconv.planner import FAMILIES, Gpu, Kernel, Plan, numbers
+from tconv.planner.direct import builder, tile
 from tconv.problem import Layer, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -27,50 +28,26 @@ from tconv.version import __version__
 
 _MARK = "# ---- copied from here on\n"
 _BLANK = "\r\n"
-#: Of the planner: what the file needs of it.
-_RULES = ("default_tile", "shared_bytes", "needs_wide_index", "launch_direct")
-_RULES_OF_MMA = ("shared_bytes", "needs_wide_index", "launch_mma")
+#: What launches ask of a family.
+_RULES = ("grid", "counted", "needs_wide_index")
+#: The family that runs any layer, and its rules for a tile that was not recorded.
+_DEFAULT = "direct"
+_DEFAULT_RULES = ("default_tile", "launching")
 _RENAMED = {
     "Axis": "_Axis",
-    "DirectTile": "_Tile",
-    "Plan": "_Plan",
-    "Preparation": "_Preparation",
-    "PREPARING_THREADS": "_mma_PREPARING_THREADS",
-    "Unplannable": "ValueError",
-    "asdict": "_asdict",
-    "launch_mma": "_launch_mma",
+    "ceil_div": "_ceil_div",
+    "ITEM_BYTES": "_ITEM_BYTES",
+    "least": "min",
+    "most": "max",
+    "whole": "int",
+    "where": "_where",
     "replace": "_replaced",
+    "tile_members": "str",  # the file has them as text
 }
 #: Of an axis: what runtime.py itself asks.
 _OF_AXES = ("positions", "output_size")
 #: Of a layer: what runtime.py has itself.
 _NOT_OF_LAYERS = {"axes"}
-#: What runtime.py asks of a family, by name.
-_FAMILY_TEXTS = {
-    "direct": """\
-    "direct": _Family(
-        lambda problem, kernel: _launch_direct(
-            problem, kernel._replace(wide_index=_needs_wide_index(problem, kernel.tile)), _GPU
-        ),
-        lambda kernel: _shared_bytes(kernel.layer, kernel.tile),
-        lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
-        lambda name, kernel: _instance(kernel, name),
-    ),
-""",
-    "mma": """\
-    "mma": _Family(
-        lambda problem, kernel: _launch_mma(
-            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile)), _GPU
-        ),
-        lambda kernel: _mma_shared_bytes(kernel.layer, kernel.tile),
-        lambda name, kernel: (
-            f"start({name}, {_PREPARING.format(name)}, {kernel.threads}, {_mma_PREPARING_THREADS}, "
-            f"{_mma_shared_bytes(kernel.layer, kernel.tile)}, a)"
-        ),
-        lambda name, kernel: _instance(kernel, name) + _weights_instance(kernel, name),
-    ),
-""",
-}
 _LINE = "# " + "-" * 118 + "\n"
 #: What stands between the generated part and the user's.
 _MODEL_MARK = f"{_LINE}# The model file\n{_LINE}"
@@ -113,28 +90,27 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     _check_names(source)
     planned = [layer for layer in layers if not layer.left]
     families = _families(planned)
-    tiles = _tile_class("_Tile", DirectTile)
-    rules = excerpt([direct_shape, direct_tile], _RULES, _RENAMED)
-    configuration = excerpt([kernel_source], ["instance"], _RENAMED)
-    if "mma" in families:
-        tiles += "\n\n" + _tile_class("_MmaTile", MmaTile)
-        rules += "\n\n" + excerpt([mma_shape], _RULES_OF_MMA, _RENAMED, prefix="_mma_")
-        configuration = excerpt([kernel_source], ["instance", "weights_instance"], _RENAMED)
+    kernels = _kernels(planned)
+    rules = "\n\n".join(_rules(family, any_layer=family == _DEFAULT) for family in families)
+    parts = ["instance", *(["weights_instance"] if any(FAMILIES[name].preparing_threads for name in families) else [])]
+    configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
     runtime = _filled(
         {
             '_KERNELS = r""\n': f'_KERNELS = r"""\n{kernels_text(families, configuration)}"""\n',
-            '_Tile = namedtuple("_Tile", ())\n': tiles,
-            "_FAMILIES = {}\n": "_FAMILIES = {\n" + "".join(map(_FAMILY_TEXTS.__getitem__, families)) + "}\n",
-            "_STRIDES = {}\n": _strides(_kernels(planned)),
-            "_RECORDED = {}\n": _recorded(_kernels(planned)),
+            "_FAMILIES = {}\n": "_FAMILIES = {\n" + "".join(map(_family, families)) + "}\n",
+            "_RECORDED = {}\n": _recorded(kernels, gpu),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
-            "_GPU = _Gpu(multiprocessors=1)\n": f"_GPU = _Gpu(multiprocessors={gpu.multiprocessors})\n",
+            "_MULTIPROCESSORS = 1\n": f"_MULTIPROCESSORS = {gpu.multiprocessors}\n",
             _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}),
-            _place("    # ", "what a layer knows of itself"): methods(problem, "Layer", asked, _NOT_OF_LAYERS),
+            _place("    # ", "what a layer knows of itself"): methods(
+                problem, "Layer", asked, _RENAMED, there=_NOT_OF_LAYERS
+            ),
             _place("# ", "the planner's rules"): rules,
+            _place("# ", "bytes of an item"): excerpt([problem], ["ITEM_BYTES"], {}),
+            _place("# ", "how many units hold so many"): excerpt([numbers], ["ceil_div"], {}),
             _place("# ", "the configuration of a kernel as CUDA text"): configuration,
         }
     )
@@ -193,9 +169,32 @@ def _import_of(name: str) -> str:
     return {"nn": "torch.nn", "namedtuple": "collections.namedtuple"}.get(name, name)
 
 
-def _families(layers: Sequence[PlannedLayer]) -> list[Family]:
+def _families(layers: Sequence[PlannedLayer]) -> list[str]:
     """Those of the planned layers, and the one that runs any other."""
-    return sorted({layer.plan.kernel.family for layer in layers} | {"direct"})
+    return sorted({layer.plan.kernel.family for layer in layers} | {_DEFAULT})
+
+
+def _family(name: str) -> str:
+    """What the file asks of a family."""
+    rules = ", ".join(f"{_prefix(name)}{rule}" for rule in _RULES)
+    return f'    "{name}": _Family({rules}, alignment={FAMILIES[name].alignment}),\n'
+
+
+def _prefix(family: str) -> str:
+    return "_" if family == _DEFAULT else f"_{family}_"
+
+
+def _rules(family: str, any_layer: bool) -> str:
+    """The planner's rules for launches of a family, and those for tiles of its own if it runs any layer."""
+    rules, prefix = FAMILIES[family].rules, _prefix(family)
+    names = {**_RENAMED, "DirectTile": "_DirectTile", "Launching": f"_{family.capitalize()}Launching"}
+    classes = f"{names['Launching']} = {_tuple_class(names['Launching'], rules.Launching._fields)}"
+    if not any_layer:
+        return classes + "\n\n" + excerpt([rules], _RULES, names, prefix)
+    fields = [field.name for field in dataclasses.fields(tile.DirectTile)]
+    made, threads = _tuple_class(names["DirectTile"], fields), methods(tile, "DirectTile", ["threads"])
+    classes += f"\n\n\nclass {names['DirectTile']}({made}):\n{threads}"
+    return classes + "\n\n" + excerpt([rules, builder], [*_RULES, *_DEFAULT_RULES], names, prefix)
 
 
 def _header(layers: Sequence[PlannedLayer]) -> str:
@@ -226,14 +225,27 @@ def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, Kernel[Any]]:
     A layer may have several sizes; a kernel that runs only some of them comes first, the others take the default.
     """
     kernels = {layer.plan.problem.layer: layer.plan.kernel for layer in layers}
-    some = {p.plan.problem.layer: p.plan.kernel for p in layers if p.plan.kernel.family != "direct"}
+    some = {p.plan.problem.layer: p.plan.kernel for p in layers if p.plan.kernel.family != _DEFAULT}
     return kernels | some
 
 
-def _recorded(kernels: Mapping[Layer, Kernel[Any]]) -> str:
-    """The tile of each compiled layer."""
-    entries = [f"    {_layer(layer)}: {_tile(kernel)},\n" for layer, kernel in kernels.items()]
+def _recorded(kernels: Mapping[Layer, Kernel[Any]], gpu: Gpu) -> str:
+    """The kernel of each compiled layer."""
+    entries = [f"    {_layer(layer)}: {_kernel(kernel, gpu)},\n" for layer, kernel in kernels.items()]
     return "_RECORDED = {\n" + "".join(entries) + "}\n" if entries else "_RECORDED = {}\n"
+
+
+def _kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
+    launching = FAMILIES[kernel.family].rules.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
+    values = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
+    lines = [
+        f'"{kernel.family}",',
+        f"{_layer(kernel.layer)},",
+        *(f'"{line}\\n"' for line in kernel_source.tile_members(kernel.tile).splitlines()),
+    ]
+    lines[-1] += ","
+    lines += [f"{kernel.blocks},", f"_{kernel.family.capitalize()}Launching(", *(f"    {v}" for v in values), "),"]
+    return "_Kernel(\n" + "".join(f"        {line}\n" for line in lines) + "    )"
 
 
 def _layer(layer: Layer) -> str:
@@ -245,22 +257,10 @@ def _layer(layer: Layer) -> str:
     return f'_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, "{layer.precision}")'
 
 
-def _strides(kernels: Mapping[Layer, Kernel[Any]]) -> str:
-    """The strides that kernels were compiled with, where they are not those of their layers."""
-    strides = {layer: kernel.layer.stride for layer, kernel in kernels.items()}
-    entries = [f"    {_layer(layer)}: {stride},\n" for layer, stride in strides.items() if stride != layer.stride]
-    return "_STRIDES = {\n" + "".join(entries) + "}\n" if entries else "_STRIDES = {}\n"
-
-
-def _tile_class(name: str, kind: type[DirectTile | MmaTile]) -> str:
-    fields = " ".join(field.name for field in dataclasses.fields(kind))
-    threads = methods(plan_module, kind.__name__, ["threads"])
-    return f'class {name}(\n    namedtuple(\n        "{name}",\n        "{fields}",\n    )\n):\n{threads}'
-
-
-def _tile(kernel: Kernel[Any]) -> str:
-    name = "_Tile" if kernel.family == "direct" else "_MmaTile"
-    return f"{name}(" + ", ".join(str(value) for value in vars(kernel.tile).values()) + ")"
+def _tuple_class(name: str, fields: Sequence[str]) -> str:
+    lines = textwrap.wrap(" ".join(fields), 100)
+    names = ' "\n    "'.join(lines)
+    return f'namedtuple(\n    "{name}",\n    "{names}",\n)'
 
 
 def _tuple_of(name: str, items: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 
 from tconv.kernels.source import family_header, header_texts, in_namespace
-from tconv.planner.plan import Family
 
 _PRIMITIVES = "primitives/"
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -20,7 +19,7 @@ _DEFINITION = re.compile(
 )
 
 
-def kernels_text(families: Sequence[Family], user: str) -> str:
+def kernels_text(families: Sequence[str], user: str) -> str:
     """The headers of `families`, after those primitives that they or `user` mention."""
     texts = header_texts(list(map(family_header, families)))
     primitives = "\n".join(text for name, text in texts.items() if name.startswith(_PRIMITIVES))

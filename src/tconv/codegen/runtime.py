@@ -119,37 +119,27 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
     # (what a layer knows of itself)
 
 
-# How a block shares the work; `_KERNELS` has the picture.
-_Tile = namedtuple("_Tile", ())
-
-
-class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
-    """Everything that is compiled in."""
+class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
+    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it."""
 
     @property
     def threads(self):
-        return self.tile.threads
+        return self.launching.threads
 
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
 # One launch, and the one before it, which prepares the weights.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons preparation", defaults=(None,))
+_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
-
-# What was planned for the layers of the model file. Any other layer takes `_default_tile`.
-_RECORDED = {}
-# Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
-_STRIDES = {}
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-# What was planned for.
-_Gpu = namedtuple("_Gpu", "multiprocessors")
-_GPU = _Gpu(multiprocessors=1)
+# Of the GPU that was planned for.
+_MULTIPROCESSORS = 1
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -171,11 +161,8 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
-# (the planner's rules)
-
-
-def _asdict(tile):
-    return tile._asdict()
+def _where(condition, yes, no):
+    return yes if condition else no
 
 
 def _replaced(tile, **changes):
@@ -186,21 +173,38 @@ def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-# Of a family of kernels: plan(problem, kernel) a launch, shared_bytes(kernel) of a block, start(name, kernel) by the
-# host's side, text(name, kernel).
-_Family = namedtuple("_Family", "plan shared_bytes start text")
+# (bytes of an item)
+
+
+# (how many units hold so many)
+
+# (the planner's rules)
+
+
+# What was planned for the layers of the model file. A kernel may be compiled for another stride than its layer has,
+# which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+_RECORDED = {}
+
+# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
+# of how many bytes its tensors begin.
+_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {}
 _MOST_SHARED = 227 * 1024
 
 
+def _any_kernel(layer):
+    """A kernel for every size and every GPU."""
+    tile = _default_tile(layer)
+    text = "  static constexpr int " + ", ".join(f"{name} = {value}" for name, value in zip(tile._fields, tile)) + ";\n"
+    return _Kernel("direct", layer, text, tile.blocks, _launching(layer, tile, _MULTIPROCESSORS))
+
+
 def _kernel(layer, most_shared=_MOST_SHARED):
     """What was planned for a layer, if that runs where blocks have so much memory; else a kernel for every GPU."""
-    tile = _RECORDED.get(layer)
-    if tile is not None and not isinstance(tile, _Tile):
-        kernel = _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
-        if _FAMILIES["mma"].shared_bytes(kernel) <= most_shared:
-            return kernel
-    return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
+    kernel = _RECORDED.get(layer)
+    if kernel is not None and (kernel.family == "direct" or kernel.launching.shared_bytes <= most_shared):
+        return kernel
+    return _any_kernel(layer)
 
 
 @functools.lru_cache(maxsize=None)
@@ -249,11 +253,18 @@ def _sized(problem, most_shared):
     kernel = _kernel(layer, most_shared)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
     if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
-        # Such a kernel loads so many neighbours of a row at once.
-        problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
+        problem.input_size[2] % kernel.launching.columns_together
     ):
         kernel = _kernel(layer, most_shared=0)
-    return _FAMILIES[kernel.family].plan(problem, kernel)
+    family, numbers = _FAMILIES[kernel.family], kernel.launching
+    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
+    if counted >= 2**31:
+        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
+    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
+    preparation = None
+    if numbers.preparing_threads:
+        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
+    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -262,14 +273,26 @@ def _sized(problem, most_shared):
 # (the configuration of a kernel as CUDA text)
 
 
+def _functions(kernel, name):
+    """The CUDA text of a kernel's functions."""
+    threads = kernel.launching.preparing_threads
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+
+
+def _start(kernel, name):
+    """How the host's side launches a kernel."""
+    numbers = kernel.launching
+    if not numbers.preparing_threads:
+        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
+    functions = f"{name}, {_PREPARING.format(name)}"
+    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+
+
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels` and the host function that launches them by number."""
-    named = [(f"tconv_kernel_{number}", kernel) for number, kernel in enumerate(kernels)]
-    cases = "".join(
-        f"    case {number}: return {_FAMILIES[kernel.family].start(name, kernel)};\n"
-        for number, (name, kernel) in enumerate(named)
-    )
-    instances = "\n".join(_FAMILIES[kernel.family].text(name, kernel) for name, kernel in named)
+    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
+    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
+    instances = "\n".join(_functions(*each) for each in named)
     return _KERNELS + "\n" + instances + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
@@ -347,8 +370,8 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.family == "mma":  # it loads up to 16 bytes at once
-            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
+        alignment = _FAMILIES[plan.kernel.family].alignment
+        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())

@@ -104,7 +104,7 @@ struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
 {tile_members(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.blocks})
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,

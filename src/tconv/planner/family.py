@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Generic, Literal
 
 import numpy as np
 
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import equals, single
-from tconv.planner.plan import Kernel, Plan, Tile, Unplannable
+from tconv.planner.plan import Kernel, Plan, Preparation, Tile, Unplannable
 from tconv.problem import Layer, Problem
+
+_INT_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,9 @@ class Family(ABC, Generic[Tile]):
     name: str
     #: The class of its tiles.
     tile: type[Tile]
-    #: The constants of a kernel, by a layer and a tile: those of the template of that name.
-    shape: Callable[[Layer, Tile], Any]
+    #: The module of what follows from a layer and a tile. It has ``launching(layer, tile, multiprocessors)``, a tuple
+    #: of numbers by name, and what follows from those and a problem: ``grid``, ``counted`` and ``needs_wide_index``.
+    rules: ModuleType
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
     #: Threads of a block of the kernel that brings the weights into an order of their own; 0 where there is none.
@@ -97,18 +101,6 @@ class Family(ABC, Generic[Tile]):
         """Whether a kernel that was planned for a layer at some sizes runs `problem`, of the same layer."""
 
     @abstractmethod
-    def plan_with(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
-        """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.
-
-        Raises:
-            Unplannable: the grid would be too large.
-        """
-
-    @abstractmethod
-    def needs_wide_index(self, problem: Problem, kernel: Kernel[Tile]) -> bool:
-        """Whether offsets go beyond 32 bits."""
-
-    @abstractmethod
     def reasons(self, problem: Problem, best: Ranked[Tile], tried: int) -> tuple[str, ...]:
         """Why the best of so many tiles is what it is, a line each."""
 
@@ -132,13 +124,35 @@ class Family(ABC, Generic[Tile]):
         if found is None:
             raise Unplannable(f"no tile of the {self.name} family fits into shared memory")
         best, tried = found
-        plan = self.plan_with(problem, self._at(problem, best.kernel), gpu, self.reasons(problem, best, tried))
+        best = replace(best, kernel=self._at(problem, best.kernel))
+        plan = self.plan_with(problem, best.kernel, gpu, self.reasons(problem, best, tried))
         if plan.shared_bytes > gpu.shared_bytes_per_block:
             raise Unplannable(
                 f"the {self.name} family would need {plan.shared_bytes} bytes of shared memory a block; "
                 f"{gpu.name} has {gpu.shared_bytes_per_block}"
             )
         return replace(plan, predicted_seconds=best.seconds)
+
+    def plan_with(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
+        """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.
+
+        Raises:
+            Unplannable: the grid would be too large.
+        """
+        launching = self.rules.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
+        counted = self.rules.counted(problem, kernel.layer, launching)
+        if counted >= _INT_LIMIT:
+            raise Unplannable(f"the {self.name} family would need {counted} blocks; a grid has fewer than 2^31")
+        preparation = None
+        if self.preparing_threads:
+            preparation = Preparation(launching.preparing_blocks, self.preparing_threads, launching.weight_bytes)
+            if preparation.grid >= _INT_LIMIT:
+                raise Unplannable(
+                    f"the {self.name} family would prepare weights with {preparation.grid} blocks; a grid has fewer "
+                    "than 2^31"
+                )
+        grid = self.rules.grid(problem, kernel.layer, launching)
+        return Plan(problem, kernel, grid, launching.shared_bytes, reasons, preparation)
 
     def replan(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Plan | None:
         """The plan that runs `problem` by a kernel that was chosen for its layer at other sizes; None if it cannot be.
@@ -153,4 +167,5 @@ class Family(ABC, Generic[Tile]):
         return None if self.why_not(problem, gpu) else self.candidates(problem, gpu, channels_last)
 
     def _at(self, problem: Problem, kernel: Kernel[Tile]) -> Kernel[Tile]:
-        return replace(kernel, wide_index=self.needs_wide_index(problem, kernel))
+        launching = self.rules.launching(kernel.layer, kernel.tile, 1)
+        return replace(kernel, wide_index=self.rules.needs_wide_index(problem, kernel.layer, launching))

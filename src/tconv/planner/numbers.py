@@ -1,8 +1,8 @@
 """Arithmetic on a number, or on an array with one number for each of many tiles.
 
 The formulas of a family's tiles are stated once. They take a tile: its fields are ints, or, for many tiles at once,
-all or some of them are arrays of one length. What is written with ``+ - * // %``, comparisons, ``& |`` and the functions
-below works for both; ``if``, ``and`` and ``min`` do only on what belongs to the layer and is a number always.
+all or some of them are arrays of one length. What is written with ``+ - * // %``, comparisons, ``& |`` and the
+functions below works for both; ``if``, ``and`` and ``min`` do only on what belongs to the layer and is a number always.
 """
 
 from __future__ import annotations

@@ -41,6 +41,11 @@ class Kernel(Generic[Tile]):
         """Threads of a block."""
         return self.tile.threads
 
+    @property
+    def blocks(self) -> int:
+        """Blocks for each multiprocessor that the compiler leaves registers for."""
+        return self.tile.blocks
+
 
 @dataclass(frozen=True)
 class Preparation:

@@ -98,7 +98,7 @@ def from_dict(entry: Any) -> tuple[Question, Tuned]:
     return question, tuned
 
 
-def _tile(kind: type[Any], values: Mapping[str, Any]) -> Any:
+def _tile(kind: Any, values: Mapping[str, Any]) -> Any:
     """A tile, or a part of one, from its numbers by name."""
     parts = {name: part for name, part in get_type_hints(kind).items() if is_dataclass(part)}
     return kind(**{name: _tile(parts[name], value) if name in parts else value for name, value in values.items()})

@@ -15,7 +15,6 @@ from torch import Tensor
 from tconv.codegen.generate import PlannedLayer
 from tconv.emulator import run
 from tconv.errors import CompileError, Trouble
-from tconv.evaluation.awkward import Reach
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.equality import Candidate, check_layer

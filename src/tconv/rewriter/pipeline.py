@@ -112,7 +112,8 @@ def _plan_each(
     for traced, problem in layers:
         own = plan(traced, problem)
         # Where that kernel does not run these sizes, the file takes the one that runs any size.
-        shared = replan(problem, kernels[problem.layer], gpu) or replan(problem, DIRECT.default(problem.layer), gpu) or own
+        kernel, of_any_size = kernels[problem.layer], DIRECT.default(problem.layer)
+        shared = replan(problem, kernel, gpu) or replan(problem, of_any_size, gpu) or own
         taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
         reason = _OUT_OF_REACH if traced.elsewhere else ""
         yield PlannedLayer(traced.name, taken, traced.count, traced.called, traced.line, traced.elsewhere, reason)

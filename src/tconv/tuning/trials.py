@@ -19,7 +19,7 @@ from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kernel, load
 from tconv.kernels.source import PREPARING
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
-from tconv.planner.choice import replan, reads_channels_last
+from tconv.planner.choice import reads_channels_last, replan
 from tconv.problem import Precision, Problem
 
 _NAME = "tconv_kernel"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
+from tconv.planner.direct import shape
 from tconv.planner.direct.builder import default_tile
 from tconv.planner.direct.candidates import candidates
 from tconv.planner.direct.model import predict
@@ -14,7 +15,7 @@ from tconv.planner.direct.tile import DirectTile
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
-from tconv.planner.plan import Kernel, Plan, Unplannable
+from tconv.planner.plan import Kernel
 from tconv.planner.sizes import representative
 from tconv.problem import Layer, Problem
 
@@ -24,7 +25,7 @@ _INT_LIMIT = 2**31
 class _Direct(Family[DirectTile]):
     name = "direct"
     tile = DirectTile
-    shape = DirectShape
+    rules = shape
     on_tensor_cores = False
     preparing_threads = 0
     alignment = 1
@@ -47,42 +48,28 @@ class _Direct(Family[DirectTile]):
     def runs(self, kernel: Kernel[DirectTile], problem: Problem) -> bool:
         return True
 
-    def plan_with(self, problem: Problem, kernel: Kernel[DirectTile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
-        shape = DirectShape(kernel.layer, kernel.tile)
-        grid = shape.grid(problem, gpu.multiprocessors)
-        if grid >= _INT_LIMIT:
-            raise Unplannable(f"the direct family would need {grid} blocks; a grid has fewer than 2^31")
-        return Plan(problem, kernel, grid, shape.shared_bytes, reasons)
-
     def default(self, layer: Layer) -> Kernel[DirectTile]:
         """A kernel for any size of `layer`."""
         return Kernel(self.name, layer, default_tile(layer))
 
-    def needs_wide_index(self, problem: Problem, kernel: Kernel[DirectTile]) -> bool:
-        return DirectShape(kernel.layer, kernel.tile).needs_wide_index(problem)
-
     def reasons(self, problem: Problem, best: Ranked[DirectTile], tried: int) -> tuple[str, ...]:
         layer, tile = problem.layer, best.kernel.tile
-        shape = DirectShape(layer, tile)
+        own = DirectShape(layer, tile)
         width = layer.axes[2]
-        positions = math.prod(
-            axis.positions(size) for axis, size in zip(layer.axes, problem.output_size, strict=True)
-        )
+        positions = math.prod(axis.positions(size) for axis, size in zip(layer.axes, problem.output_size, strict=True))
         lines = [
             f"{problem.batch * positions} positions x {math.prod(layer.stride)} phases; "
-            f"a warp has {shape.run_rows} x {shape.run_columns} positions (rows x columns), "
+            f"a warp has {own.run_rows} x {own.run_columns} positions (rows x columns), "
             f"{tile.rows} such rows deep",
             f"{width.phases_with_taps} of {width.stride} column phases have taps: they lie "
             + ("across the lanes of a warp" if tile.phase_lanes > 1 else "in the registers of a thread")
             + (", with all row phases" if tile.stacked else ""),
-            f"{shape.thread_sums} sums a thread, {tile.channels} output channels",
-            "weights stay in shared memory"
-            if shape.resident
-            else "weights pass through shared memory in stages",
+            f"{own.thread_sums} sums a thread, {tile.channels} output channels",
+            "weights stay in shared memory" if own.resident else "weights pass through shared memory in stages",
         ]
         if tile.warps_wide:
-            columns = tile.warps_wide * shape.run_columns
-            lines.append(f"inputs of {shape.tile_rows} x {columns} positions pass through shared memory in stages")
+            columns = tile.warps_wide * own.run_columns
+            lines.append(f"inputs of {own.tile_rows} x {columns} positions pass through shared memory in stages")
         if tile.splits > 1:
             lines.append(f"{tile.splits} sets of warps share the input channels")
         if tried > 1:
@@ -90,12 +77,11 @@ class _Direct(Family[DirectTile]):
             lines.append(
                 f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})"
             )
-        wide = self.needs_wide_index(problem, best.kernel)
-        return (*lines, *(["64-bit positions"] if wide else []))
+        return (*lines, *(["64-bit positions"] if best.kernel.wide_index else []))
 
     def constants(self, kernel: Kernel[DirectTile]) -> Mapping[str, int]:
-        shape = DirectShape(kernel.layer, kernel.tile)
-        return {"threads": shape.threads, "shared_bytes": shape.shared_bytes, "parts": shape.parts}
+        own = DirectShape(kernel.layer, kernel.tile)
+        return {"threads": own.threads, "shared_bytes": own.shared_bytes, "parts": own.parts}
 
 
 @lru_cache(maxsize=1024)

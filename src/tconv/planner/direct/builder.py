@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from tconv.planner.direct.shape import DirectShape, accumulator_bytes, is_vector, row_origin, window_steps
+from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector, row_origin, window_steps
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.numbers import ceil_div, least, most, where
 from tconv.problem import Layer
@@ -143,11 +143,6 @@ def default_tile(layer: Layer) -> DirectTile:
 def phases_on_lanes(layer: Layer) -> bool:
     """Whether column phases are too many for the registers of a thread, and lie across the lanes of a warp."""
     return layer.stride[2] > _MOST_PHASES_IN_REGISTERS
-
-
-def accumulator_words(layer: Layer) -> int:
-    """Registers of a sum."""
-    return accumulator_bytes(layer) // 4
 
 
 def is_small(layer: Layer, tile: DirectTile) -> bool:

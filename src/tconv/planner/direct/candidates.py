@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from tconv.planner.direct.builder import LANES, default_tile, direct_tile, is_small, phases_on_lanes
-from tconv.planner.direct.shape import DirectShape
+from tconv.planner.direct.shape import DirectShape, launching, runs
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import Array, equals, joined, length, taken
@@ -49,7 +49,8 @@ def candidates(problem: Problem, gpu: Gpu) -> DirectTile:
     shape = DirectShape(layer, tiles)
     good: Array = is_small(layer, tiles) & (shape.thread_sums >= _LEAST_SUMS)
     # Of few warps, several sets share the input channels.
-    few: Array = shape.runs(problem) * shape.parts < _FEW_WARPS * gpu.multiprocessors
+    warps = runs(problem, layer, launching(layer, tiles, gpu.multiprocessors)) * shape.parts
+    few: Array = warps < _FEW_WARPS * gpu.multiprocessors
     splits: Array = np.where(few[:, None], _SPLITS, 1)
     tried = good[:, None] & (few[:, None] | (np.arange(len(_SPLITS)) == 0))
     tried &= splits <= max(1, layer.in_channels_per_group // _LEAST_CHANNELS)

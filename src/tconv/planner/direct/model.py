@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tconv.planner.direct.shape import DirectShape, is_vector
+from tconv.planner.direct.shape import DirectShape, accumulator_words, grid, is_vector, launching, runs
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
@@ -108,8 +108,9 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     layer = problem.layer
     width = layer.axes[2]
     shape = DirectShape(layer, tile)
-    words = shape.accumulator_bytes // 4
-    grid = 1.0 * shape.grid(problem, gpu.multiprocessors)
+    words = accumulator_words(layer)
+    kernel = launching(layer, tile, gpu.multiprocessors)
+    blocks = 1.0 * grid(problem, layer, kernel)
     stays, tiled = shape.resident, tile.warps_wide > 0
     on_lanes = tile.phase_lanes > 1  # all tiles of a layer, or none
     warps = tile.position_lanes * tile.phase_lanes * tile.splits // _WARP
@@ -132,7 +133,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     )
 
     # How often, over all warps.
-    all_runs = 1.0 * shape.runs(problem)
+    all_runs = 1.0 * runs(problem, layer, kernel)
     channel_parts = shape.parts // where(stays, 1, shape.row_phases)
     passes = layer.kernel[0] * where(tile.stacked > 0, 1, layer.kernel[1])
     channels = ceil_div(layer.in_channels_per_group, tile.unroll) * tile.unroll
@@ -148,7 +149,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     tap_stages = ceil_div(width.taps_per_phase, tile.chunk_taps)
     stages = where(stays, 1, ceil_div(channels, tile.chunk_channels) * tap_stages)
     staged_weights = 1.0 * tile.chunk_rows * tile.chunk_channels * shape.channel_items * stages
-    staged_weights = staged_weights * where(stays, grid, units * passes)
+    staged_weights = staged_weights * where(stays, blocks, units * passes)
     joined = all_runs * channel_parts * (tile.splits - 1) * shape.thread_sums
     links = where(shape.chained, shape.thread_sums * shape.own_row_taps * width.taps_per_phase / 64, 0)
 
@@ -162,18 +163,18 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
     spill = most(0.0, shape.registers / (_REGISTERS // (tile.blocks * warps * _WARP)) - 1)
     by_memory = _SHARED_BYTES // (shape.shared_bytes + 1024)
     together = least(least(tile.blocks, by_memory), _THREADS // (warps * _WARP))
-    share = least(together, grid / gpu.multiprocessors)
+    share = least(together, blocks / gpu.multiprocessors)
     half_speed = fitted.half_speed_warps * where(tile.ahead > 0, fitted.ahead, 1.0)
     half_speed = half_speed * 100 / (40 + least(products * tile.unroll, 600))
     speed = fitted.peak * share * warps / (share * warps + half_speed)
-    rounds = where(stays, ceil_div(units, grid), 1)
-    waves = grid / (most(1, together) * gpu.multiprocessors)
+    rounds = where(stays, ceil_div(units, blocks), 1)
+    waves = blocks / (most(1, together) * gpu.multiprocessors)
     uneven = where(
         waves <= 1,
-        most(1.0, gpu.multiprocessors / grid),
+        most(1.0, gpu.multiprocessors / blocks),
         where(waves < 4, ceil(waves) / waves, 1.0),
     )
-    uneven = uneven * most(1.0, rounds * grid / units)
+    uneven = uneven * most(1.0, rounds * blocks / units)
 
     bandwidth = gpu.copy_bandwidth * fitted.reached
     of_rows = shape.run_rows * shape.input_rows * (shape.run_columns + 2)

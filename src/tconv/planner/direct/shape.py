@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.numbers import ceil_div, least, most, where, whole
-from tconv.problem import Axis, Layer, Problem
+from tconv.problem import Axis, Layer, Problem, Triple
 
 _WARP = 32
 _INT_LIMIT = 2**31
@@ -111,35 +112,6 @@ class DirectShape:
         channel_blocks = ceil_div(self.layer.out_channels_per_group, self.tile.channels)
         return where(self.resident, 1, self.row_phases) * column_chunks * channel_blocks * self.layer.groups
 
-    def row_groups(self, problem: Problem) -> int:
-        """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
-        depth, height, _ = self.layer.axes
-        rows = height.positions(problem.output_size[1] + self.tile.row_origin)
-        together = where(self.tile.warps_wide > 0, self.tile_rows, self.tile.rows)
-        return problem.batch * depth.positions(problem.output_size[0]) * ceil_div(rows, together)
-
-    def runs(self, problem: Problem) -> int:
-        """Runs of positions that a warp owns at once, over the whole batch."""
-        width = self.layer.axes[2].positions(problem.output_size[2] + self.tile.origin)
-        groups = self.row_groups(problem)
-        in_a_row = ceil_div(width, most(1, self.tile.warps_wide) * self.run_columns)
-        return in_a_row * where(
-            self.tile.warps_wide > 0, groups * self.block_runs, ceil_div(groups, self.run_rows)
-        )
-
-    def grid(self, problem: Problem, multiprocessors: int) -> int:
-        """Blocks of a launch. Those with resident weights go on to further positions."""
-        blocks = ceil_div(self.runs(problem), self.block_runs)
-        at_once = most(1, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // self.parts)
-        return where(self.resident, least(blocks, at_once), blocks) * self.parts
-
-    def needs_wide_index(self, problem: Problem) -> bool:
-        """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
-        # A block's walk over the runs passes their end by less than as many again.
-        walked = 2 * (self.row_groups(problem) + self.runs(problem) + self.block_runs)
-        planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-        return max(walked, *planes) >= _INT_LIMIT
-
     # ---- long sums ----
 
     @functools.cached_property
@@ -153,9 +125,7 @@ class DirectShape:
     @functools.cached_property
     def window(self) -> int:
         """Inputs of one row and channel that a thread needs for each of its positions and one stage of taps."""
-        first, further = window_steps(
-            self.layer.axes[2], self.tile.origin, self.tile.phase_lanes, self.tile.phases
-        )
+        first, further = window_steps(self.layer.axes[2], self.tile.origin, self.tile.phase_lanes, self.tile.phases)
         return first + (self.tile.chunk_taps - 1) * further
 
     @functools.cached_property
@@ -179,7 +149,7 @@ class DirectShape:
     @functools.cached_property
     def accumulator_bytes(self) -> int:
         """Bytes of a sum, and of a weight in shared memory."""
-        return accumulator_bytes(self.layer)
+        return 4 * accumulator_words(self.layer)
 
     @functools.cached_property
     def channel_items(self) -> int:
@@ -237,7 +207,7 @@ class DirectShape:
     @functools.cached_property
     def registers(self) -> int:
         """Registers that a thread wants, by what NVRTC 13 took for sm_90; others take some fewer or more."""
-        words = self.accumulator_bytes // 4
+        words = accumulator_words(self.layer)
         count = 33 + 1.27 * self.thread_sums * words * where(self.chained, 2, 1)
         loads = self.input_loads * words
         count = count + where(
@@ -276,9 +246,9 @@ def window_steps(axis: Axis, origin: int, phase_lanes: int, phases: int) -> tupl
     return span, min(span, axis.shift_period)
 
 
-def accumulator_bytes(layer: Layer) -> int:
-    """Bytes of a sum."""
-    return 8 if layer.precision == "fp64" else 4
+def accumulator_words(layer: Layer) -> int:
+    """Registers of a sum."""
+    return 2 if layer.precision == "fp64" else 1
 
 
 def is_vector(layer: Layer) -> bool:
@@ -303,3 +273,92 @@ def _gaps(axis: Axis, origin: int) -> list[tuple[int, int]]:
     shifts = sorted({moved(axis, origin).shift_of(tap) for tap in range(axis.kernel)})
     gaps = [shifts[number + 1] - shifts[number] for number in range(len(shifts) - 1)]
     return [(gap, gaps.count(gap)) for gap in sorted(set(gaps))]
+
+
+# ---- launching ----
+
+
+class Launching(NamedTuple):
+    """What launches need to know of a kernel of this family.
+
+    Args:
+        threads: of a block.
+        shared_bytes: of a block.
+        parts: blocks that share the positions of one.
+        rows, columns: positions that a warp's step takes in height and in width; of a tile those of a block.
+        groups: of such rows that a warp takes at once; 0 where a block has a tile.
+        block_runs: steps of warps that a block takes at once.
+        at_once: how many blocks with the same weights go over the positions together; 0 where each has its own.
+        origins: of depth, height and width.
+        columns_together: neighbouring inputs that are loaded at once.
+        weight_bytes, preparing_blocks, preparing_threads: of a launch before it; there is none.
+    """
+
+    threads: int
+    shared_bytes: int
+    parts: int
+    rows: int
+    columns: int
+    groups: int
+    block_runs: int
+    at_once: int
+    origins: Triple
+    columns_together: int
+    weight_bytes: int
+    preparing_blocks: int
+    preparing_threads: int
+
+
+def launching(layer: Layer, tile: DirectTile, multiprocessors: int) -> Launching:
+    """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
+    shape = DirectShape(layer, tile)
+    at_once = most(1, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // shape.parts)
+    return Launching(
+        threads=shape.threads,
+        shared_bytes=shape.shared_bytes,
+        parts=shape.parts,
+        rows=where(tile.warps_wide > 0, shape.tile_rows, tile.rows),
+        columns=most(1, tile.warps_wide) * shape.run_columns,
+        groups=where(tile.warps_wide > 0, 0, shape.run_rows),
+        block_runs=shape.block_runs,
+        at_once=where(shape.resident, at_once, 0),
+        origins=(0, tile.row_origin, tile.origin),
+        columns_together=1,
+        weight_bytes=0,
+        preparing_blocks=0,
+        preparing_threads=0,
+    )
+
+
+def row_groups(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
+    depth, height, _ = layer.axes
+    rows = height.positions(problem.output_size[1] + kernel.origins[1])
+    return problem.batch * depth.positions(problem.output_size[0]) * ceil_div(rows, kernel.rows)
+
+
+def runs(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """Runs of positions that a warp owns at once, over the whole batch."""
+    width = layer.axes[2].positions(problem.output_size[2] + kernel.origins[2])
+    groups = row_groups(problem, layer, kernel)
+    rows = where(kernel.groups > 0, ceil_div(groups, most(1, kernel.groups)), groups * kernel.block_runs)
+    return rows * ceil_div(width, kernel.columns)
+
+
+def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """Blocks of a launch. Those with resident weights go on to further positions."""
+    blocks = ceil_div(runs(problem, layer, kernel), kernel.block_runs)
+    return kernel.parts * where(kernel.at_once > 0, least(blocks, kernel.at_once), blocks)
+
+
+def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """What numbers of blocks must stay below 2^31."""
+    return grid(problem, layer, kernel)
+
+
+def needs_wide_index(problem: Problem, layer: Layer, kernel: Launching) -> bool:
+    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
+    # A block's walk over the runs passes their end by less than as many again.
+    walked = 2 * (row_groups(problem, layer, kernel) + runs(problem, layer, kernel) + kernel.block_runs)
+    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
+    return max(walked, *planes) >= _INT_LIMIT

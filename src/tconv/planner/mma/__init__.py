@@ -9,12 +9,13 @@ from functools import lru_cache
 
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
+from tconv.planner.mma import shape
 from tconv.planner.mma.candidates import candidates
 from tconv.planner.mma.model import predict
-from tconv.planner.mma.shape import PREPARING_THREADS, MmaShape, boxes, grid, needs_wide_index
+from tconv.planner.mma.shape import PREPARING_THREADS, MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import length
-from tconv.planner.plan import Kernel, Plan, Preparation, Unplannable
+from tconv.planner.plan import Kernel
 from tconv.planner.sizes import representative
 from tconv.problem import Layer, Problem, Triple
 
@@ -29,7 +30,7 @@ _MOST_POSITIONS = 8 * 8 * 8
 class _Mma(Family[MmaTile]):
     name = "mma"
     tile = MmaTile
-    shape = MmaShape
+    rules = shape
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16
@@ -57,39 +58,23 @@ class _Mma(Family[MmaTile]):
         same = all(planned == stride or size == 1 for planned, stride, size in strides)
         return same and problem.input_size[2] % kernel.tile.pipeline.patch_columns == 0
 
-    def plan_with(self, problem: Problem, kernel: Kernel[MmaTile], gpu: Gpu, reasons: tuple[str, ...] = ()) -> Plan:
-        launching = MmaShape(kernel.layer, kernel.tile).launching(gpu.multiprocessors)
-        launched = grid(problem, kernel.layer, launching)
-        # Numbers of boxes that blocks go on to pass their end by less than the grid.
-        blocks = launching.weight_sets * boxes(problem, kernel.layer, launching.box)
-        if blocks + launched >= _INT_LIMIT:
-            raise Unplannable(f"the mma family would need {blocks} blocks; a grid has fewer than 2^31")
-        preparing = launching.preparing_blocks
-        if preparing >= _INT_LIMIT:
-            raise Unplannable(f"the mma family would prepare weights by {preparing} blocks; a grid has fewer than 2^31")
-        preparation = Preparation(preparing, launching.preparing_threads, launching.weight_bytes)
-        return Plan(problem, kernel, launched, launching.shared_bytes, reasons, preparation)
-
-    def needs_wide_index(self, problem: Problem, kernel: Kernel[MmaTile]) -> bool:
-        return needs_wide_index(problem, kernel.layer, MmaShape(kernel.layer, kernel.tile).launching(1))
-
     def reads_channels_last(self, kernel: Kernel[MmaTile]) -> bool:
         return bool(kernel.tile.channels_last)
 
     def reasons(self, problem: Problem, best: Ranked[MmaTile], tried: int) -> tuple[str, ...]:
         layer, tile = best.kernel.layer, best.kernel.tile
-        shape, warps, box = MmaShape(layer, tile), tile.warps, tile.box
-        with_taps = shape.fragments_with_taps / (shape.shifts * shape.block_row_tiles)
+        own, warps, box = MmaShape(layer, tile), tile.warps, tile.box
+        with_taps = own.fragments_with_taps / (own.shifts * own.block_row_tiles)
         limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
         return (
-            f"{shape.phase_tiles} tiles of 16 rows hold {math.prod(layer.stride)} phases of "
-            f"{tile.channels} output channels; {shape.row_blocks} blocks share the positions of a box",
+            f"{own.phase_tiles} tiles of 16 rows hold {math.prod(layer.stride)} phases of "
+            f"{tile.channels} output channels; {own.row_blocks} blocks share the positions of a box",
             f"a box of {box.images} x {box.depths} x {box.rows} x {box.columns} positions (images, slabs, rows, "
-            f"columns): {shape.box_positions} of {shape.block_positions} multiplied",
+            f"columns): {own.box_positions} of {own.block_positions} multiplied",
             f"{warps.splits} x {warps.high} x {warps.wide} warps (sets, rows, positions) of {16 * warps.row_tiles} "
-            f"rows x {8 * warps.position_tiles} positions, about {shape.registers} registers a thread",
-            f"{shape.shifts} shifts, {with_taps:.0%} of the products "
-            f"have a tap; {shape.chunks} chunks of channels, "
+            f"rows x {8 * warps.position_tiles} positions, about {own.registers} registers a thread",
+            f"{own.shifts} shifts, {with_taps:.0%} of the products "
+            f"have a tap; {own.chunks} chunks of channels, "
             + (
                 f"copied into {tile.pipeline.copied} stages"
                 if tile.pipeline.copied
@@ -99,8 +84,8 @@ class _Mma(Family[MmaTile]):
         )
 
     def constants(self, kernel: Kernel[MmaTile]) -> Mapping[str, int]:
-        shape = MmaShape(kernel.layer, kernel.tile)
-        return {"threads": shape.threads, "shared_bytes": shape.shared_bytes}
+        own = MmaShape(kernel.layer, kernel.tile)
+        return {"threads": own.threads, "shared_bytes": own.shared_bytes}
 
 
 def why_not_mma(layer: Layer) -> str | None:

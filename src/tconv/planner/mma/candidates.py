@@ -22,7 +22,7 @@ from tconv.planner.mma.builder import (
     with_more_stages,
     with_resident_weights,
 )
-from tconv.planner.mma.shape import MmaShape, grid, halo
+from tconv.planner.mma.shape import MmaShape, grid, halo, launching
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import Array, joined, taken
 from tconv.problem import Layer, Problem
@@ -133,12 +133,12 @@ def _variants(
     tiles, limits = taken(tiles, of), taken(limits, of)
     shape = MmaShape(layer, tiles)
     fits = shape.shared_bytes <= limits.shared_bytes
-    blocks: Array = grid(problem, layer, shape.launching(gpu.multiprocessors))
+    blocks: Array = grid(problem, layer, launching(layer, tiles, gpu.multiprocessors))
 
     stays = np.flatnonzero(can_stay(shape))
     resident, most_shared = with_resident_weights(layer, taken(tiles, stays)), limits.shared_bytes[stays]
     of_resident = MmaShape(layer, resident)
-    fewer = grid(problem, layer, of_resident.launching(gpu.multiprocessors)) < blocks[stays]
+    fewer = grid(problem, layer, launching(layer, resident, gpu.multiprocessors)) < blocks[stays]
     pays = (of_resident.shared_bytes <= most_shared) & fewer
     resident = taken(resident, pays)
     yield of[stays[pays]], with_more_stages(layer, resident, most_shared[pays]) if copied else resident

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
-from tconv.planner.mma.shape import MmaShape, boxes, grid
+from tconv.planner.mma.shape import MmaShape, boxes, grid, launching
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
 from tconv.problem import Layer, Precision, Problem
@@ -113,7 +113,7 @@ class MmaCost:
 def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Constants = FITTED) -> MmaCost:
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
     shape = MmaShape(layer, tile)
-    kernel = shape.launching(gpu.multiprocessors)
+    kernel = launching(layer, tile, gpu.multiprocessors)
     blocks = 1.0 * grid(problem, layer, kernel)
     warps = tile.threads // 32
     steps = shape.chunks * shape.stage_steps
@@ -150,7 +150,7 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     of_multiprocessor = ceil(blocks / gpu.multiprocessors)
     at_once = least(tile.blocks, of_multiprocessor)
     waves = ceil(of_multiprocessor / tile.blocks)
-    rounds = ceil_div(boxes(problem, layer, tile.box), blocks // shape.weight_sets)
+    rounds = ceil_div(boxes(problem, layer, kernel), blocks // shape.weight_sets)
     turns = of_multiprocessor * rounds
     weights = 1.0 * shape.chunks * shape.shifts * shape.shift_bytes
     brought = weights * where(resident, of_multiprocessor, turns)

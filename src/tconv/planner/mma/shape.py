@@ -372,22 +372,6 @@ class MmaShape:
         by_memory = _SHARED_BYTES // (self.shared_bytes + 1024)
         return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
 
-    def launching(self, multiprocessors: int) -> Launching:
-        """What launches need to know of the kernel, on a GPU of so many multiprocessors."""
-        # Of resident weights as many blocks as run at the same time.
-        at_once = most(1, multiprocessors * self.tile.blocks // self.weight_sets)
-        return Launching(
-            threads=self.threads,
-            shared_bytes=self.shared_bytes,
-            box=self.tile.box,
-            weight_sets=self.weight_sets,
-            at_once=where(self.tile.pipeline.resident > 0, at_once, 0),
-            chunk_channels=self.chunk_channels,
-            weight_bytes=self.weight_bytes,
-            preparing_blocks=ceil_div(self.preparing_items, PREPARING_THREADS),
-            preparing_threads=PREPARING_THREADS,
-        )
-
 
 def halo(axis: Axis) -> int:
     """How many inputs more than positions a box needs: the lowest shift to the highest."""
@@ -404,7 +388,7 @@ def origins(box: Box) -> Triple:
     return box.depth_origin, box.row_origin, box.origin
 
 
-# ---- launching; a written file has what follows ----
+# ---- launching ----
 
 
 class Launching(NamedTuple):
@@ -413,42 +397,71 @@ class Launching(NamedTuple):
     Args:
         threads: of a block.
         shared_bytes: of a block.
-        box: of a block.
+        box: images, slabs, rows and columns of a block's positions.
+        origins: of depth, height and width.
         weight_sets: blocks with different weights, which share a box.
         at_once: how many boxes blocks with the same weights work at together; 0 where each block has one box.
         chunk_channels: input channels of a chunk.
+        columns_together: neighbouring inputs that are loaded at once.
         weight_bytes: of the prepared weights.
         preparing_blocks, preparing_threads: of the launch that prepares them.
     """
 
     threads: int
     shared_bytes: int
-    box: Box
+    box: tuple[int, int, int, int]
+    origins: Triple
     weight_sets: int
     at_once: int
     chunk_channels: int
+    columns_together: int
     weight_bytes: int
     preparing_blocks: int
     preparing_threads: int
 
 
-def boxes(problem: Problem, layer: Layer, box: Box) -> int:
+def launching(layer: Layer, tile: MmaTile, multiprocessors: int) -> Launching:
+    """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
+    shape = MmaShape(layer, tile)
+    # Of resident weights as many blocks as run at the same time.
+    at_once = most(1, multiprocessors * tile.blocks // shape.weight_sets)
+    return Launching(
+        threads=shape.threads,
+        shared_bytes=shape.shared_bytes,
+        box=(tile.box.images, tile.box.depths, tile.box.rows, tile.box.columns),
+        origins=origins(tile.box),
+        weight_sets=shape.weight_sets,
+        at_once=where(tile.pipeline.resident > 0, at_once, 0),
+        chunk_channels=shape.chunk_channels,
+        columns_together=tile.pipeline.patch_columns,
+        weight_bytes=shape.weight_bytes,
+        preparing_blocks=ceil_div(shape.preparing_items, PREPARING_THREADS),
+        preparing_threads=PREPARING_THREADS,
+    )
+
+
+def boxes(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """Boxes of all positions."""
-    count = ceil_div(problem.batch, box.images)
-    sizes = (box.depths, box.rows, box.columns)
-    for axis, output, origin, size in zip(layer.axes, problem.output_size, origins(box), sizes, strict=True):
+    images, *sizes = kernel.box
+    count = ceil_div(problem.batch, images)
+    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes, strict=True):
         count = count * ceil_div(axis.positions(output + origin), size)
     return count
 
 
 def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """Blocks of a launch: each has one box, or some of them, as many as the others."""
-    count = boxes(problem, layer, kernel.box)
+    count = boxes(problem, layer, kernel)
     rounds = ceil_div(count, most(1, kernel.at_once))
     return kernel.weight_sets * where(kernel.at_once > 0, ceil_div(count, rounds), count)
 
 
+def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """What numbers of blocks must stay below 2^31: those of boxes that blocks go on to pass their end by a grid."""
+    return kernel.weight_sets * boxes(problem, layer, kernel) + grid(problem, layer, kernel)
+
+
 def needs_wide_index(problem: Problem, layer: Layer, kernel: Launching) -> bool:
     """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * (kernel.box.images * layer.in_channels + kernel.chunk_channels)
+    inputs = math.prod(problem.input_size) * (kernel.box[0] * layer.in_channels + kernel.chunk_channels)
     return max(inputs, _LANES * math.prod(problem.output_size)) >= _INT_LIMIT
