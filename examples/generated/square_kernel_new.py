@@ -559,20 +559,20 @@ struct DirectShape {
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
-  static constexpr int channel_blocks = ceil_div(Layer::out_channels, Tile::channels);
-  static constexpr bool whole_channels = Layer::out_channels % Tile::channels == 0;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
   static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
   static constexpr int row_taps = Depth::kernel * Height::kernel;
   // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
   static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
+      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::group_in_channels && all_taps && row_phases <= 64;
   static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // ---- long sums ----
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
   // products, which are then added up.
-  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Depth::taps_per_phase *
+  static constexpr long long products = static_cast<long long>(Layer::group_in_channels) * Depth::taps_per_phase *
                                         Height::taps_per_phase * Width::taps_per_phase;
   static constexpr int chain = 64;
   static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
@@ -610,7 +610,8 @@ struct DirectShape {
   // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
   // one row tap and input channel if that is little, else those of one tap or of one phase.
   static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / static_cast<int>(sizeof(Accumulator));
+  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
+  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / accumulator_bytes;
   static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
   static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
@@ -647,7 +648,7 @@ struct DirectShape {
   static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
                                                       : weight_items > other_items ? weight_items
                                                                                    : other_items);
-  static constexpr int shared_bytes = static_cast<int>(sizeof(Accumulator)) * shared_items;
+  static constexpr int shared_bytes = accumulator_bytes * shared_items;
 
   static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
@@ -741,7 +742,7 @@ struct DirectInputs {
           // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
           typename Layer::Element input{};
           if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
             input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
           values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
         }
@@ -788,7 +789,7 @@ struct DirectTileInputs {
 #pragma unroll
       for (int i = 0; i < items; ++i) {
         Element input{};
-        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
+        if (offsets[i] >= 0 && (Layer::group_in_channels % Shape::stage_channels == 0 || k < channels))
           input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
         values[k][i] = input;
       }
@@ -1257,9 +1258,10 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
 
     Accumulator value = 0;
     if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
-        in_channel < Layer::in_channels && out_channel < Layer::out_channels) {
+        in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
       const long long filter =
-          (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+          (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
+          out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
       value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
     }
@@ -1316,7 +1318,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   using Depth = typename Shape::Depth;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  constexpr int CI = Layer::in_channels, CO = Layer::out_channels;  // of one group
+  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
 
   // The unused axes of 1-D and 2-D layers disappear here.
   if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
@@ -1546,7 +1548,7 @@ struct MmaShape {
   static constexpr int phases = Depth::stride * Height::stride * Width::stride;
   static constexpr int tile_phases = 16 / Tile::channels;
   static constexpr int phase_tiles = ceil_div(phases, tile_phases);
-  static constexpr int channel_tiles = ceil_div(Layer::out_channels, Tile::channels);
+  static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int block_row_tiles = Tile::warps_high * Tile::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
   // Where a warp has all phases, the compiler knows which of its row tiles have which.
@@ -1561,7 +1563,7 @@ struct MmaShape {
   // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
   // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
   static constexpr int shifts_together =
-      exact && Tile::chunk_steps < 4 && Layer::in_channels >= step_channels ? 4 / Tile::chunk_steps : 1;
+      exact && Tile::chunk_steps < 4 && Layer::group_in_channels >= step_channels ? 4 / Tile::chunk_steps : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
@@ -1576,8 +1578,8 @@ struct MmaShape {
   // ---- channels: a chunk has some steps for each set of warps ----
   static constexpr int stage_steps = Tile::chunk_steps * Tile::splits;
   static constexpr int chunk_channels = stage_steps * step_channels;
-  static constexpr int chunks = ceil_div(Layer::in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::in_channels % chunk_channels == 0;
+  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int warps = Tile::warps_high * Tile::warps_wide;  // of one set
@@ -1588,6 +1590,7 @@ struct MmaShape {
   static constexpr int halo_rows = Tile::box_rows + HeightShifts::halo;
   static constexpr int halo_columns = Tile::box_columns + WidthShifts::halo;
   static constexpr int halo_all_rows = Tile::box_images * halo_depths * halo_rows;
+  static constexpr int halo_positions = halo_all_rows * halo_columns;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
@@ -1644,9 +1647,9 @@ struct MmaShape {
   }
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
-  static constexpr int sums_bytes = 4 * static_cast<int>(sizeof(Sum));  // of a lane, for a tile of rows and positions
+  static constexpr int sum_bytes = static_cast<int>(sizeof(Sum));  // a lane has four of a tile of rows and positions
   static constexpr int joined_bytes =
-      (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * sums_bytes;
+      (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 4 * sum_bytes;
 
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
@@ -1660,8 +1663,8 @@ struct MmaShape {
       Tile::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
       Tile::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
                                                                            : stages_bytes - joined_bytes);
-  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
-  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch * item_bytes;
+  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
+  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
   static constexpr int stored_at = Tile::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
@@ -1681,7 +1684,7 @@ struct MmaShape {
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
   static constexpr int thread_patches =
       by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr bool whole_vectors = Tile::channels_last && Layer::in_channels % vector_items == 0;
+  static constexpr bool whole_vectors = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
   static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
                                          : whole_vectors ? 1
                                                          : vector_items;
@@ -1693,7 +1696,8 @@ struct MmaShape {
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
-  static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
+  static constexpr long long weight_bytes = Layer::groups * row_blocks * block_weight_bytes;
+  static constexpr long long weight_vectors = weight_bytes / 16;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
   // also of tiles that only fill up the last block; else one for each vector.
@@ -1873,7 +1877,7 @@ struct MmaInputMap {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::in_channels;
+  static constexpr int channels = Layer::groups * Layer::group_in_channels;
   const Element* x;
   int batch, depths, rows, columns;
   Index plane;
@@ -1881,7 +1885,7 @@ struct MmaInputMap {
 
   TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
       : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
-    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
   }
 
   TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
@@ -1979,9 +1983,9 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
       for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(from,
-                                   (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels),
-                                   values[i][k].values);
+          load_present<load_bytes>(
+              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k].values);
         from = kept(from + channel_pitch);
       }
     }
@@ -2050,6 +2054,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
+    constexpr int in_channels = Layer::group_in_channels;
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
     unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
@@ -2062,7 +2067,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
         if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
                        (inside >> i & 1u) != 0 &&
-                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < Layer::in_channels));
+                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels));
         from = kept(from + pitch);
       }
     }
@@ -2251,8 +2256,8 @@ struct MmaTurn {
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::turn_slots;
-  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch;
+  static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
+  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::item_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
@@ -2264,7 +2269,7 @@ struct MmaTurn {
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width = greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::origin), most);
   static constexpr int channel_width =
-      greatest_common_divisor(greatest_common_divisor(Layer::out_channels, Tile::channels), most);
+      greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
   const Element* staged;
   Element* y;  // of the block's group
@@ -2311,7 +2316,7 @@ struct MmaTurn {
             y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
 #pragma unroll 4
         for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
-          if (first_channel + channel >= Layer::out_channels) break;
+          if (first_channel + channel >= Layer::group_out_channels) break;
           Vector<Element, width> together;
 #pragma unroll
           for (int i = 0; i < width / neighbours; ++i) {
@@ -2333,7 +2338,7 @@ struct MmaTurn {
   TCONV_DEVICE void store_channels() const {
     constexpr int channel_lanes = Tile::channels / width, place_lanes = 32 / channel_lanes;
     const int lane = static_cast<int>(threadIdx.x) % 32, channel = lane % channel_lanes * width;
-    if (first_channel + channel >= Layer::out_channels) return;
+    if (first_channel + channel >= Layer::group_out_channels) return;
     const Index plane = static_cast<Index>(depths) * rows * columns;
 #pragma unroll 1
     for (int place = lane / channel_lanes; place < places; place += place_lanes)
@@ -2377,6 +2382,7 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
   using Element = typename Layer::Element;
   constexpr int groups = Tile::row_tiles / Shape::turn_row_tiles;
   constexpr int turns = groups * (Tile::position_tiles / Shape::turn_position_tiles);
+  constexpr int pitch = MmaTurn<Layer, Tile>::pitch;
   Element* const staged = reinterpret_cast<Element*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -2395,15 +2401,14 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
-          const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
+          const auto finish = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
 #pragma unroll
           for (int j = 0; j < Shape::turn_position_tiles; ++j) {
             const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
                                          [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
             from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
-            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =
-                two;
+            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
           }
         }
     }
@@ -2451,7 +2456,7 @@ template <class Layer>
 TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
                                                        int out_channel, int tap) {
   const long long filter =
-      (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
 
@@ -2509,7 +2514,7 @@ struct MmaFilters {
       for (int i = 0; i < items; ++i) {
         const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
         const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-        const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
+        const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
         const Element* const from =
             mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
@@ -2581,7 +2586,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
       const int in_channel =
           chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
       Element value{};
-      if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
+      if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
         value = load_constant(
             mma_weight<Layer>(weight, group, in_channel, out_channel,
@@ -2857,8 +2862,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
     if (!Tile::resident) __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
-    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
-    const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
+    const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
+    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
@@ -3883,8 +3888,8 @@ def _layer_members(layer, wide_index):
         + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes))
         + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
         + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int in_channels = {layer.in_channels_per_group};  // of one group\n"
-        + f"  static constexpr int out_channels = {layer.out_channels_per_group};\n"
+        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
+        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
         + boolean("has_bias", layer.bias)
         + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
     )

@@ -296,20 +296,20 @@ struct DirectShape {
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
-  static constexpr int channel_blocks = ceil_div(Layer::out_channels, Tile::channels);
-  static constexpr bool whole_channels = Layer::out_channels % Tile::channels == 0;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
   static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
   static constexpr int row_taps = Depth::kernel * Height::kernel;
   // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
   static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
+      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::group_in_channels && all_taps && row_phases <= 64;
   static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // ---- long sums ----
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
   // products, which are then added up.
-  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Depth::taps_per_phase *
+  static constexpr long long products = static_cast<long long>(Layer::group_in_channels) * Depth::taps_per_phase *
                                         Height::taps_per_phase * Width::taps_per_phase;
   static constexpr int chain = 64;
   static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
@@ -347,7 +347,8 @@ struct DirectShape {
   // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
   // one row tap and input channel if that is little, else those of one tap or of one phase.
   static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / static_cast<int>(sizeof(Accumulator));
+  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
+  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / accumulator_bytes;
   static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
   static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
@@ -384,7 +385,7 @@ struct DirectShape {
   static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
                                                       : weight_items > other_items ? weight_items
                                                                                    : other_items);
-  static constexpr int shared_bytes = static_cast<int>(sizeof(Accumulator)) * shared_items;
+  static constexpr int shared_bytes = accumulator_bytes * shared_items;
 
   static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
@@ -478,7 +479,7 @@ struct DirectInputs {
           // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
           typename Layer::Element input{};
           if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
             input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
           values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
         }
@@ -525,7 +526,7 @@ struct DirectTileInputs {
 #pragma unroll
       for (int i = 0; i < items; ++i) {
         Element input{};
-        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
+        if (offsets[i] >= 0 && (Layer::group_in_channels % Shape::stage_channels == 0 || k < channels))
           input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
         values[k][i] = input;
       }
@@ -994,9 +995,10 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
 
     Accumulator value = 0;
     if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
-        in_channel < Layer::in_channels && out_channel < Layer::out_channels) {
+        in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
       const long long filter =
-          (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+          (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
+          out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
       value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
     }
@@ -1053,7 +1055,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   using Depth = typename Shape::Depth;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  constexpr int CI = Layer::in_channels, CO = Layer::out_channels;  // of one group
+  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
 
   // The unused axes of 1-D and 2-D layers disappear here.
   if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
@@ -1948,8 +1950,8 @@ def _layer_members(layer, wide_index):
         + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes))
         + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
         + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int in_channels = {layer.in_channels_per_group};  // of one group\n"
-        + f"  static constexpr int out_channels = {layer.out_channels_per_group};\n"
+        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
+        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
         + boolean("has_bias", layer.bias)
         + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
     )

@@ -7,8 +7,11 @@ from dataclasses import asdict, fields
 
 import pytest
 
+from tconv.errors import CompileError
+from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, instances
+from tconv.kernels.numbers import numbers
 from tconv.planner import DirectTile, MmaTile
 from tconv.planner.direct_shape import resident
 from tconv.problem import PRECISIONS
@@ -62,7 +65,27 @@ def test_units_are_small_and_name_what_they_are_for():
     for instance in EVERY:
         text = source.unit(instance.kernel)
         assert instance.kernel.layer.describe() in text
-        assert len(text.splitlines()) < 35
+        assert len(text.splitlines()) - len(numbers(instance.kernel)) < 35
+
+
+@pytest.mark.parametrize("family", AXES)
+def test_units_assert_the_numbers_of_the_planner(family):
+    """A unit of a planner that thinks otherwise does not compile, and the compiler says what differs."""
+    kernel = next(instances(family)).kernel
+    text = source.unit(kernel)
+    for constant, number in numbers(kernel).items():
+        assertion = f'::{constant} == {int(number)}, "{constant} is {int(number)} to the planner"'
+        assert text.count(assertion) == 1
+        text = text.replace(assertion, assertion.replace(str(int(number)), str(number + 1)))
+    with pytest.raises(CompileError) as error:
+        compile_source(text, "sm_80", headers=source.header_directory())
+    for constant, number in numbers(kernel).items():
+        assert f"{constant} is {number + 1} to the planner" in error.value.log
+
+
+def test_written_files_have_no_numbers_of_a_planner_to_assert():
+    kernel = EVERY[0].kernel
+    assert "_assert(" not in source.functions(kernel, "kernel")
 
 
 def test_inlined_text_includes_nothing():

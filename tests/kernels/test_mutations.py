@@ -65,13 +65,13 @@ MUTATIONS = {
         "address",
     ),
     "channels read beyond the last": (
-        "(Layer::in_channels % Tile::unroll == 0 || k < channels)",
+        "(Layer::group_in_channels % Tile::unroll == 0 || k < channels)",
         "(true)",
         "2d-k3-s2-op1-fp32-narrow",
         "address",
     ),
     "group left out of the weight offset": (
-        "(static_cast<long long>(part.group) * Layer::in_channels + in_channel)",
+        "(static_cast<long long>(part.group) * Layer::group_in_channels + in_channel)",
         "(static_cast<long long>(in_channel))",
         "2d-asymmetric-grouped-fp16-narrow",
         "plain",
@@ -236,8 +236,8 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "weights of the wrong group": (
-        "(static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;",
-        "(static_cast<long long>(in_channel)) * Layer::out_channels + out_channel;",
+        "(static_cast<long long>(group) * Layer::group_in_channels + in_channel)",
+        "(static_cast<long long>(in_channel))",
         "mma-2d-k4-s2-multiplier-tf32-flat",
         "plain",
     ),
@@ -248,7 +248,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "channels beyond the last read": (
-        "(here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels)",
+        "(here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels)",
         "(here >> i & 1u) != 0",
         "mma-2d-k3-s1-tf32-flat",
         "address",
@@ -332,7 +332,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "copied inputs of channels beyond the last": (
-        "(Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < Layer::in_channels)",
+        "(Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels)",
         "true",
         "mma-2d-k2-s2-aligned-fp16-copied-patched",
         "address",
@@ -482,7 +482,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "bias of the wrong group": (
-        "Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias",
+        "Layer::has_bias ? bias + first_channel : bias",
         "bias",
         "mma-2d-k4-s2-multiplier-tf32-flat",
         "plain",

@@ -53,8 +53,11 @@ def family_header(family: str) -> str:
 
 
 def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
-    """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`."""
-    return f'#include "{family_header(kernel.family)}"\n\n' + functions(kernel, name)
+    """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`.
+
+    It does not compile if the template computes other constants than the planner.
+    """
+    return f'#include "{family_header(kernel.family)}"\n\n' + functions(kernel, name) + assertions(kernel, name)
 
 
 def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
@@ -124,6 +127,15 @@ extern "C" __global__ void __launch_bounds__({threads})
 """
 
 
+def assertions(kernel: Kernel[Any], name: str) -> str:
+    """That the template's constants are the planner's; the configuration stands above."""
+    family, shape = FAMILIES[kernel.family], f"{name}_shape"
+    return f"using {shape} = tconv::{family.shape.__name__}<{name}_layer, {name}_tile>;\n" + "".join(
+        f'static_assert({shape}::{constant} == {int(number)}, "{constant} is {int(number)} to the planner");\n'
+        for constant, number in family.constants(kernel).items()
+    )
+
+
 def functions(kernel: Kernel[Any], name: str) -> str:
     """All functions of `kernel`."""
     threads = FAMILIES[kernel.family].preparing_threads
@@ -155,8 +167,8 @@ def _layer_members(layer: Layer, wide_index: bool) -> str:
         + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes, strict=True))
         + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
         + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int in_channels = {layer.in_channels_per_group};  // of one group\n"
-        + f"  static constexpr int out_channels = {layer.out_channels_per_group};\n"
+        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
+        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
         + boolean("has_bias", layer.bias)
         + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
     )

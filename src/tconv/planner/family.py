@@ -69,6 +69,8 @@ class Family(ABC, Generic[Tile]):
     name: str
     #: The class of its tiles.
     tile: type[Tile]
+    #: The constants of a kernel, by a layer and a tile. The template of them has the same name.
+    shape: type[Any]
     #: The module of what follows from a layer and a tile. It has ``launching(layer, tile, multiprocessors)``, a tuple
     #: of numbers by name, and what follows from those and a problem: ``grid``, ``counted`` and ``needs_wide_index``.
     rules: ModuleType
@@ -104,9 +106,10 @@ class Family(ABC, Generic[Tile]):
     def reasons(self, problem: Problem, best: Ranked[Tile], tried: int) -> tuple[str, ...]:
         """Why the best of so many tiles is what it is, a line each."""
 
-    @abstractmethod
     def constants(self, kernel: Kernel[Tile]) -> Mapping[str, int]:
         """What Python says of the constants of the kernel's template, by their names there."""
+        shape = self.shape(kernel.layer, kernel.tile)
+        return {name: getattr(shape, name) for name in shape.constants()}
 
     def reads_channels_last(self, kernel: Kernel[Tile]) -> bool:
         """Whether its input and output are channels_last; else they are contiguous."""

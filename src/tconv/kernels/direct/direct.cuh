@@ -82,9 +82,10 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
 
     Accumulator value = 0;
     if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
-        in_channel < Layer::in_channels && out_channel < Layer::out_channels) {
+        in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
       const long long filter =
-          (static_cast<long long>(part.group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+          (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
+          out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
       value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
     }
@@ -141,7 +142,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   using Depth = typename Shape::Depth;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  constexpr int CI = Layer::in_channels, CO = Layer::out_channels;  // of one group
+  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
 
   // The unused axes of 1-D and 2-D layers disappear here.
   if (Layer::spatial_dims < 3) input_depth = output_depth = 1;

@@ -78,7 +78,7 @@ struct DirectInputs {
           // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
           typename Layer::Element input{};
           if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
             input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
           values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
         }
@@ -125,7 +125,7 @@ struct DirectTileInputs {
 #pragma unroll
       for (int i = 0; i < items; ++i) {
         Element input{};
-        if (offsets[i] >= 0 && (Layer::in_channels % Shape::stage_channels == 0 || k < channels))
+        if (offsets[i] >= 0 && (Layer::group_in_channels % Shape::stage_channels == 0 || k < channels))
           input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
         values[k][i] = input;
       }

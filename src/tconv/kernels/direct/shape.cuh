@@ -52,20 +52,20 @@ struct DirectShape {
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
-  static constexpr int channel_blocks = ceil_div(Layer::out_channels, Tile::channels);
-  static constexpr bool whole_channels = Layer::out_channels % Tile::channels == 0;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
   static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
   static constexpr int row_taps = Depth::kernel * Height::kernel;
   // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
   static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::in_channels && all_taps && row_phases <= 64;
+      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::group_in_channels && all_taps && row_phases <= 64;
   static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // ---- long sums ----
   // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
   // products, which are then added up.
-  static constexpr long long products = static_cast<long long>(Layer::in_channels) * Depth::taps_per_phase *
+  static constexpr long long products = static_cast<long long>(Layer::group_in_channels) * Depth::taps_per_phase *
                                         Height::taps_per_phase * Width::taps_per_phase;
   static constexpr int chain = 64;
   static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
@@ -103,7 +103,8 @@ struct DirectShape {
   // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
   // one row tap and input channel if that is little, else those of one tap or of one phase.
   static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / static_cast<int>(sizeof(Accumulator));
+  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
+  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / accumulator_bytes;
   static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
   static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
   static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
@@ -140,7 +141,7 @@ struct DirectShape {
   static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
                                                       : weight_items > other_items ? weight_items
                                                                                    : other_items);
-  static constexpr int shared_bytes = static_cast<int>(sizeof(Accumulator)) * shared_items;
+  static constexpr int shared_bytes = accumulator_bytes * shared_items;
 
   static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&

@@ -42,7 +42,7 @@ struct MmaInputMap {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::in_channels;
+  static constexpr int channels = Layer::groups * Layer::group_in_channels;
   const Element* x;
   int batch, depths, rows, columns;
   Index plane;
@@ -50,7 +50,7 @@ struct MmaInputMap {
 
   TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
       : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
-    x = of_all + static_cast<long long>(group) * Layer::in_channels * (Tile::channels_last ? 1 : plane);
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
   }
 
   TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
@@ -148,9 +148,9 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
       for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(from,
-                                   (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::in_channels),
-                                   values[i][k].values);
+          load_present<load_bytes>(
+              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k].values);
         from = kept(from + channel_pitch);
       }
     }
@@ -219,6 +219,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
+    constexpr int in_channels = Layer::group_in_channels;
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
     unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
@@ -231,7 +232,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
         if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
                        (inside >> i & 1u) != 0 &&
-                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < Layer::in_channels));
+                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels));
         from = kept(from + pitch);
       }
     }

@@ -210,8 +210,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     if (!Tile::Pipeline::resident)
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
-    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + static_cast<long long>(group) * Layer::out_channels : bias};
-    const long long first_channel = static_cast<long long>(group) * Layer::out_channels;
+    const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
+    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,

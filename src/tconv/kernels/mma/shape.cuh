@@ -83,7 +83,7 @@ struct MmaShape {
   static constexpr int phases = Depth::stride * Height::stride * Width::stride;
   static constexpr int tile_phases = 16 / Tile::channels;
   static constexpr int phase_tiles = ceil_div(phases, tile_phases);
-  static constexpr int channel_tiles = ceil_div(Layer::out_channels, Tile::channels);
+  static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
   // Where a warp has all phases, the compiler knows which of its row tiles have which.
@@ -97,9 +97,10 @@ struct MmaShape {
 
   // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
   // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
-  static constexpr int shifts_together = exact && Tile::Pipeline::chunk_steps < 4 && Layer::in_channels >= step_channels
-                                             ? 4 / Tile::Pipeline::chunk_steps
-                                             : 1;
+  static constexpr int shifts_together =
+      exact && Tile::Pipeline::chunk_steps < 4 && Layer::group_in_channels >= step_channels
+          ? 4 / Tile::Pipeline::chunk_steps
+          : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
@@ -114,8 +115,8 @@ struct MmaShape {
   // ---- channels: a chunk has some steps for each set of warps ----
   static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
   static constexpr int chunk_channels = stage_steps * step_channels;
-  static constexpr int chunks = ceil_div(Layer::in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::in_channels % chunk_channels == 0;
+  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
@@ -126,6 +127,7 @@ struct MmaShape {
   static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
   static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
+  static constexpr int halo_positions = halo_all_rows * halo_columns;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
@@ -185,9 +187,9 @@ struct MmaShape {
   }
   static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
   // In their place, what the other sets of warps give to the first.
-  static constexpr int sums_bytes = 4 * static_cast<int>(sizeof(Sum));  // of a lane, for a tile of rows and positions
+  static constexpr int sum_bytes = static_cast<int>(sizeof(Sum));  // a lane has four of a tile of rows and positions
   static constexpr int joined_bytes =
-      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * sums_bytes;
+      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * 4 * sum_bytes;
 
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
@@ -201,8 +203,8 @@ struct MmaShape {
       Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
       Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
                                                                                      : stages_bytes - joined_bytes);
-  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last) / item_bytes;
-  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch * item_bytes;
+  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
+  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
   static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
@@ -223,7 +225,7 @@ struct MmaShape {
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
   static constexpr int thread_patches =
       by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr bool whole_vectors = Tile::channels_last && Layer::in_channels % vector_items == 0;
+  static constexpr bool whole_vectors = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
   static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
                                          : whole_vectors ? 1
                                                          : vector_items;
@@ -236,7 +238,8 @@ struct MmaShape {
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
-  static constexpr long long weight_vectors = Layer::groups * row_blocks * (block_weight_bytes / 16);
+  static constexpr long long weight_bytes = Layer::groups * row_blocks * block_weight_bytes;
+  static constexpr long long weight_vectors = weight_bytes / 16;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
   // also of tiles that only fill up the last block; else one for each vector.

@@ -32,8 +32,8 @@ struct MmaTurn {
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int channels = Layer::groups * Layer::out_channels, slots = Shape::turn_slots;
-  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch;
+  static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
+  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::item_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
@@ -46,7 +46,7 @@ struct MmaTurn {
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
   static constexpr int channel_width =
-      greatest_common_divisor(greatest_common_divisor(Layer::out_channels, Tile::channels), most);
+      greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
   const Element* staged;
   Element* y;  // of the block's group
@@ -94,7 +94,7 @@ struct MmaTurn {
             y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
 #pragma unroll 4
         for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
-          if (first_channel + channel >= Layer::out_channels) break;
+          if (first_channel + channel >= Layer::group_out_channels) break;
           Vector<Element, width> together;
 #pragma unroll
           for (int i = 0; i < width / neighbours; ++i) {
@@ -116,7 +116,7 @@ struct MmaTurn {
   TCONV_DEVICE void store_channels() const {
     constexpr int channel_lanes = Tile::channels / width, place_lanes = 32 / channel_lanes;
     const int lane = static_cast<int>(threadIdx.x) % 32, channel = lane % channel_lanes * width;
-    if (first_channel + channel >= Layer::out_channels) return;
+    if (first_channel + channel >= Layer::group_out_channels) return;
     const Index plane = static_cast<Index>(depths) * rows * columns;
 #pragma unroll 1
     for (int place = lane / channel_lanes; place < places; place += place_lanes)
@@ -160,6 +160,7 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
   using Element = typename Layer::Element;
   constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
   constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
+  constexpr int pitch = MmaTurn<Layer, Tile>::pitch;
   Element* const staged = reinterpret_cast<Element*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -178,15 +179,14 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
-          const auto finish = epilogue.of(channel < Layer::out_channels ? channel : 0);
+          const auto finish = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
 #pragma unroll
           for (int j = 0; j < Shape::turn_position_tiles; ++j) {
             const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
                                          [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
             from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
-            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * Shape::turn_pitch + j * 8 + lane % 4 * 2) =
-                two;
+            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
           }
         }
     }

@@ -38,7 +38,7 @@ template <class Layer>
 TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
                                                        int out_channel, int tap) {
   const long long filter =
-      (static_cast<long long>(group) * Layer::in_channels + in_channel) * Layer::out_channels + out_channel;
+      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
 
@@ -96,7 +96,7 @@ struct MmaFilters {
       for (int i = 0; i < items; ++i) {
         const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
         const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-        const bool present = out_channel < Layer::out_channels && in_channel < Layer::in_channels;
+        const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
         const Element* const from =
             mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
@@ -168,7 +168,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
       const int in_channel =
           chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
       Element value{};
-      if (phase < Shape::phases && out_channel < Layer::out_channels && in_channel < Layer::in_channels &&
+      if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
         value = load_constant(
             mma_weight<Layer>(weight, group, in_channel, out_channel,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
-from tconv.planner.direct import shape
+from tconv.planner.direct import shape as rules
 from tconv.planner.direct.builder import default_tile
 from tconv.planner.direct.candidates import candidates
 from tconv.planner.direct.model import predict
@@ -25,7 +24,8 @@ _INT_LIMIT = 2**31
 class _Direct(Family[DirectTile]):
     name = "direct"
     tile = DirectTile
-    rules = shape
+    shape = DirectShape
+    rules = rules
     on_tensor_cores = False
     preparing_threads = 0
     alignment = 1
@@ -78,10 +78,6 @@ class _Direct(Family[DirectTile]):
                 f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})"
             )
         return (*lines, *(["64-bit positions"] if best.kernel.wide_index else []))
-
-    def constants(self, kernel: Kernel[DirectTile]) -> Mapping[str, int]:
-        own = DirectShape(kernel.layer, kernel.tile)
-        return {"threads": own.threads, "shared_bytes": own.shared_bytes, "parts": own.parts}
 
 
 @lru_cache(maxsize=1024)

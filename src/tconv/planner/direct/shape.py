@@ -6,7 +6,7 @@ import functools
 from typing import NamedTuple
 
 from tconv.planner.direct.tile import DirectTile
-from tconv.planner.numbers import ceil_div, least, most, where, whole
+from tconv.planner.numbers import ceil_div, least, most, nowhere, where, whole
 from tconv.problem import Axis, Layer, Problem, Triple
 
 _WARP = 32
@@ -26,6 +26,14 @@ _REGISTERS = 64 * 1024
 _REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
 
 
+_CONSTANTS = (
+    *("threads", "position_threads", "block_runs", "run_columns", "run_rows"),
+    *("sum_rows", "own_row_taps", "input_rows", "thread_sums"),
+    *("row_phases", "resident", "parts", "chained", "window", "tile_rows", "tile_items"),
+    *("accumulator_bytes", "channel_items", "weight_items", "exchange_items", "split_items", "shared_bytes"),
+)
+
+
 class DirectShape:
     """The constants of a kernel: `DirectShape` of `kernels/direct/shape.cuh` has those of the same names.
 
@@ -35,6 +43,12 @@ class DirectShape:
     def __init__(self, layer: Layer, tile: DirectTile) -> None:
         self.layer = layer
         self.tile = tile
+
+    def constants(self) -> list[str]:
+        """The names of those that the template must agree on."""
+        if nowhere(self.tile.warps_wide > 0):
+            return [name for name in _CONSTANTS if not name.startswith("tile_")]
+        return list(_CONSTANTS)
 
     # ---- who owns what ----
 

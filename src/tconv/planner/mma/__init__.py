@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
-from tconv.planner.mma import shape
+from tconv.planner.mma import shape as rules
 from tconv.planner.mma.candidates import candidates
 from tconv.planner.mma.model import predict
 from tconv.planner.mma.shape import PREPARING_THREADS, MmaShape
@@ -30,7 +29,8 @@ _MOST_POSITIONS = 8 * 8 * 8
 class _Mma(Family[MmaTile]):
     name = "mma"
     tile = MmaTile
-    rules = shape
+    shape = MmaShape
+    rules = rules
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16
@@ -82,10 +82,6 @@ class _Mma(Family[MmaTile]):
             ),
             f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
         )
-
-    def constants(self, kernel: Kernel[MmaTile]) -> Mapping[str, int]:
-        own = MmaShape(kernel.layer, kernel.tile)
-        return {"threads": own.threads, "shared_bytes": own.shared_bytes}
 
 
 def why_not_mma(layer: Layer) -> str | None:

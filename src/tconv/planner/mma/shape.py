@@ -28,6 +28,17 @@ _MOST_REGISTERS = 255
 _MOST_BLOCKS = 8
 
 
+_CONSTANTS = (
+    *("item_bytes", "vector_items", "sum_bytes", "planes"),
+    *("phases", "phase_tiles", "block_row_tiles", "row_blocks", "shifts", "shift_groups"),
+    *("stage_steps", "chunk_channels", "chunks", "threads", "warps", "box_positions", "block_positions"),
+    *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "shift_bytes", "weight_bytes", "preparing_items"),
+    *("input_stages", "input_stage_bytes", "weight_stages", "stages_bytes", "joined_bytes", "shared_bytes"),
+    *("turn_row_tiles", "turn_position_tiles", "turn_bytes"),
+    *("whole_vectors", "patch_lanes", "thread_patches", "thread_loads"),
+)
+
+
 class MmaShape:
     """The constants of a kernel: `MmaShape` of `kernels/mma/shape.cuh` has those of the same names.
 
@@ -37,6 +48,10 @@ class MmaShape:
     def __init__(self, layer: Layer, tile: MmaTile) -> None:
         self.layer = layer
         self.tile = tile
+
+    def constants(self) -> tuple[str, ...]:
+        """The names of those that the template must agree on."""
+        return _CONSTANTS
 
     # ---- products ----
 
