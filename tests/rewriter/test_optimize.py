@@ -26,6 +26,7 @@ from tconv.jit.compile import compile_source
 from tconv.planner import Gpu, plan_direct
 from tconv.rewriter import check, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
+from tconv.rewriter.output import draft
 from tconv.rewriter.pipeline import plan_layers
 from tconv.rewriter.run import optimize
 from tconv.sandbox.emulated import install
@@ -112,6 +113,7 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(
     steps: list[str] = []
     compiled: set[str] = set()
     emulated: set[str] = set()
+    beside: list[int] = []
 
     def compile_and_note(source: str, *args: Any, **kwargs: Any) -> Any:
         compiled.add(source)
@@ -121,9 +123,15 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(
         emulated.add(source)
         emulator.run(source, *args, **kwargs)
 
+    def draft_and_count(output: Path, text: str) -> Any:
+        beside.append(len(list(output.parent.glob(".out_*"))))
+        return draft(output, text)
+
     monkeypatch.setattr(check, "compile_source", compile_and_note)
     monkeypatch.setattr(check, "run", run_and_note)
+    monkeypatch.setattr(run, "draft", draft_and_count)
     outcome = optimize(request_for(mixed), steps.append)
+    assert beside == [0, 0], "the draft that showed what is out of reach is gone before the next one"
     assert outcome.reasons == ()
     assert outcome.equal and outcome.written
     layers = {check.layer.name: check for check in outcome.layers}
@@ -236,6 +244,20 @@ def test_an_arch_that_nvrtc_does_not_know(model_file: Write) -> None:
     path = model_file(ONE_LAYER)
     with pytest.raises(Trouble, match="does not compile for sm_20"):
         optimize(request_for(path, archs=("sm_20",)))
+
+
+@pytest.mark.parametrize(
+    ("line", "meant", "precision"),
+    [("", "match", "tf32"), ("torch.backends.cudnn.allow_tf32 = False", "fp32", "fp32")],
+)
+def test_what_match_means_is_settled_by_the_file(model_file: Write, line: str, meant: str, precision: str) -> None:
+    """For its layers, its text and its judgement alike."""
+    outcome = optimize(request_for(model_file(f"{ONE_LAYER.replace('2, 3, 4, 4', '1, 3, 8, 8')}\n    {line}\n")))
+    assert outcome.written and outcome.report is not None
+    (layer,) = outcome.layers
+    assert layer.layer.plan.problem.layer.precision == precision
+    assert f'_FLOAT32 = "{meant}"\n' in outcome.request.output.read_text()
+    assert outcome.report.precision == meant
 
 
 def test_a_text_is_compiled_once(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:

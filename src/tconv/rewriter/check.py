@@ -84,9 +84,6 @@ class LayerCheck:
         return describe_change(self.layer.plan.problem, self.judged_at) if self.judged_at else ""
 
 
-Runner = Callable[[Cut, PlannedLayer, Problem], Candidate]
-
-
 def check_layers(
     file: WrittenFile,
     layers: Sequence[PlannedLayer],
