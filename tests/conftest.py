@@ -14,6 +14,8 @@ import pytest
 
 from tconv.settings import settings
 
+pytest_plugins = ["rotation"]
+
 _cache_key = pytest.StashKey[str]()
 
 
