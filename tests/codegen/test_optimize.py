@@ -30,7 +30,10 @@ from tconv.evaluation.model_file import ModelFileError, load
 from tconv.jit.compile import compile_source
 from tconv.planner import Gpu, plan_direct
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
+    pytest.mark.usefixtures("one_workshop"),
+]
 
 MODEL = """
     import torch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,6 @@ INPUTS = """
 
 def model(body: str, inputs: str = INPUTS, head: str = HEAD) -> str:
     return head + body + inputs
-
-
-@pytest.fixture(scope="module")
-def workshop() -> Iterator[Workshop]:
-    with Workshop() as shop:
-        yield shop
 
 
 def test_finds_every_kind_of_layer(model_file: Write) -> None:

@@ -28,7 +28,7 @@ UNIT_NAME = "kernel.cu"
 _INCLUDE = Path(__file__).parent / "include"
 _KERNELS = Path(__file__).parent.parent / "kernels"
 _LANGUAGE = ("-fmax-errors=10", "-std=c++17", "-pthread", "-fno-strict-aliasing", "-ffp-contract=off")
-#: Compiling a kernel takes longer than running it, but under ThreadSanitizer. Reports need the lines, not the variables.
+#: Compiling takes longer than running, but under ThreadSanitizer. Reports need the lines, not the variables.
 _SANITIZED = ("-g1", "-fno-omit-frame-pointer")
 _KERNEL_FLAGS: dict[Mode, tuple[str, ...]] = {
     "plain": ("-O2",),
