@@ -1,28 +1,37 @@
-# make demo    what tconv does, on one example
-# make test    lint, types and tests: what CI runs
-# make bench   the documents' tables and plots, on a machine with a GPU
-# make fuzz    10,000 random problems against float64, on the GPU where there is one, else in the emulator
+# make demo      what tconv does, on one example
+# make test      lint, types and tests, in some minutes: what CI runs. Of most kernels' cases it takes a part, another one
+#                with every change of the tree, and says at its end what it left out
+# make test-all  all tests: before a change of kernels, planner or emulator is done, each night, before a release
+# make test-gpu  the tests that need a GPU, counted in benchmarks/results/gpu_tests.json
+# make bench     the documents' tables and plots, on a machine with a GPU
+# make fuzz      10,000 random problems against float64, on the GPU where there is one, else in the emulator
 #
 # PYTHON  the interpreter to start from (3.10 or newer)
 # VENV    where the virtual environment goes
 # TORCH   what to install as torch ("torch==2.6.0", a wheel's path); else the torch that PYTHON imports is used,
 #         else the CUDA build where there is a GPU, else the CPU build of constraints.txt
+# SHARD   a number: which part `make test` takes, and the seed of the random problems; without it, one taken from the
+#         contents of the tree
 
 PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?=
 
 bin := $(VENV)/bin
-RUN_STAMP  := $(VENV)/.ready-run
-TEST_STAMP := $(VENV)/.ready-test
-SETUP := PYTHON="$(PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" .ci/setup
+# Empty but where somebody names an interpreter: then the environment must have been made from it.
+ASKED_PYTHON := $(if $(filter file,$(origin PYTHON)),,$(PYTHON))
+# What was asked for is part of the stamps' names: asking for something else runs the set-up again.
+asked := $(shell printf %s "$(ASKED_PYTHON)$(TORCH)" | tr -c 'A-Za-z0-9._' '-')
+RUN_STAMP  := $(VENV)/.ready-run$(asked)
+TEST_STAMP := $(VENV)/.ready-test$(asked)
+SETUP := PYTHON="$(PYTHON)" ASKED_PYTHON="$(ASKED_PYTHON)" VENV="$(VENV)" TORCH="$(TORCH)" .ci/setup
 # Tools that wheels bring (ninja) are found by those who look on PATH.
 export PATH := $(abspath $(bin)):$(PATH)
 
-.PHONY: demo test lint bench compat fuzz clean help
+.PHONY: demo test test-all test-gpu lint bench compat fuzz clean help
 
 help:
-	@sed -n 's/^# make/make/p' Makefile
+	@sed -n '/^$$/q; s/^# \{0,1\}//p' Makefile
 
 demo: $(RUN_STAMP)
 	@mkdir -p build
@@ -30,7 +39,13 @@ demo: $(RUN_STAMP)
 	@$(bin)/python benchmarks/report.py --stored strided_dilated
 
 test: lint
-	$(bin)/python -m pytest -n 2 -m "not compat"
+	$(bin)/python -m pytest -n 2 --rotate
+
+test-all: lint
+	$(bin)/python -m pytest -n 2
+
+test-gpu: $(TEST_STAMP)
+	$(bin)/python benchmarks/gpu_tests.py
 
 lint: $(TEST_STAMP)
 	$(bin)/python -m ruff check

@@ -23,6 +23,7 @@ from typing import Any, TextIO, get_args
 import torch
 from layers import as_pytorch_rounds, problem_of
 from results import Results, cases, kind
+from tconv.planner.ranking import Ranked, ranked
 
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import conv_transpose
@@ -31,7 +32,6 @@ from tconv.evaluation.timing import quantile
 from tconv.jit.loader import gpu_of
 from tconv.planner import Family, Gpu
 from tconv.planner.choice import launch
-from tconv.planner.ranking import Ranked, ranked
 from tconv.precision import allows_tf32, of_kind
 from tconv.problem import Problem
 from tconv.tuning.trials import WRONG, Distance, Trial, caller, compilers, submit

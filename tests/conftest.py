@@ -1,4 +1,4 @@
-"""What every test shares: a cache of the run's own, the GPU marker, and the CUDA compiler."""
+"""What every test shares: a cache of the run's own, the GPU marker, one torch to fork from, and the CUDA compiler."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import signal
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from tconv.sandbox.worker import Workshop
 from tconv.settings import settings
+
+pytest_plugins = ["rotation"]
 
 _cache_key = pytest.StashKey[str]()
 
@@ -63,6 +67,25 @@ def _put_own_tools_on_path() -> None:
     scripts = sysconfig.get_path("scripts")
     if scripts not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = scripts + os.pathsep + os.environ["PATH"]
+
+
+@pytest.fixture(scope="session")
+def workshop() -> Iterator[Workshop]:
+    """One process, in which torch is imported, to fork all workers from."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        # Workers find the targets of this folder.
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "sandbox"), prepend=os.pathsep)
+        shop = Workshop()
+    with shop:
+        yield shop
+
+
+@pytest.fixture
+def one_workshop(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would start a process with torch of its own takes the one of all tests."""
+    for module in ("tconv.rewriter.run", "tconv.sandbox.trace"):
+        monkeypatch.setattr(f"{module}.Workshop", lambda: nullcontext(workshop))
 
 
 @pytest.fixture(scope="session")

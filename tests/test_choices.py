@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -16,12 +16,12 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from layers import problem_of  # noqa: E402
 from results import cases  # noqa: E402
 
-from tconv.planner import Family, Gpu, Unplannable, choose  # noqa: E402
+from tconv.planner import FAMILIES, Gpu, Unplannable, choose  # noqa: E402
+from tconv.planner.plan import tile_fields  # noqa: E402
 from tconv.problem import Problem  # noqa: E402
 
 CHOICES = Path(__file__).parent / "data" / "choices.json"
 H200 = Gpu.h200()
-FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 def choices() -> dict[str, Any]:
@@ -30,12 +30,12 @@ def choices() -> dict[str, Any]:
     }
 
 
-def choice(problem: Problem, family: Family) -> Any:
+def choice(problem: Problem, family: str) -> Any:
     try:
         chosen = choose(problem, H200, [family])
     except Unplannable as reason:
         return str(reason)
-    return {"tile": vars(chosen.kernel.tile), "grid": chosen.grid, "shared_bytes": chosen.shared_bytes}
+    return {"tile": dict(tile_fields(chosen.kernel.tile)), "grid": chosen.grid, "shared_bytes": chosen.shared_bytes}
 
 
 def test_choices_are_those_on_file() -> None:

@@ -1,8 +1,7 @@
-"""Plans: invariants over random problems, and the same formulas in Python as in the kernel."""
+"""Plans of the `direct` family: invariants over random problems."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -10,21 +9,11 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from tconv.jit.compile import CompileError, compile_source
-from tconv.kernels import source
-from tconv.kernels.instances import instances
-from tconv.planner import Gpu, Kernel, Unplannable, floor_seconds, plan_direct
-from tconv.planner.direct import candidates
-from tconv.planner.direct_shape import (
-    block_runs,
-    chained,
-    launch_direct,
-    parts,
-    resident,
-    runs,
-    thread_sums,
-)
-from tconv.planner.direct_tile import default_tile, is_small
+from tconv.planner import DIRECT, Gpu, Kernel, Unplannable, floor_seconds
+from tconv.planner.direct.builder import default_tile, is_small
+from tconv.planner.direct.candidates import candidates
+from tconv.planner.direct.shape import DirectShape, launching, runs
+from tconv.planner.numbers import length, single
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 
 H200 = Gpu.h200()
@@ -60,6 +49,10 @@ def problems(draw):
         assume(False)
 
 
+def runs_of(problem, tile):
+    return runs(problem, problem.layer, launching(problem.layer, tile, H200.multiprocessors))
+
+
 def positions(problem):
     return problem.batch * math.prod(
         axis.positions(size) for axis, size in zip(problem.layer.axes, problem.output_size, strict=True)
@@ -71,7 +64,7 @@ def positions(problem):
 @given(problems())
 def test_plans_can_be_launched(problem):
     try:
-        plan = plan_direct(problem, H200)
+        plan = DIRECT.plan(problem, H200)
     except Unplannable:
         assume(False)
     tile, layer = plan.kernel.tile, problem.layer
@@ -79,45 +72,25 @@ def test_plans_can_be_launched(problem):
     assert 32 <= plan.kernel.threads <= 512
     assert plan.kernel.threads * tile.blocks * 32 <= 64 * 1024, "blocks could not have even 32 registers a thread"
     assert 0 < plan.shared_bytes <= SMALLEST_SHARED_BYTES
-    assert plan.grid % parts(layer, tile) == 0
+    shape = DirectShape(layer, tile)
+    assert plan.grid % shape.parts == 0
     assert 0 < plan.grid < 2**31
-    assert thread_sums(layer, tile) <= 96, "sums beyond what registers hold"
-    if not resident(layer, tile):
-        blocks = plan.grid // parts(layer, tile)
-        assert blocks * block_runs(tile) >= runs(problem, tile), "a staged block does not go on to further runs"
+    assert shape.thread_sums <= 96, "sums beyond what registers hold"
+    if not shape.resident:
+        blocks = plan.grid // shape.parts
+        assert blocks * shape.block_runs >= runs_of(problem, tile), "a staged block does not go on to further runs"
     assert tile.chunk_channels % tile.unroll == 0
     assert 0 <= tile.origin <= layer.padding[2] and tile.origin < layer.stride[2]
     assert tile.columns in ((1, 2, 4, 8, 16, 32) if tile.phase_lanes == 1 else (1,))
-    assert runs(problem, tile) * 32 // tile.phase_lanes * tile.positions * tile.rows >= positions(problem)
+    assert runs_of(problem, tile) * 32 // tile.phase_lanes * tile.positions * tile.rows >= positions(problem)
     assert plan.reasons
-    assert plan == plan_direct(problem, H200), "planning is deterministic"
-
-
-@pytest.mark.parametrize("instance", list(instances())[::7], ids=lambda instance: instance.name)
-def test_kernel_and_planner_have_the_same_formulas(instance):
-    plan = launch_direct(instance.problem, instance.kernel, H200)
-    block_parts = parts(plan.problem.layer, plan.kernel.tile)
-    shape = "tconv::DirectShape<tconv_kernel_layer, tconv_kernel_tile>"
-
-    def compiles(shared_bytes):
-        checks = f"{shape}::shared_bytes == {shared_bytes} && {shape}::parts == {block_parts}"
-        checks += f" && {shape}::chained == {str(chained(plan.problem.layer, plan.kernel.tile)).lower()}"
-        text = source.unit(plan.kernel) + f'static_assert({checks}, "formulas differ");\n'
-        try:
-            compile_source(text, "sm_80", headers=source.header_directory())
-        except CompileError as error:
-            assert "formulas differ" in error.log
-            return False
-        return True
-
-    assert compiles(plan.shared_bytes)
-    assert not compiles(plan.shared_bytes + 4)
+    assert plan == DIRECT.plan(problem, H200), "planning is deterministic"
 
 
 def test_small_problems_get_small_blocks():
     small = replace(STRIDED_DILATED, batch=1, input_size=(1, 6, 9))
-    few, many = (plan_direct(problem, H200).kernel for problem in (small, STRIDED_DILATED))
-    few_sums, many_sums = (thread_sums(STRIDED_DILATED.layer, kernel.tile) for kernel in (few, many))
+    few, many = (DIRECT.plan(problem, H200).kernel for problem in (small, STRIDED_DILATED))
+    few_sums, many_sums = (DirectShape(STRIDED_DILATED.layer, kernel.tile).thread_sums for kernel in (few, many))
     assert few.threads // few.tile.splits * few_sums < many.threads // many.tile.splits * many_sums
 
 
@@ -125,61 +98,63 @@ def test_small_problems_get_small_blocks():
 def test_runs_fit_the_rows(width, most):
     """A warp takes several narrow rows at once rather than idle."""
     problem = replace(STRIDED_DILATED, input_size=(1, 64, width))
-    tile = plan_direct(problem, H200).kernel.tile
+    tile = DIRECT.plan(problem, H200).kernel.tile
     run = tile.columns * tile.positions * max(1, tile.warps_wide)
     columns = problem.layer.axes[2].positions(problem.output_size[2] + tile.origin)
     assert -(-columns // run) * run <= most
 
 
 def test_many_batches_and_sizes_share_few_kernels():
-    kernels = [plan_direct(replace(STRIDED_DILATED, batch=batch), H200).kernel for batch in (16, 32, 64, 100, 1000)]
+    kernels = [DIRECT.plan(replace(STRIDED_DILATED, batch=batch), H200).kernel for batch in (16, 32, 64, 100, 1000)]
     assert len(set(kernels)) <= 2
     assert kernels[2] == kernels[3] == kernels[4]
     vocoder = Layer(1, 32, 16, (1, 1, 8), (1, 1, 4), (0, 0, 2))
     lengths = [int(100 * 1.01**n) for n in range(700)]
-    kernels = {plan_direct(Problem(vocoder, 1, (1, 1, length)), H200).kernel for length in lengths}
+    kernels = {DIRECT.plan(Problem(vocoder, 1, (1, 1, length)), H200).kernel for length in lengths}
     assert len(kernels) <= 16
 
 
 @settings(max_examples=25, deadline=None)
 @given(problems())
 def test_every_candidate_computes_the_problem(problem):
-    for tile in itertools.islice(candidates(problem, H200), 0, None, 17):
+    tiles = candidates(problem, H200)
+    for place in range(0, length(tiles), 17):
+        tile = single(tiles, place)
         try:
-            plan = launch_direct(problem, Kernel("direct", problem.layer, tile), H200)
+            plan = DIRECT.plan_with(problem, Kernel("direct", problem.layer, tile), H200)
         except Unplannable:  # more blocks than a grid has
             continue
         assert tile == default_tile(problem.layer) or is_small(problem.layer, tile)
         assert plan.shared_bytes <= SMALLEST_SHARED_BYTES
-        assert runs(problem, tile) * 32 // tile.phase_lanes * tile.positions * tile.rows >= positions(problem)
-        assert plan.grid >= parts(problem.layer, tile)
+        assert runs_of(problem, tile) * 32 // tile.phase_lanes * tile.positions * tile.rows >= positions(problem)
+        assert plan.grid >= DirectShape(problem.layer, tile).parts
 
 
 def test_many_row_phases_go_to_the_grid():
     """Else a few blocks would walk over all of them one by one."""
     wide = Problem(Layer(2, 4, 4, (1, 1, 1), (1, 4096, 4096)), 1, (1, 2, 2))
-    plan = plan_direct(wide, H200)
-    assert not resident(wide.layer, plan.kernel.tile)
+    plan = DIRECT.plan(wide, H200)
+    assert not DirectShape(wide.layer, plan.kernel.tile).resident
     assert plan.grid >= 4096
     with pytest.raises(Unplannable, match="blocks"):
-        plan_direct(Problem(Layer(3, 1, 1, (1, 1, 1), (65536, 65536, 1)), 1, (1, 1, 1)), H200)
+        DIRECT.plan(Problem(Layer(3, 1, 1, (1, 1, 1), (65536, 65536, 1)), 1, (1, 1, 1)), H200)
 
 
 def test_long_problems_take_64_bit_positions():
     long = replace(STRIDED_DILATED, batch=2**23, input_size=(1, 256, 512))
-    assert plan_direct(long, H200).kernel.wide_index
-    assert "64-bit positions" in plan_direct(long, H200).reasons
-    assert not plan_direct(STRIDED_DILATED, H200).kernel.wide_index
+    assert DIRECT.plan(long, H200).kernel.wide_index
+    assert "64-bit positions" in DIRECT.plan(long, H200).reasons
+    assert not DIRECT.plan(STRIDED_DILATED, H200).kernel.wide_index
 
 
 def test_limits_are_named():
     line = Layer(1, 1, 1, (1, 1, 1))
     with pytest.raises(Unplannable, match="longer than"):
-        plan_direct(Problem(line, 1, (1, 1, 2**31)), H200)
+        DIRECT.plan(Problem(line, 1, (1, 1, 2**31)), H200)
     with pytest.raises(Unplannable, match="blocks"):
-        plan_direct(Problem(Layer(1, 2**31, 2**31, (1, 1, 1), groups=2**31), 1, (1, 1, 9)), H200)
+        DIRECT.plan(Problem(Layer(1, 2**31, 2**31, (1, 1, 1), groups=2**31), 1, (1, 1, 9)), H200)
     with pytest.raises(Unplannable, match="shared memory"):
-        plan_direct(STRIDED_DILATED, replace(H200, shared_bytes_per_block=1024))
+        DIRECT.plan(STRIDED_DILATED, replace(H200, shared_bytes_per_block=1024))
 
 
 def test_the_floor_is_the_roofline():

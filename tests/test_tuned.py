@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tconv.planner import FAMILIES, Gpu, choose
-from tconv.planner.choice import leading
+from tconv.planner import FAMILIES, Gpu, choice, choose
 from tconv.planner.tuned import Question, Tuned, from_dict, to_dict
 from tconv.problem import Layer, Problem
 
 H200 = Gpu.h200()
 DENSE = Problem(Layer(2, 128, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1)), 4, (1, 32, 32))
 QUESTION = Question(DENSE, "tf32")
+leading = functools.cache(choice.leading)
 
 
 def asked(question: Question, **options: Any) -> Any:

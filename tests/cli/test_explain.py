@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from tconv.cli.app import app
 
+pytestmark = pytest.mark.usefixtures("one_workshop")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODEL = """
 import torch

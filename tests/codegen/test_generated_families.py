@@ -95,7 +95,7 @@ def test_rows_that_do_not_divide_into_what_is_loaded_at_once(model_file: Callabl
         found: str = families(file, (1, 20, 9, width))[0]
         return found
 
-    assert file["_RECORDED"] and any(tile.patch_columns > 1 for tile in file["_RECORDED"].values())
+    assert file["_RECORDED"] and any(kernel.launching.columns_together > 1 for kernel in file["_RECORDED"].values())
     assert (family(32), family(31)) == ("mma", "direct")
     close(file, (1, 20, 9, 31))
     # A row further on in memory: what is loaded at once does not begin where it should.

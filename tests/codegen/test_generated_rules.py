@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import astuple
+from dataclasses import astuple, replace
+from typing import Any
 
 import pytest
 import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 
-from tconv.kernels.source import instance
-from tconv.planner import Gpu, Kernel, Unplannable, plan_direct
-from tconv.planner.direct_shape import launch_direct, needs_wide_index, shared_bytes
-from tconv.planner.direct_tile import default_tile, direct_tile
+from tconv.codegen.generate import recorded_kernel
+from tconv.kernels.source import instance, tile_members
+from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
+from tconv.planner.direct.builder import direct_tile
 from tconv.precision import of_kind
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
 
@@ -50,8 +51,8 @@ def random_problem(seed: int) -> Problem:
         extra = tuple(random_.randrange(max(axis.stride, axis.dilation)) for axis in layer.axes)
         try:
             problem = Problem(layer, random_.choice([1, 2, 16, 400]), size, extra)  # type: ignore[arg-type]
-            plan_direct(problem, GPU)
-            launch_direct(problem, Kernel("direct", layer, default_tile(layer)), GPU)  # what a file takes for any size
+            DIRECT.plan(problem, GPU)
+            DIRECT.plan_with(problem, DIRECT.default(layer), GPU)  # what a file takes for any size
         except (InvalidProblem, Unplannable):
             continue
         return problem
@@ -73,33 +74,40 @@ def plan_in(file: Namespace, problem: Problem) -> object:
     return file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
 
 
+def assert_same(got: Any, plan: Plan) -> None:
+    """A file's own plan is the planner's."""
+    assert got.kernel.tile == tile_members(plan.kernel.tile)
+    assert got.problem.output_size == plan.problem.output_size
+    assert (got.grid, got.kernel.threads, got.shared_bytes) == (plan.grid, plan.kernel.threads, plan.shared_bytes)
+    assert got.kernel.wide_index == plan.kernel.wide_index
+    assert (got.preparation is None) == (plan.preparation is None)
+    if plan.preparation is not None:
+        assert tuple(got.preparation) == astuple(plan.preparation)
+
+
 @pytest.mark.parametrize("seed", range(0, 400, 40))
 def test_plans_as_the_planner(file: Namespace, seed: int) -> None:
     for problem in map(random_problem, range(seed, seed + 40)):
         if problem.layer.precision in TF32:
             continue  # float32 layers are tested below; their precision is the file's choice
         file["_FLOAT32"] = "fp32"
-        got = plan_in(file, problem)
         # For layers that were not recorded the file takes the tile for many positions.
-        tile = default_tile(problem.layer)
-        wide = needs_wide_index(problem, tile)
-        expected = launch_direct(problem, Kernel("direct", problem.layer, tile, wide), GPU)
-        assert tuple(got.kernel.tile) == astuple(tile)
-        assert got.problem.output_size == problem.output_size
-        assert got.shared_bytes == shared_bytes(problem.layer, tile)
-        assert got.kernel.wide_index == wide
-        assert got.grid == expected.grid
-        assert got.kernel.threads == expected.kernel.threads
+        expected = DIRECT.replan(problem, DIRECT.default(problem.layer), GPU)
+        assert expected is not None
+        assert_same(plan_in(file, problem), expected)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(1000, 1040))
-def test_plans_a_recorded_tile_as_the_planner(file: Namespace, seed: int) -> None:
+def test_plans_a_recorded_kernel_as_the_planner(file: Namespace, seed: int, family: str) -> None:
     problem = random_problem(seed)
-    plan = plan_direct(problem, GPU)
+    try:
+        plan = FAMILIES[family].plan(problem, GPU)
+    except Unplannable:
+        return
     layer = layer_in(file, problem.layer)
-    if problem.layer.precision in TF32:
-        file["_FLOAT32"] = "tf32"
-    file["_RECORDED"][layer] = file["_Tile"](*astuple(plan.kernel.tile))
+    file["_FLOAT32"] = "tf32" if problem.layer.precision in TF32 else "fp32"
+    file["_RECORDED"][layer] = eval(recorded_kernel(plan.kernel, GPU), file)
     try:
         file["_plan"].cache_clear()
         got = plan_in(file, problem)
@@ -107,18 +115,15 @@ def test_plans_a_recorded_tile_as_the_planner(file: Namespace, seed: int) -> Non
         del file["_RECORDED"][layer]
         file["_FLOAT32"] = "fp32"
         file["_plan"].cache_clear()
-    assert got.kernel.layer == layer
-    assert (got.grid, got.kernel.threads) == (plan.grid, plan.kernel.threads)
-    assert got.shared_bytes == plan.shared_bytes
-    assert got.kernel.wide_index == plan.kernel.wide_index
+    assert_same(got, plan)
 
 
 @pytest.mark.parametrize("seed", range(2000, 2030))
 def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
     layer = random_problem(seed).layer
-    kernel = Kernel("direct", layer, default_tile(layer), wide_index=seed % 2 == 0)
-    tile = file["_Tile"](*astuple(kernel.tile))
-    ours = file["_Kernel"]("direct", layer_in(file, layer), tile, kernel.wide_index)
+    default = DIRECT.default(layer)
+    kernel = replace(default, wide_index=seed % 2 == 0)
+    ours = file["_any_kernel"](layer_in(file, layer))._replace(wide_index=kernel.wide_index)
     assert file["_instance"](ours, "some_name") == instance(kernel, "some_name")
 
 
@@ -135,9 +140,8 @@ def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Name
     recorded = Problem(Layer(2, 8, 8, (1, 3, 3)), 1, (1, 9, 9))
     assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
     file["_plan"].cache_clear()
-    file["_RECORDED"][layer_in(file, recorded.layer)] = file["_Tile"](
-        *astuple(direct_tile(recorded.layer, 8, 1, 4, rows=2))
-    )
+    kernel = Kernel("direct", recorded.layer, direct_tile(recorded.layer, 8, 1, 4, rows=2))
+    file["_RECORDED"][layer_in(file, recorded.layer)] = eval(recorded_kernel(kernel, GPU), file)
     assert plan_in(file, recorded).kernel.layer.precision == "fp32"  # type: ignore[attr-defined]
 
 

@@ -1,15 +1,12 @@
-"""What the tests of the evaluation share: one process to fork workers from, and single-threaded arithmetic."""
+"""What the tests of the evaluation share: single-threaded arithmetic, and files."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-
-from tconv.sandbox.worker import Workshop
 
 
 @pytest.fixture(autouse=True)
@@ -19,17 +16,6 @@ def single_threaded() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(scope="session")
-def workshop() -> Iterator[Workshop]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        # Workers find the targets of this folder.
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        shop = Workshop()
-    with shop:
-        yield shop
 
 
 @pytest.fixture

@@ -23,9 +23,7 @@ from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned
-from tconv.planner import Gpu, Kernel, Plan, Unplannable, plan_direct, plan_mma
-from tconv.planner.direct_shape import launch_direct
-from tconv.planner.mma_shape import launch_mma
+from tconv.planner import DIRECT, MMA, Gpu, Kernel, Plan, Unplannable
 from tconv.problem import TF32
 
 _CPU = torch.device("cpu")
@@ -73,13 +71,13 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
         gpu = replace(gpu, multiprocessors=case.multiprocessors)
     if case.tensor_cores:
         with suppress(Unplannable):
-            plan = plan_mma(case.problem, gpu)
-            return launch_mma(case.problem, replace(plan.kernel, wide_index=True), gpu) if case.wide_index else plan
+            plan = MMA.plan(case.problem, gpu)
+            return MMA.plan_with(case.problem, replace(plan.kernel, wide_index=True), gpu) if case.wide_index else plan
     try:
-        plan = plan_direct(case.problem, gpu)
+        plan = DIRECT.plan(case.problem, gpu)
         if not case.wide_index or plan.kernel.wide_index:
             return plan
-        return launch_direct(case.problem, replace(plan.kernel, wide_index=True), gpu)
+        return DIRECT.plan_with(case.problem, replace(plan.kernel, wide_index=True), gpu)
     except Unplannable:
         return None
 

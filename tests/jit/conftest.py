@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tconv.jit.cache import default_cache
-from tconv.planner import Gpu, Kernel, plan_direct
+from tconv.planner import DIRECT, Gpu, Kernel
 from tconv.problem import Layer, Problem
 from tconv.settings import settings
 
@@ -20,7 +20,7 @@ def scale_source() -> str:
 
 @pytest.fixture
 def kernel() -> Kernel:
-    return plan_direct(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel
+    return DIRECT.plan(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel
 
 
 @pytest.fixture

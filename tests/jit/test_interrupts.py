@@ -18,7 +18,7 @@ import torch
 
 from tconv.jit import loader, toolchain
 from tconv.jit.compile import compile_source
-from tconv.planner import Gpu, Plan, plan_direct
+from tconv.planner import DIRECT, Gpu, Plan
 from tconv.problem import Layer, Problem
 
 #: The first build of a process, interrupted in its n-th line of Python, and the same build again; one child for each n,
@@ -27,10 +27,10 @@ from tconv.problem import Layer, Problem
 _INTERRUPTED = """
 import json, os, sys
 from tconv.jit import loader
-from tconv.planner import Gpu, plan_direct
+from tconv.planner import DIRECT, Gpu
 from tconv.problem import Layer, Problem
 
-kernel = plan_direct(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel
+kernel = DIRECT.plan(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel
 lines = 0
 
 def interrupt_in(line):
@@ -159,7 +159,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(loader, "check_driver", lambda: None)
     monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
     monkeypatch.setattr(loader, "Launcher", lambda kernel, plan, device, preparing: kernel)
-    return plan_direct(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200())
+    return DIRECT.plan(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200())
 
 
 @pytest.mark.parametrize("step", ["build", "load"])

@@ -16,14 +16,14 @@ import torch
 from tconv.errors import NotWarmedUp
 from tconv.jit import loader
 from tconv.kernels import source
-from tconv.planner import Gpu, Kernel, Plan, plan_direct, plan_mma
+from tconv.planner import DIRECT, MMA, Gpu, Kernel, Plan
 from tconv.problem import Layer, Problem
 
 
 @pytest.fixture
 def plan() -> Plan:
     layer = Layer(2, 4, 6, kernel=(1, 3, 2), stride=(1, 2, 3), padding=(0, 1, 0), bias=True)
-    return plan_direct(Problem(layer, 5, (1, 7, 9)), Gpu.h200())
+    return DIRECT.plan(Problem(layer, 5, (1, 7, 9)), Gpu.h200())
 
 
 def test_a_kernel_is_compiled_once(cache_directory: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def test_what_is_launched(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = _Driver(monkeypatch)
-    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
     taken: list[int] = []
 
     def empty(size: int, dtype: torch.dtype, device: int) -> Any:
@@ -206,7 +206,7 @@ def test_without_a_preparation_nothing_overlaps(plan: Plan, monkeypatch: pytest.
 
 def test_weights_that_are_prepared_already(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = _Driver(monkeypatch)
-    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda size, dtype, device: empty(size, dtype=dtype))
     launch = loader.Launcher("kernel", plan, 0, "preparing")
@@ -228,7 +228,7 @@ def test_weights_that_are_prepared_already(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_both_functions_of_a_kernel_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     _Driver(monkeypatch)
-    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)

@@ -22,11 +22,11 @@ import os, signal, sys, time
 from pathlib import Path
 from tconv.jit import loader
 from tconv.jit.cache import KernelCache
-from tconv.planner import Gpu, plan_direct
+from tconv.planner import DIRECT, Gpu
 from tconv.problem import Layer, Problem
 
 def kernel(channels):
-    return plan_direct(Problem(Layer(1, channels, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel
+    return DIRECT.plan(Problem(Layer(1, channels, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200()).kernel
 
 def fork(work, *arguments):
     child = os.fork()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from tconv.errors import MissingToolchain, Trouble
 from tconv.jit import tuned
-from tconv.planner import Gpu
+from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Question, Tuned
 from tconv.problem import Layer, Problem
@@ -24,9 +25,13 @@ QUESTION = Question(Problem(Layer(1, 8, 4, (1, 1, 4), (1, 1, 2), (0, 0, 1)), 2, 
 OTHER = replace(QUESTION, tensor_core_precision="tf32")
 
 
+@functools.cache
+def kernel() -> Kernel[Any]:
+    return leading(QUESTION, H200, 2)[0][0]
+
+
 def answer(milliseconds: float = 1.0) -> Tuned:
-    kernel, _ = leading(QUESTION, H200, 2)[0]
-    return Tuned(kernel.family, kernel.tile, milliseconds, 2.0, 2)
+    return Tuned(kernel().family, kernel().tile, milliseconds, 2.0, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +40,7 @@ def fresh(cache_directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     tuned.answers.cache_clear()
     yield
     tuned.answers.cache_clear()
+    tuned._cudnn_version.cache_clear()
 
 
 def answers(name: str = H200.name) -> dict[Question, Tuned]:
@@ -118,13 +124,21 @@ def test_without_bindings_nothing_counts(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_cudnn_that_cannot_be_loaded_breaks_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch has it: it raises when first asked, and then answers."""
     tuned.store(H200, {QUESTION: answer()})
+    answers_of_torch = iter([RuntimeError("cuDNN version incompatibility"), 91900, 91900])
 
-    def broken() -> None:
-        raise RuntimeError("cuDNN version incompatibility")
+    def version() -> int:
+        given = next(answers_of_torch)
+        if isinstance(given, RuntimeError):
+            raise given
+        return given
 
-    monkeypatch.setattr(tuned.torch.backends.cudnn, "version", broken)
+    monkeypatch.setattr(tuned.torch.backends.cudnn, "version", version)
+    tuned._cudnn_version.cache_clear()
     assert answers() == {}
+    tuned.store(H200, {OTHER: answer()})
+    assert answers() == {OTHER: answer()}
 
 
 def _edited(text: str, **fields: Any) -> str:

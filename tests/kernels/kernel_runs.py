@@ -12,9 +12,7 @@ from tconv.emulator import Copies, Launch, Mode, Order, run
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, Instance, instances
-from tconv.planner import Gpu
-from tconv.planner.direct_shape import launch_direct
-from tconv.planner.mma_shape import launch_mma
+from tconv.planner import FAMILIES, Gpu
 from tconv.planner.plan import Plan
 from tconv.problem import PRECISIONS, TF32, Problem
 
@@ -81,9 +79,7 @@ def reference(problem: Problem, tensors: Tensors, units: float = 8) -> tuple[tor
 
 def plan_of(instance: Instance, gpu: Gpu) -> Plan:
     """The launch of `instance` on `gpu`."""
-    if instance.kernel.family == "mma":
-        return launch_mma(instance.problem, instance.kernel, gpu)
-    return launch_direct(instance.problem, instance.kernel, gpu)
+    return FAMILIES[instance.kernel.family].plan_with(instance.problem, instance.kernel, gpu)
 
 
 def stored(tensor: torch.Tensor, instance: Instance) -> torch.Tensor:

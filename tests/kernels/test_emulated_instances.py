@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from kernel_runs import INSTANCES, Tensors, emulate, integer_tensors, random_tensors, worst
+from mutations import NAMED
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
 from tconv.problem import TF32
 
+rotates = pytest.mark.rotates(8, by="name", always=NAMED)
 
+
+@rotates
 @pytest.mark.parametrize("name", INSTANCES)
 def test_equals_float64_in_every_order(name):
     instance = INSTANCES[name]
@@ -20,6 +24,7 @@ def test_equals_float64_in_every_order(name):
     assert all(torch.equal(results[0], other) for other in results[1:]), "the order of threads shows in the result"
 
 
+@rotates
 @pytest.mark.parametrize("name", INSTANCES)
 def test_is_exact_on_integers(name):
     instance = INSTANCES[name]
@@ -31,6 +36,7 @@ def test_is_exact_on_integers(name):
 COPIED = [name for name, instance in INSTANCES.items() if getattr(instance.kernel.tile, "copied", 0)]
 
 
+@rotates
 @pytest.mark.parametrize("name", COPIED[::3])
 def test_copies_that_land_at_once_change_nothing(name):
     """All other tests let them land as late as they may."""
@@ -39,6 +45,7 @@ def test_copies_that_land_at_once_change_nothing(name):
     assert torch.equal(emulate(instance, tensors, copies="eager"), emulate(instance, tensors))
 
 
+@rotates
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", INSTANCES)
 def test_is_clean_under_sanitizers(name, mode):

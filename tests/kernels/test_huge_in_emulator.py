@@ -17,8 +17,7 @@ from torch import Tensor
 
 from tconv.emulator import EmulatorError, Launch, run
 from tconv.kernels import source
-from tconv.planner import Gpu, Plan, plan_direct, plan_mma
-from tconv.planner.mma_shape import launch_mma
+from tconv.planner import DIRECT, MMA, Gpu, Plan
 from tconv.problem import Layer, Problem
 
 #: Outputs that are compared, in stretches, of all that the chosen blocks write.
@@ -88,13 +87,13 @@ def chosen_blocks_are_right(plan: Plan, text: str | None = None) -> bool:
 
 def one_box_a_block(problem):
     """The plan on tensor cores, for so many multiprocessors that no block goes through several boxes."""
-    kernel = plan_mma(problem, Gpu.h200()).kernel
-    return launch_mma(problem, kernel, replace(Gpu.h200(), multiprocessors=2**28))
+    kernel = MMA.plan(problem, Gpu.h200()).kernel
+    return MMA.plan_with(problem, kernel, replace(Gpu.h200(), multiprocessors=2**28))
 
 
 @pytest.mark.parametrize("name", HUGE)
 def test_chosen_blocks_of_huge_problems(name):
-    assert chosen_blocks_are_right(plan_direct(HUGE[name], Gpu.h200()))
+    assert chosen_blocks_are_right(DIRECT.plan(HUGE[name], Gpu.h200()))
 
 
 @pytest.mark.parametrize("name", ["input and output", "a plane of the output", "a plane of the input", "positions"])
@@ -111,7 +110,7 @@ def test_lanes_that_store_channels_planes_apart():
 @pytest.mark.parametrize("name", ["input and output", "a plane of the output", "positions"])
 def test_32_bits_are_not_enough(name):
     """The same with all 64-bit arithmetic of the kernel replaced."""
-    plan = plan_direct(HUGE[name], Gpu.h200())
+    plan = DIRECT.plan(HUGE[name], Gpu.h200())
     text = source.inlined([(plan.kernel, "tconv_kernel")])
     try:
         assert not chosen_blocks_are_right(plan, text.replace("long long", "int"))
@@ -126,6 +125,6 @@ def test_the_problems_are_huge():
     assert math.prod(HUGE["a plane of the output"].output_size) > LIMIT
     assert math.prod(HUGE["a plane of the input"].input_size) > LIMIT
     assert math.prod(HUGE["a volume"].input_size) > LIMIT
-    assert all(plan_direct(HUGE[name], Gpu.h200()).grid > 65535 for name in LARGE_GRIDS)
-    wide = {plan_direct(problem, Gpu.h200()).kernel.wide_index for problem in HUGE.values()}
+    assert all(DIRECT.plan(HUGE[name], Gpu.h200()).grid > 65535 for name in LARGE_GRIDS)
+    wide = {DIRECT.plan(problem, Gpu.h200()).kernel.wide_index for problem in HUGE.values()}
     assert wide == {True, False}, "64-bit offsets matter where positions have 32 bits, too"

@@ -15,7 +15,7 @@ from torch import Tensor
 import tconv
 from tconv.dispatch import decide
 from tconv.jit.loader import gpu_of, launcher
-from tconv.planner import plan_direct
+from tconv.planner import DIRECT
 from tconv.problem import Problem
 
 pytestmark = pytest.mark.gpu
@@ -54,7 +54,7 @@ def chosen_starts(problem: Problem) -> list[int]:
 def test_huge_problems(name):
     problem = HUGE[name]
     needs_memory(problem)
-    plan = plan_direct(problem, gpu_of(0))
+    plan = DIRECT.plan(problem, gpu_of(0))
     weights = Weights(*(tensor.cuda() for tensor in weights_of(problem.layer)))
     x = filled_input(problem)
     y = torch.full(problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields
 
 import pytest
 
@@ -11,9 +10,9 @@ from tconv.errors import CompileError
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, instances
-from tconv.kernels.numbers import numbers
-from tconv.planner import DirectTile, MmaTile
-from tconv.planner.direct_shape import resident
+from tconv.planner import FAMILIES
+from tconv.planner.direct.shape import DirectShape
+from tconv.planner.plan import tile_fields
 from tconv.problem import PRECISIONS
 
 EVERY = [instance for family in AXES for instance in instances(family)]
@@ -22,7 +21,7 @@ EVERY = [instance for family in AXES for instance in instances(family)]
 def parameters(family: str) -> set[str]:
     headers = (source.header_directory() / family).glob("*.cuh")
     text = "".join(header.read_text(encoding="utf-8") for header in headers)
-    return set(re.findall(r"\b(?:Layer|Tile)::\w+", text))
+    return set(re.findall(r"\b(?:Layer|Tile::[A-Z][a-z]+|Tile)::\w+", text))
 
 
 @pytest.mark.parametrize("family", AXES)
@@ -37,15 +36,15 @@ def test_every_family_has_axes():
 
 @pytest.mark.parametrize(
     ("family", "field"),
-    [("direct", field.name) for field in fields(DirectTile)] + [("mma", field.name) for field in fields(MmaTile)],
+    [(family, field) for family in AXES for field, _ in tile_fields(next(instances(family)).kernel.tile)],
 )
 def test_instances_vary_the_tile(family, field):
-    assert len({asdict(instance.kernel.tile)[field] for instance in instances(family)}) > 1
+    assert len({dict(tile_fields(instance.kernel.tile))[field] for instance in instances(family)}) > 1
 
 
 def test_instances_have_both_kinds_of_staging_on_both_sides():
     seen = {
-        (resident(i.problem.layer, i.kernel.tile), i.kernel.tile.phase_lanes, i.problem.layer.stride[2] > 1)
+        (DirectShape(i.problem.layer, i.kernel.tile).resident, i.kernel.tile.phase_lanes, i.problem.layer.stride[2] > 1)
         for i in instances()
     }
     # Column phases across lanes need a stride.
@@ -65,7 +64,7 @@ def test_units_are_small_and_name_what_they_are_for():
     for instance in EVERY:
         text = source.unit(instance.kernel)
         assert instance.kernel.layer.describe() in text
-        assert len(text.splitlines()) - len(numbers(instance.kernel)) < 35
+        assert len(text.splitlines()) - len(FAMILIES[instance.kernel.family].constants(instance.kernel)) < 40
 
 
 @pytest.mark.parametrize("family", AXES)
@@ -73,13 +72,13 @@ def test_units_assert_the_numbers_of_the_planner(family):
     """A unit of a planner that thinks otherwise does not compile, and the compiler says what differs."""
     kernel = next(instances(family)).kernel
     text = source.unit(kernel)
-    for constant, number in numbers(kernel).items():
+    for constant, number in FAMILIES[family].constants(kernel).items():
         assertion = f'::{constant} == {int(number)}, "{constant} is {int(number)} to the planner"'
         assert text.count(assertion) == 1
         text = text.replace(assertion, assertion.replace(str(int(number)), str(number + 1)))
     with pytest.raises(CompileError) as error:
         compile_source(text, "sm_80", headers=source.header_directory())
-    for constant, number in numbers(kernel).items():
+    for constant, number in FAMILIES[family].constants(kernel).items():
         assert f"{constant} is {number + 1} to the planner" in error.value.log
 
 

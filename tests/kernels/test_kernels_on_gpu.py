@@ -11,7 +11,7 @@ from kernel_runs import GPU, INSTANCES, Tensors, emulate, integer_tensors, plan_
 from tconv.jit.loader import gpu_of, launcher
 from tconv.kernels.instances import Instance
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.rotates(8, by="name")]
 
 
 def launch(instance: Instance, tensors: Tensors) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 
 import tconv
 from tconv.dispatch import decide
-from tconv.planner import Gpu, plan_direct
+from tconv.planner import DIRECT, Gpu
 from tconv.settings import settings
 
 H200 = Gpu.h200()
@@ -24,7 +24,7 @@ def test_a_module_on_a_described_gpu() -> None:
     assert explanation.runs == "tconv"
     assert explanation.problem is not None and explanation.plan is not None
     assert explanation.problem.output_shape == (16, 64, 318, 638)
-    assert explanation.plan == plan_direct(explanation.problem, H200)
+    assert explanation.plan == DIRECT.plan(explanation.problem, H200)
     assert explanation.conversions == ()
     # 848 MB at 4.25 TB/s
     assert explanation.floor_seconds == pytest.approx(200e-6, rel=0.01)

@@ -12,7 +12,10 @@ from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.run import optimize
 from tconv.sandbox.model_file import ModelFileError
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
+    pytest.mark.usefixtures("one_workshop"),
+]
 
 #: A model whose forward is BODY, under the imports IMPORTS.
 MODEL = """\

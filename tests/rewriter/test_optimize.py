@@ -23,7 +23,7 @@ from tconv.codegen import generate
 from tconv.codegen.headers import kernels_text
 from tconv.errors import Trouble
 from tconv.jit.compile import compile_source
-from tconv.planner import Gpu, plan_direct
+from tconv.planner import DIRECT, Gpu
 from tconv.rewriter import check, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
@@ -33,7 +33,10 @@ from tconv.sandbox.emulated import install
 from tconv.sandbox.model_file import ModelFileError, load
 from tconv.sandbox.trace import trace
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU")
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
+    pytest.mark.usefixtures("one_workshop"),
+]
 
 MODEL = """
     import torch
@@ -332,7 +335,7 @@ def test_one_layer_at_two_sizes_is_one_kernel(model_file: Write) -> None:
     path = model_file(TWO_SIZES)
     gpu = Gpu.h200()
     large, small = plan_layers(trace(load(path)), path, gpu, "match", by_kind)
-    assert plan_direct(small.plan.problem, gpu).kernel.tile != large.plan.kernel.tile
+    assert DIRECT.plan(small.plan.problem, gpu).kernel.tile != large.plan.kernel.tile
     assert small.plan.kernel == large.plan.kernel and small.plan.kernel.layer.precision == "fp32"
     file = executed(generated_text(path))
     for planned in (large, small):

@@ -46,12 +46,6 @@ MODEL = """
 CALL = "line 14"
 
 
-@pytest.fixture(scope="module")
-def workshop() -> Iterator[Workshop]:
-    with Workshop() as shop:
-        yield shop
-
-
 @pytest.fixture
 def job(
     model_file: Callable[[str], Path], workshop: Workshop, monkeypatch: pytest.MonkeyPatch

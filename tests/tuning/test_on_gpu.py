@@ -21,7 +21,7 @@ from tconv.tuning.jobs import jobs
 from tconv.tuning.measure import Answer, Tuner
 from tconv.tuning.trials import compilers
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+pytestmark = pytest.mark.gpu
 PROBLEM = Problem(Layer(2, 128, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1)), 4, (1, 32, 32))
 
 

@@ -12,7 +12,7 @@ import torch
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.planner import Gpu, Plan
-from tconv.planner.choice import launch, leading, reads_channels_last
+from tconv.planner.choice import leading, reads_channels_last, replan
 from tconv.planner.tuned import Question
 from tconv.problem import Layer, Problem
 from tconv.tuning import trials
@@ -53,7 +53,7 @@ def test_a_kernel_is_called_as_the_library_does(
     monkeypatch.setattr(trials, "Launcher", _launcher)
     question, gpu = Question(PROBLEM, "tf32", channels_last), Gpu.h200()
     kernel = next(kernel for kernel, _ in leading(question, gpu, 4) if kernel.family == family)
-    plan = launch(question.problem_of(kernel.family), kernel, gpu)
+    plan = replan(question.problem_of(kernel.family), kernel, gpu)
     assert plan is not None and reads_channels_last(plan) == (channels_last and family == "mma")
     operands = draw(PROBLEM, torch.device("cpu"), 0)
     wanted = trials.memory_format(4, channels_last)

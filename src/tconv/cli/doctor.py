@@ -79,7 +79,7 @@ def examine() -> Iterator[Finding]:
         yield Finding("torch", str(error).splitlines()[0], "pip install torch", required=True)
         return
     cuda = torch.version.cuda
-    yield Finding("torch", f"{found['torch']}, built for {f'CUDA {cuda}' if cuda else 'the CPU'}")
+    yield Finding("torch", f"{torch.__version__}, built for {f'CUDA {cuda}' if cuda else 'the CPU'}")
     yield _gpu()
     yield _package("cuda-core", found)
     yield _package("cuda-bindings", found)

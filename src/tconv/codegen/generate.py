@@ -231,11 +231,12 @@ def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, Kernel[Any]]:
 
 def _recorded(kernels: Mapping[Layer, Kernel[Any]], gpu: Gpu) -> str:
     """The kernel of each compiled layer."""
-    entries = [f"    {_layer(layer)}: {_kernel(kernel, gpu)},\n" for layer, kernel in kernels.items()]
+    entries = [f"    {_layer(layer)}: {recorded_kernel(kernel, gpu)},\n" for layer, kernel in kernels.items()]
     return "_RECORDED = {\n" + "".join(entries) + "}\n" if entries else "_RECORDED = {}\n"
 
 
-def _kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
+def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
+    """The text that makes a kernel in a generated file."""
     launching = FAMILIES[kernel.family].rules.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
     values = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
     lines = [

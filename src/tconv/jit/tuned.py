@@ -41,7 +41,7 @@ def answers(gpu_name: str) -> Answers:
         return MappingProxyType(_read(path, gpu_name))
     except FileNotFoundError:
         return MappingProxyType({})
-    except (OSError, RuntimeError, ValueError) as error:  # a cuDNN that cannot be loaded is a RuntimeError
+    except (OSError, ValueError) as error:
         _log.warning("the tiles tuned in %s are not used: %s; %s", path, error, _REMEDY)
         return MappingProxyType({})
 
@@ -139,7 +139,16 @@ def _header(gpu_name: str) -> dict[str, str]:
         "gpu": gpu_name,
         "driver": "none" if driver is None else f"CUDA {driver[0]}.{driver[1]}",
         "torch": str(torch.__version__),
-        "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+        "cudnn": _cudnn_version(),
         "tconv": __version__,
         "kernels": header_digest(),
     }
+
+
+@cache
+def _cudnn_version() -> str:
+    """Asked once: where cuDNN cannot be loaded, as without a GPU, torch raises at first and then answers."""
+    try:
+        return str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return "none"

@@ -86,7 +86,7 @@ def from_dict(entry: Any) -> tuple[Question, Tuned]:
         tile = _tile(kind, answer.pop("tile"))
         tuned = Tuned(tile=tile, **answer)
         hash((question, tuned))
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"an entry is damaged ({type(error).__name__}: {error})") from None
     times = (tuned.milliseconds, tuned.pytorch_milliseconds)
     if not all(isinstance(time, int | float) and 0 < time < math.inf for time in times):

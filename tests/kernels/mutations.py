@@ -1,12 +1,10 @@
-"""One-line mistakes in the kernels, each of which the instances must catch."""
+"""One-line mistakes in the kernels, by family, and the instances that catch them."""
 
 from __future__ import annotations
 
-import pytest
-from kernel_runs import INSTANCES, emulate, random_tensors, worst
+from kernel_runs import INSTANCES
 
-from tconv.emulator import EmulatorError
-from tconv.kernels import source
+from tconv.kernels.instances import Instance
 
 # What is changed, into what, which instance shows it, and how the emulator is run.
 MUTATIONS = {
@@ -490,27 +488,15 @@ MUTATIONS_OF_MMA = {
 }
 
 
-def instance_of(name: str):
+BY_FAMILY = {"direct": MUTATIONS, "mma": MUTATIONS_OF_MMA}
+
+
+def instance_of(name: str) -> Instance:
     """The named instance, or the one of another precision in its place: which one a case has is no matter here."""
     case, _, width = name.rsplit("-", 2)
     others = (i for n, i in INSTANCES.items() if n.startswith(case + "-") and n.endswith(width))
     return INSTANCES.get(name) or next(others)
 
 
-@pytest.mark.parametrize(
-    ("mutations", "mutation"),
-    [(mutations, mutation) for mutations in (MUTATIONS, MUTATIONS_OF_MMA) for mutation in mutations],
-    ids=lambda value: value if isinstance(value, str) else ["mma", "direct"][value is MUTATIONS],
-)
-def test_mutation_is_caught(mutations, mutation):
-    old, new, name, mode = mutations[mutation]
-    instance = instance_of(name)
-    text = source.inlined([(instance.kernel, "tconv_kernel")])
-    assert text.count(old) == 1, "the kernel has changed: the mutation must be adapted"
-    tensors = random_tensors(instance.problem)
-    assert worst(instance.problem, tensors, emulate(instance, tensors, mode, text=text)) <= 1
-    try:
-        y = emulate(instance, tensors, mode, text=text.replace(old, new))
-    except EmulatorError:
-        return
-    assert worst(instance.problem, tensors, y) > 1
+#: The names of all instances that catch a mistake.
+NAMED = {instance_of(name).name for mutations in BY_FAMILY.values() for _, _, name, _ in mutations.values()}
