@@ -9,6 +9,7 @@ operator with the caller's tensors, errors included.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -148,16 +149,23 @@ def _plain(argument: Any) -> int | tuple[int, ...]:
 def _new_route(
     dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]
 ) -> Route | None:
+    started = time.perf_counter()
     decision = decide(input, weight, bias, *arguments, spatial_dims=dims)
-    plan = decision.plan
+    plan, planned = decision.plan, time.perf_counter()
     _log.debug("%s: %s", "PyTorch runs" if plan is None else "tconv runs", decision.reason)
     if plan is None:
         return None
     from tconv.jit.loader import launcher
 
     layer, used = plan.problem.layer, slice(3 - dims, 3)
+    launch = launcher(plan, input.get_device())
+    _log.info(
+        "first call of %s on %s: planned in %.3f s, kernel compiled or found and loaded in %.2f s",
+        *(layer.describe(), "x".join(map(str, input.shape))),
+        *(planned - started, time.perf_counter() - planned),
+    )
     return Route(
-        launcher=launcher(plan, input.get_device()),
+        launcher=launch,
         output_shape=plan.problem.output_shape,
         memory_format=decision.memory_format,
         arguments=(

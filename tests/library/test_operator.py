@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -84,6 +85,15 @@ def test_the_eager_path(dims: int, as_gpu: list[Plan]) -> None:
     assert not any(tensor.is_contiguous() for tensor in shifted)
     torch.testing.assert_close(_run(dims, shifted, arguments), expected)
     assert len(ops._routes) == 2
+
+
+def test_the_first_call_says_how_long_it_took(as_gpu: list[Plan], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "tconv")
+    tensors = _tensors(2, 2, torch.float32, gradient=False)
+    for _ in range(3):
+        _run(2, tensors, CALLS[2])
+    said = [message for message in caplog.messages if message.startswith("first call of 2-D 4→4 k(2,3) s(2,3)")]
+    assert len(said) == 1 and re.search(r" on 2x4x3x4: planned in 0\.\d{3} s, kernel .* loaded in \d+\.\d\d s", said[0])
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
