@@ -1716,7 +1716,7 @@ struct MmaShape {
   static_assert(!exact || Tile::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
   static_assert(Tile::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
-  static_assert(thread_patches <= 32, "a bit for each");
+  static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");
   static_assert(Tile::patch_columns == 1 ||
                     (!Tile::channels_last && is_power_of_two(Tile::patch_columns) &&
                      Tile::patch_columns <= vector_items && Tile::box_columns % Tile::patch_columns == 0),

@@ -19,6 +19,11 @@ _CHANNEL_BORDERS = (16, 32, 64, 128)
 _POSITION_BORDERS = (32, 64, 128, 256, 512, 2048, 8192)
 _TRIES = 50
 
+#: What `large_problem` draws from: channels of all groups, and sizes by the number of axes.
+_LARGE_CHANNELS = (16, 24, 48, 64, 80, 96, 128, 192, 256, 384, 512, 1024)
+_LARGE_SIZES = {1: (256, 1024, 5000, 65536), 2: (14, 28, 64, 127, 256, 512, 1024), 3: (8, 16, 31, 64, 96, 128)}
+_MOST_LARGE_ELEMENTS = 2**34
+
 
 @dataclass(frozen=True)
 class Case:
@@ -55,6 +60,33 @@ def random_unit(seed: int, number: int, layers: int = 8, sizes: int = 6, budget:
     """
     dice = Random(f"{seed}/{number}")
     return [case for _ in range(layers) for case in _cases_of(dice, _layer(dice, budget), sizes, budget)]
+
+
+def large_problem(dice: Random) -> Problem:
+    """A problem of the sizes that models have, beyond any budget: to be planned, not to be run."""
+    while True:
+        dims = dice.choice((1, 2, 2, 3))
+        axes = [Axis(1, 1, 0, 1)] * (3 - dims) + [_axis(dice, dims) for _ in range(dims)]
+        kernel, stride, padding, dilation = (
+            _triple(getattr(axis, name) for axis in axes) for name in ("kernel", "stride", "padding", "dilation")
+        )
+        inputs, outputs = dice.choice(_LARGE_CHANNELS), dice.choice((1, 3, *_LARGE_CHANNELS))
+        common = math.gcd(inputs, outputs)
+        groups = dice.choice((1, 1, 1, 1, common, 2 - common % 2, math.gcd(common, 32)))
+        layer = Layer(
+            *(dims, inputs, outputs, kernel, stride, padding, dilation, groups),
+            bias=dice.random() < 0.5,
+            precision=dice.choice(PRECISIONS),
+        )
+        drawn = [dice.choice(_LARGE_SIZES[dims]) - dice.choice((0, 0, 1)) for _ in range(dims)]
+        sizes = _triple([1] * (3 - dims) + drawn)
+        extra = _triple(dice.choice((0, max(axis.stride, axis.dilation) - 1)) for axis in axes)
+        try:
+            problem = Problem(layer, dice.choice((1, 2, 8, 16, 64)), sizes, extra)
+        except InvalidProblem:
+            continue
+        if max(math.prod(problem.input_shape), math.prod(problem.output_shape)) < _MOST_LARGE_ELEMENTS:
+            return problem
 
 
 def _layer(dice: Random, budget: Budget) -> Layer:

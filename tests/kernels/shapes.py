@@ -1,0 +1,117 @@
+"""The constants of the kernels' templates for many kernels at once, as g++ evaluates them; and where they differ."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tconv.emulator
+from tconv.kernels import source
+from tconv.planner import FAMILIES, Kernel
+
+#: Only the templates' constants are wanted: no engine is linked, and nothing is optimised.
+_COMMAND = (
+    *("g++", "-std=c++17", "-O0", "-fmax-errors=0", "-DTCONV_EMULATOR"),
+    *(f"-I{source.header_directory()}", f"-I{Path(tconv.emulator.__file__).parent / 'include'}"),
+    *("-include", "tconv_emulator.h", "-x", "c++", "-", "-o"),
+)
+_INSTANTIATED = re.compile(r"In instantiation of '[^']*\bkernel_(\d+)_tile>")
+_ERROR = re.compile(r"error: (?:static assertion failed: )?(.*)")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What a template makes of one kernel.
+
+    Args:
+        numbers: by the names of `Family.constants`; empty where something is violated.
+        violated: what the compiler says against the kernel: the texts of static assertions above all.
+    """
+
+    numbers: dict[str, int]
+    violated: tuple[str, ...] = ()
+
+
+def numbers(kernel: Kernel[Any]) -> Mapping[str, int]:
+    """What the planner says of a kernel's constants."""
+    return FAMILIES[kernel.family].constants(kernel)
+
+
+def evaluate(kernels: Sequence[Kernel[Any]]) -> list[Evaluated]:
+    """The constants of each kernel, by one program; by a second one where some kernels violate a static assertion."""
+    names = {family: [name for k in kernels if k.family == family for name in numbers(k)] for family in FAMILIES}
+    rows = {number: _row(number, kernel, dict.fromkeys(names[kernel.family])) for number, kernel in enumerate(kernels)}
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory, "shapes")
+        violated = _compile(rows, program)
+        good = {number: row for number, row in rows.items() if number not in violated}
+        if violated and good and (left := _compile(good, program)):
+            raise AssertionError(f"violated only without the others: {left}")
+        printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout if good else ""
+    evaluated = {number: Evaluated({}, tuple(dict.fromkeys(texts))) for number, texts in violated.items()}
+    for number, line in zip(good, printed.splitlines(), strict=True):
+        values = map(int, line.split())
+        evaluated[number] = Evaluated(dict(zip(dict.fromkeys(names[kernels[number].family]), values, strict=True)))
+    return [evaluated[number] for number in range(len(kernels))]
+
+
+def differences(kernels: Sequence[Kernel[Any]]) -> list[str]:
+    """What planner and templates disagree about: of each kernel that they do a line, with the kernel."""
+    found = []
+    for kernel, evaluated in zip(kernels, evaluate(kernels), strict=True):
+        words = [f"violated: {text}" for text in evaluated.violated]
+        if not words:
+            words = [
+                f"{name} is {int(number)} to the planner, {evaluated.numbers[name]} to the template"
+                for name, number in numbers(kernel).items()
+                if evaluated.numbers[name] != number
+            ]
+        if words:
+            found.append(f"{'; '.join(words)}: {kernel.layer.describe()}: {kernel}")
+    return found
+
+
+def _row(number: int, kernel: Kernel[Any], names: Iterable[str]) -> tuple[str, str]:
+    """The configuration of a kernel, and the values of its shape's constants."""
+    name = f"kernel_{number}"
+    configuration = source.instance(kernel, name).partition('extern "C"')[0]
+    shape = f"tconv::{FAMILIES[kernel.family].shape.__name__}<{name}_layer, {name}_tile>"
+    return configuration, ", ".join(f"{shape}::{constant}" for constant in names)
+
+
+def _compile(rows: Mapping[int, tuple[str, str]], program: Path) -> dict[int, list[str]]:
+    """A program that prints a line of values for each row; or else the rows that do not compile, and why."""
+    text = "".join(f'#include "{family}/shape.cuh"\n' for family in FAMILIES)
+    text += 'extern "C" int printf(const char*, ...);\n'
+    for number, (configuration, values) in rows.items():
+        text += f"{configuration}const long long values_{number}[] = {{{values}}};\n"
+    text += "void print(const long long* values, int count) {\n"
+    text += '  for (int i = 0; i < count; ++i) printf("%lld%c", values[i], i + 1 < count ? \' \' : \'\\n\');\n}\n'
+    calls = (f"  print(values_{number}, sizeof values_{number} / sizeof *values_{number});\n" for number in rows)
+    text += "int main() {\n" + "".join(calls) + "}\n"
+    compiled = subprocess.run(
+        [*_COMMAND, program],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    violated: dict[int, list[str]] = {}
+    current = None
+    for line in compiled.stderr.splitlines():
+        if match := _INSTANTIATED.search(line):
+            current = int(match[1])
+        elif match := _ERROR.search(line):
+            if current is None:
+                raise AssertionError(f"the shapes do not compile:\n{compiled.stderr}")
+            violated.setdefault(current, []).append(match[1])
+    if compiled.returncode and not violated:
+        raise AssertionError(f"the shapes do not compile:\n{compiled.stderr}")
+    return violated
