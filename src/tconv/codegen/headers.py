@@ -9,7 +9,6 @@ from tconv.kernels.source import family_header, header_texts, in_namespace
 
 _PRIMITIVES = "primitives/"
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_COMMENT = re.compile(r"//.*")
 #: What a paragraph at the left margin defines: a macro, a type, a function or a constant.
 _DEFINITION = re.compile(
     r"^(?:#\s*define\s+(\w+)"
@@ -36,16 +35,11 @@ def used_paragraphs(library: str, user: str) -> str:
     paragraphs = re.split(r"(?<=\n)\n+(?=\S)", library)
     defined = [{name for match in _DEFINITION.finditer(text) for name in match.groups() if name} for text in paragraphs]
     kept = {number for number, names in enumerate(defined) if not names}
-    mentioned = _words(user)
+    mentioned = set(_WORD.findall(user))
     while True:
         found = {n for n, names in enumerate(defined) if n not in kept and names & mentioned}
         if not found:
             break
         kept |= found
-        mentioned.update(*(_words(paragraphs[number]) for number in found))
+        mentioned.update(*(_WORD.findall(paragraphs[number]) for number in found))
     return "\n".join(paragraphs[number] for number in sorted(kept))
-
-
-def _words(code: str) -> set[str]:
-    """Those outside of comments."""
-    return set(_WORD.findall(_COMMENT.sub("", code)))
