@@ -74,8 +74,9 @@ def workshop() -> Iterator[Workshop]:
     """One process, in which torch is imported, to fork all workers from."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        # Workers find the targets of this folder.
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent / "sandbox"), prepend=os.pathsep)
+        # Workers find the targets of these folders.
+        for folder in ("sandbox", "evaluation"):
+            patch.setenv("PYTHONPATH", str(Path(__file__).parent / folder), prepend=os.pathsep)
         shop = Workshop()
     with shop:
         yield shop
