@@ -18,7 +18,7 @@ from tconv.kernels.instances import AXES
 from tconv.planner import FAMILIES, Gpu, Kernel
 from tconv.planner.family import Candidates
 from tconv.planner.mma.tile import MmaTile
-from tconv.problem import Layer, Problem
+from tconv.problem import PRECISIONS, Layer, Problem
 
 #: How many candidates are checked: `TCONV_CANDIDATES=20000` is the full run.
 CANDIDATES = int(os.environ.get("TCONV_CANDIDATES", "500"))
@@ -62,10 +62,16 @@ def random_candidates(number: int) -> Iterator[Kernel[Any]]:
 
 @pytest.mark.parametrize("number", range(-(-CANDIDATES // OF_UNIT)))
 def test_of_random_candidates_planner_and_templates_have_the_same_numbers(number):
-    candidates = list(islice(random_candidates(number), OF_UNIT))
-    assert {kernel.family for kernel in candidates} == set(AXES)
-    found = differences(candidates)
+    found = differences(list(islice(random_candidates(number), OF_UNIT)))
     assert not found, "\n".join(found)
+
+
+def test_random_candidates_are_of_every_kind():
+    candidates = list(islice(random_candidates(0), 2 * OF_UNIT))
+    assert {kernel.family for kernel in candidates} == set(AXES)
+    assert {kernel.layer.spatial_dims for kernel in candidates} == {1, 2, 3}
+    assert {kernel.layer.precision for kernel in candidates} == set(PRECISIONS)
+    assert len(set(candidates)) > OF_UNIT
 
 
 @pytest.mark.parametrize("name", KEPT)

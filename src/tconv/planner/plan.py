@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, get_type_hints
 
 from tconv.problem import Layer, Problem
 
@@ -91,3 +91,17 @@ def tile_fields(tile: Any) -> Iterator[tuple[str, int]]:
             yield from ((f"{part.name}.{name}", number) for name, number in tile_fields(value))
         else:
             yield part.name, value
+
+
+def tile_of(kind: Any, values: Mapping[str, Any]) -> Any:
+    """The tile of this class with these numbers by name: the inverse of `tile_fields`.
+
+    Raises:
+        AttributeError, TypeError: these are not the names of its numbers.
+    """
+    own = dict(values)
+    for name, part in get_type_hints(kind).items():
+        if is_dataclass(part):
+            of_part = [key for key in own if key.startswith(f"{name}.")]
+            own[name] = tile_of(part, {key.removeprefix(f"{name}."): own.pop(key) for key in of_part})
+    return kind(**own)

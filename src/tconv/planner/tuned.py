@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import Any, get_type_hints
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from tconv.planner.families import FAMILIES
-from tconv.planner.plan import AnyTile, tile_fields
+from tconv.planner.plan import AnyTile, tile_fields, tile_of
 from tconv.problem import PRECISIONS, Precision, Problem
 
 
@@ -70,7 +70,7 @@ Answers = Mapping[Question, Tuned]
 
 def to_dict(question: Question, tuned: Tuned) -> dict[str, Any]:
     """An entry as JSON knows it."""
-    return {"question": asdict(question), "answer": asdict(tuned)}
+    return {"question": asdict(question), "answer": asdict(tuned) | {"tile": dict(tile_fields(tuned.tile))}}
 
 
 def from_dict(entry: Any) -> tuple[Question, Tuned]:
@@ -82,8 +82,7 @@ def from_dict(entry: Any) -> tuple[Question, Tuned]:
     try:
         asked, answer = dict(entry["question"]), dict(entry["answer"])
         question = Question(Problem.from_dict(asked.pop("problem")), **asked)
-        kind: type[Any] = FAMILIES[answer["family"]].tile
-        tile = _tile(kind, answer.pop("tile"))
+        tile = tile_of(FAMILIES[answer["family"]].tile, answer.pop("tile"))
         tuned = Tuned(tile=tile, **answer)
         hash((question, tuned))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -96,9 +95,3 @@ def from_dict(entry: Any) -> tuple[Question, Tuned]:
     if question.tensor_core_precision not in (None, *PRECISIONS):
         raise ValueError(f"got precision {question.tensor_core_precision!r}; allowed are {', '.join(PRECISIONS)}")
     return question, tuned
-
-
-def _tile(kind: Any, values: Mapping[str, Any]) -> Any:
-    """A tile, or a part of one, from its numbers by name."""
-    parts = {name: part for name, part in get_type_hints(kind).items() if is_dataclass(part)}
-    return kind(**{name: _tile(parts[name], value) if name in parts else value for name, value in values.items()})
