@@ -124,7 +124,7 @@ def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[s
     """
     file = executed(generated_text(model_file(model), families=["mma"]))
     install(file)
-    assert list(file["_STRIDES"].values()) == [(1, 3, 3)]
+    assert [kernel.layer.stride for kernel in file["_RECORDED"].values()] == [(1, 3, 3)]
     original: Namespace = {}
     exec(model_file(model).read_text(), original)
     theirs, ours = original["Model"](), file["ModelNew"]()
@@ -150,7 +150,7 @@ def test_which_gpus_have_them(file: Namespace, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_gpu_with_less_shared_memory_than_planned_for(file: Namespace) -> None:
     kernel = next(file["_module_kernels"](file["ModelNew"]()))
-    needed = file["_FAMILIES"]["mma"].shared_bytes(kernel)
+    needed = kernel.launching.shared_bytes
     assert families(file, (2, 20, 1, 1), most_shared=needed)[0] == "mma"
     assert families(file, (2, 20, 1, 1), most_shared=needed - 1)[0] == "direct"
 

@@ -85,7 +85,7 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
             return self._address
 
     problem = file["_Problem"](kernels[2].layer, 8, (1, 64, 64), (1, 128, 128))
-    plan = file["_Plan"](problem, kernels[2], 1234, 0, ())
+    plan = file["_Plan"](problem, kernels[2], 1234, 0, None)
     tensors = [OnGpu(8, 128, 64, 64, address=1), OnGpu(128, 64, 2, 2, address=2), OnGpu(64, address=3)]
     y = OnGpu(8, 64, 128, 128, address=4)
     file["_launch"](plan, *tensors, y)
@@ -94,7 +94,7 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
     assert calls[1][5] == 0
     with pytest.raises(RuntimeError, match=r"CUDA error 700 at the launch of 2-D 128→64 k2 s2 bias \w+ on \(8, 128, "):
         file["_launch"](plan, *tensors, y)
-    other = file["_Kernel"]("direct", kernels[0].layer._replace(precision="fp16"), kernels[0].tile, False)
+    other = kernels[0]._replace(layer=kernels[0].layer._replace(precision="fp16"))
     file["_build"]([other, *kernels], device)
     assert len(builds) == 2
 
