@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -289,3 +291,92 @@ def test_threads_load_a_kernel_once(plan: Plan, monkeypatch: pytest.MonkeyPatch)
     for thread in threads:
         thread.join()
     assert loads == [(b"cubin for sm_90a", "tconv_kernel", plan.shared_bytes, 0)]
+
+
+class _Loading:
+    """Stands in for the bindings and the part of cuda.core that loads; keeps what was asked of them, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: str = "CUDA_SUCCESS") -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        results = SimpleNamespace(CUDA_SUCCESS="CUDA_SUCCESS" if answer == "CUDA_SUCCESS" else "another")
+        attributes = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="most shared")
+        status = "CUDA_SUCCESS" if answer == "CUDA_SUCCESS" else SimpleNamespace(name=answer)
+
+        def ask(*values: Any) -> tuple[Any, ...]:
+            self.asked.append(values)
+            return (status,)
+
+        bindings = SimpleNamespace(
+            CUresult=results,
+            CUfunction_attribute=attributes,
+            CUdevice=lambda index: f"device {index}",
+            cuKernelGetFunction=lambda handle: ask("function", handle),
+            cuKernelSetAttribute=lambda *values: ask("attribute", *values),
+        )
+        kernel = SimpleNamespace(handle="handle")
+        code = SimpleNamespace(get_kernel=lambda name: self.asked.append(("kernel", name)) or kernel)
+        core = SimpleNamespace(
+            Device=lambda index: SimpleNamespace(
+                set_current=lambda: self.asked.append(("current", index)),
+                properties=SimpleNamespace(max_shared_memory_per_block_optin=101_376),
+            ),
+            ObjectCode=SimpleNamespace(from_cubin=lambda cubin, name: self.asked.append(("cubin", cubin)) or code),
+        )
+        monkeypatch.setattr(loader, "driver", lambda: bindings)
+        monkeypatch.setattr(loader, "cuda_core", lambda: core)
+        monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext(self.asked.append(("within", index))))
+
+
+@pytest.mark.parametrize("shared_bytes", [48 * 1024, 48 * 1024 + 4])
+def test_a_kernel_is_ready_when_it_is_loaded(shared_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its function is in the device's context, and may use its shared memory: nothing of that waits for the launch."""
+    loading = _Loading(monkeypatch)
+    assert loader.load(b"cubin", "name", shared_bytes, 3).handle == "handle"
+    asked = [("within", 3), ("current", 3), ("cubin", b"cubin"), ("kernel", "name"), ("function", "handle")]
+    if shared_bytes > 48 * 1024:
+        asked.append(("attribute", "most shared", shared_bytes, "handle", "device 3"))
+    assert loading.asked == asked
+
+
+def test_what_the_driver_refuses_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    _Loading(monkeypatch, answer="CUDA_ERROR_OUT_OF_MEMORY")
+    with pytest.raises(RuntimeError, match="the CUDA driver answered CUDA_ERROR_OUT_OF_MEMORY while a kernel"):
+        loader.load(b"cubin", "name", 0, 0)
+
+
+def test_what_the_planner_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    _Loading(monkeypatch)
+    h200 = Gpu.h200()
+    found = {}
+    for name in (h200.name, "NVIDIA L4"):
+        properties = SimpleNamespace(name=name, major=8, minor=9, multi_processor_count=58)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, given=properties: given)
+        loader.gpu_of.cache_clear()
+        found[name] = loader.gpu_of(0)
+    loader.gpu_of.cache_clear()
+    assert found["NVIDIA L4"] == Gpu("NVIDIA L4", "sm_89", 58, 101_376)
+    assert not found["NVIDIA L4"].is_measured
+    assert (found[h200.name].bandwidth, found[h200.name].rates) == (h200.bandwidth, h200.rates)
+
+
+def test_a_launch_on_another_device_than_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = _Driver(monkeypatch)
+    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    current = [0]
+
+    @contextmanager
+    def device(index: int) -> Iterator[None]:
+        before, current[0] = current[0], index
+        yield
+        current[0] = before
+
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0])
+    streams = {0: 0xA0, 1: 0xA1}
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", streams.__getitem__)
+    launch = loader.Launcher("kernel", plan, 1, "preparing")
+    memory = torch.empty(1)
+    assert launch.prepare(200, memory) is memory
+    launch(100, memory.data_ptr(), 0, 400, True)
+    assert [values[0] for values in driver.launches] == ["stream 0xa1"] * 2
+    assert current == [0]

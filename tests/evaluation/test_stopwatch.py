@@ -1,0 +1,136 @@
+"""The clock of a GPU, on a device that is made up: what it queues, in which order, and what it reads off."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tconv.evaluation import stopwatch
+from tconv.evaluation.stopwatch import CudaClock, Stopwatch
+
+
+class Device:
+    """A host that takes a millisecond for a call, and a device that takes five; it keeps what was done, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[str] = []
+        self.slept: list[int] = []
+        self.host = self.device = 0.0
+        cuda = SimpleNamespace(
+            get_device_properties=lambda index: SimpleNamespace(L2_cache_size=50 * 2**20),
+            current_device=lambda: 0,
+            Event=self._events(),
+            synchronize=self._wait,
+            _sleep=lambda cycles: (self.slept.append(cycles), self.done.append("sleep")),
+        )
+        monkeypatch.setattr(torch, "cuda", cuda)
+        self.memory: list[int] = []
+        monkeypatch.setattr(stopwatch.torch, "empty", self._empty)
+        monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: self.host)
+
+    def _empty(self, size: int, dtype: torch.dtype, device: str) -> Any:
+        self.memory.append(size)
+        assert (dtype, device) == (torch.uint8, "cuda")
+        return SimpleNamespace(zero_=lambda: self.done.append("cool"))
+
+    def _events(self) -> type:
+        device = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.time = device.device
+                device.done.append("record")
+
+            def elapsed_time(self, end: Event) -> float:
+                return end.time - self.time
+
+        return Event
+
+    def _wait(self) -> None:
+        self.host += 0.005
+        self.done.append("wait")
+
+    def call(self) -> None:
+        self.host += 0.001
+        self.device += 5.0
+        self.done.append("call")
+
+    def between(self) -> None:
+        self.done.append("between")
+
+
+WARM = ["call"] * 3 + ["wait"]
+
+
+def test_events_see_a_cold_call_alone_while_the_device_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    assert CudaClock().device_ms(device.call, 2, device.between) == [5.0, 5.0]
+    assert device.memory == [101 * 2**20], "twice the L2 cache and more"
+    tried = ["between", "cool", "call", "wait"]
+    assert device.done == [*WARM, *tried, "sleep", *["between", "cool", "record", "call", "record"] * 2, "wait"]
+    # Twice what the host takes for two calls of a millisecond, at 2 GHz.
+    assert device.slept == pytest.approx([2 * 2 * 0.001 * 2e9])
+
+
+def test_a_host_that_is_slow_does_not_let_the_device_sleep_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    CudaClock().device_ms(device.call, 1000)
+    assert device.slept == [int(0.2 * 2e9)]
+
+
+def test_wall_time_is_waited_for_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    assert CudaClock().synchronised_ms(device.call, 2, device.between) == pytest.approx([6.0, 6.0])
+    assert device.done == [*WARM, *["between", "cool", "wait", "call", "wait"] * 2]
+
+
+def test_the_hosts_time_is_without_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    assert CudaClock().host_us(device.call, 3, device.between) == pytest.approx(1000.0)
+    assert device.done == [*WARM, *["between", "wait", "call", "wait"] * 3]
+
+
+def test_it_is_warmed_up_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    CudaClock().warm_up(device.call)
+    assert device.done == ["call", "wait"] * 50, "0.3 s of 6 ms each"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "module", "expected"),
+    [
+        ([torch.rand(1, 2, 3, 4)], torch.nn.ConvTranspose2d(2, 2, 2), torch.channels_last),
+        ([torch.rand(1, 2, 3, 4, 5), 7], torch.nn.ConvTranspose3d(2, 2, 2), torch.channels_last_3d),
+        ([torch.rand(1, 2, 3)], torch.nn.ConvTranspose1d(2, 2, 2), None),
+        ([torch.rand(1, 2, 3, 4), torch.rand(1, 2, 3, 4, 5)], torch.nn.ConvTranspose2d(2, 2, 2), None),
+        ([torch.rand(1, 2, 3, 4)], torch.nn.ConvTranspose3d(2, 2, 2), None),
+    ],
+)
+def test_which_format_a_model_is_also_timed_in(
+    inputs: list[Any], module: torch.nn.Module, expected: torch.memory_format | None
+) -> None:
+    timed = Stopwatch.__new__(Stopwatch)
+    timed._inputs, timed._model = inputs, module
+    assert timed._channels_last() == expected
+
+
+def test_tensors_of_that_format_are_laid_out_and_others_stay() -> None:
+    x, line = torch.rand(1, 2, 3, 4), torch.rand(3)
+    laid_out = stopwatch._in_format(x, torch.channels_last)
+    assert torch.equal(laid_out, x) and laid_out.is_contiguous(memory_format=torch.channels_last)
+    assert stopwatch._in_format(line, torch.channels_last) is line
+    assert stopwatch._in_format("text", torch.channels_last) == "text"
+
+
+def test_settings_say_what_the_reference_ran_under(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(stopwatch, "allows_tf32", lambda: False)
+    found = stopwatch.settings()
+    assert found["float32 convolutions"] == "TF32 not allowed" and found["cudnn.deterministic"] == "True"
+    assert found["torch"] == torch.__version__ and found["gradients"] == "off"

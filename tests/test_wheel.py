@@ -1,0 +1,75 @@
+"""The wheel holds every file of the package, and works where nothing else of the repository is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+#: One layer for each family.
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.few = nn.ConvTranspose2d(3, 32, 2)
+        self.dense = nn.ConvTranspose2d(32, 16, 4, stride=2, padding=1)
+
+    def forward(self, x):
+        return self.dense(self.few(x))
+
+def get_inputs():
+    return [torch.rand(1, 3, 15, 15)]
+"""
+
+
+def run(*command: str | Path, **options: object) -> str:
+    words = list(map(str, command))
+    result = subprocess.run(words, capture_output=True, text=True, timeout=300, **options)  # type: ignore[call-overload]
+    assert result.returncode == 0, result.stdout + result.stderr
+    return str(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy, since building leaves folders behind; without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    alone = ("--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
+    run(sys.executable, "-m", "pip", "wheel", "-q", *alone, "-w", folder / "dist", folder)
+    (built,) = (folder / "dist").glob("tconv-*.whl")
+    return built
+
+
+def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("tconv/")}
+    files = (path for path in (ROOT / "src" / "tconv").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    assert packed == {path.relative_to(ROOT / "src").as_posix() for path in files}
+
+
+def test_it_works_alone(wheel: Path, tmp_path: Path) -> None:
+    """In an environment of its own, to which torch and the other requirements are lent."""
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps", wheel)
+    purelib = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    for lent in Path(sysconfig.get_path("purelib")).iterdir():
+        if not lent.name.startswith(("tconv", "__")):
+            (purelib / lent.name).symlink_to(lent)
+    (tmp_path / "model.py").write_text(MODEL)
+    alone = {"cwd": tmp_path, "env": {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}}
+    assert Path(run(python, "-c", "import tconv; print(tconv.__file__)", **alone).strip()).parent == purelib / "tconv"
+    run(python.with_name("tconv"), "optimize", "model.py", "-o", "new.py", "--no-bench", **alone)
+    head = (tmp_path / "new.py").read_text().split("\n\n")[0]
+    assert " direct: " in head and " mma: " in head
