@@ -1522,12 +1522,12 @@ struct MmaShape {
   using Element = typename Layer::Element;
   using Sum = typename AccumulatorOf<Element>::type;
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::depth_origin,
+  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
                      Layer::Depth::dilation>;
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::Box::row_origin,
                       Layer::Height::dilation>;
-  using Width =
-      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
+  using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
+                     Layer::Width::dilation>;
   using DepthShifts = MmaShifts<Depth>;
   using HeightShifts = MmaShifts<Height>;
   using WidthShifts = MmaShifts<Width>;
@@ -1549,21 +1549,23 @@ struct MmaShape {
   static constexpr int tile_phases = 16 / Tile::channels;
   static constexpr int phase_tiles = ceil_div(phases, tile_phases);
   static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int block_row_tiles = Tile::warps_high * Tile::row_tiles;
+  static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
   // Where a warp has all phases, the compiler knows which of its row tiles have which.
-  static constexpr bool phases_known = Tile::row_tiles % phase_tiles == 0;
+  static constexpr bool phases_known = Tile::Warps::row_tiles % phase_tiles == 0;
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
-  static constexpr int shift_groups = ceil_div(shifts, Tile::chunk_shifts);
+  static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::chunk_shifts);
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
   // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
   // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
   static constexpr int shifts_together =
-      exact && Tile::chunk_steps < 4 && Layer::group_in_channels >= step_channels ? 4 / Tile::chunk_steps : 1;
+      exact && Tile::Pipeline::chunk_steps < 4 && Layer::group_in_channels >= step_channels
+          ? 4 / Tile::Pipeline::chunk_steps
+          : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
@@ -1576,32 +1578,33 @@ struct MmaShape {
   }
 
   // ---- channels: a chunk has some steps for each set of warps ----
-  static constexpr int stage_steps = Tile::chunk_steps * Tile::splits;
+  static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
   static constexpr int chunk_channels = stage_steps * step_channels;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
   static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int warps = Tile::warps_high * Tile::warps_wide;  // of one set
-  static constexpr int threads = 32 * warps * Tile::splits;
-  static constexpr int block_positions = Tile::warps_wide * Tile::position_tiles * 8;
-  static constexpr int box_positions = Tile::box_images * Tile::box_depths * Tile::box_rows * Tile::box_columns;
-  static constexpr int halo_depths = Tile::box_depths + DepthShifts::halo;
-  static constexpr int halo_rows = Tile::box_rows + HeightShifts::halo;
-  static constexpr int halo_columns = Tile::box_columns + WidthShifts::halo;
-  static constexpr int halo_all_rows = Tile::box_images * halo_depths * halo_rows;
+  static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
+  static constexpr int threads = 32 * warps * Tile::Warps::splits;
+  static constexpr int block_positions = Tile::Warps::wide * Tile::Warps::position_tiles * 8;
+  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
+  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
+  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
   static constexpr int halo_positions = halo_all_rows * halo_columns;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+      (-WidthShifts::highest % Tile::Pipeline::patch_columns + Tile::Pipeline::patch_columns) %
+      Tile::Pipeline::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
 
   // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
   // others position by position, as what they are multiplied as.
-  static constexpr bool by_channel = Tile::copied > 0;
-  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
+  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
+  static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -1615,7 +1618,9 @@ struct MmaShape {
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = Tile::copied > 0 ? Tile::copied : chunks > 1 || Tile::resident ? 2 : 1;
+  static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
+                                      : chunks > 1 || Tile::Pipeline::resident ? 2
+                                                                               : 1;
   static TCONV_CONSTANT int next_input_stage(int stage) {
     return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
   }
@@ -1625,7 +1630,7 @@ struct MmaShape {
   // So many chunks are asked for before the first is waited for.
   static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
   static constexpr int steps = chunks * shift_groups;
-  static constexpr int weight_stages = Tile::resident ? steps : steps > 1 ? 2 : 1;
+  static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int position_bytes = planes * stage_steps * 32 + 16;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
@@ -1640,7 +1645,7 @@ struct MmaShape {
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
-  static constexpr int weight_stage_bytes = Tile::chunk_shifts * shift_bytes;
+  static constexpr int weight_stage_bytes = Tile::Pipeline::chunk_shifts * shift_bytes;
   // Behind the stage that begins at so many bytes; the first one behind the last.
   static TCONV_CONSTANT int next_weight_stage(int stage) {
     return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
@@ -1649,24 +1654,24 @@ struct MmaShape {
   // In their place, what the other sets of warps give to the first.
   static constexpr int sum_bytes = static_cast<int>(sizeof(Sum));  // a lane has four of a tile of rows and positions
   static constexpr int joined_bytes =
-      (Tile::splits - 1) * warps * 32 * Tile::row_tiles * Tile::position_tiles * 4 * sum_bytes;
+      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * 4 * sum_bytes;
 
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int turn_row_tiles = Tile::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0
-                                            ? whole_row_tiles
-                                        : phases_known ? phase_tiles
-                                                       : 1;
+  static constexpr int turn_row_tiles =
+      Tile::Warps::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0 ? whole_row_tiles
+      : phases_known                                                                      ? phase_tiles
+                                                                                          : 1;
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
-      Tile::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      Tile::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
-                                                                           : stages_bytes - joined_bytes);
+      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+                                                                                     : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
-  static constexpr int stored_at = Tile::resident ? stages_bytes : joined_bytes;
+  static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   // Behind all of it, what tells when weights have landed.
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
@@ -1675,8 +1680,9 @@ struct MmaShape {
   // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
   // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
   // are.
-  static constexpr bool unrolled =
-      !exact && static_cast<long long>(shifts) * Tile::chunk_steps * Tile::row_tiles * Tile::position_tiles <= 1024;
+  static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::chunk_steps *
+                                                     Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
+                                                 1024;
 
   // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
   // many threads share the patches of some channels.
@@ -1691,7 +1697,8 @@ struct MmaShape {
   static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
-  static constexpr int input_parts = unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::chunk_steps, 2) : 0;
+  static constexpr int input_parts =
+      unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
 
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
@@ -1708,25 +1715,28 @@ struct MmaShape {
                                                    : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
                                                          chunks * stage_steps * (taps / Tile::taps_together) * 32;
 
-  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
-                    Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
-                    Tile::row_origin < Height::stride && Tile::depth_origin >= 0 &&
-                    Tile::depth_origin <= Layer::Depth::padding && Tile::depth_origin < Depth::stride,
+  static_assert(Tile::Box::origin >= 0 && Tile::Box::origin <= Layer::Width::padding &&
+                    Tile::Box::origin < Width::stride && Tile::Box::row_origin >= 0 &&
+                    Tile::Box::row_origin <= Layer::Height::padding && Tile::Box::row_origin < Height::stride &&
+                    Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
+                    Tile::Box::depth_origin < Depth::stride,
                 "an origin is what padding cut off of the first position");
-  static_assert(!exact || Tile::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
-  static_assert(Tile::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
+  static_assert(!exact || Tile::Pipeline::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
   static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");
-  static_assert(Tile::patch_columns == 1 ||
-                    (!Tile::channels_last && is_power_of_two(Tile::patch_columns) &&
-                     Tile::patch_columns <= vector_items && Tile::box_columns % Tile::patch_columns == 0),
+  static_assert(Tile::Pipeline::patch_columns == 1 ||
+                    (!Tile::channels_last && is_power_of_two(Tile::Pipeline::patch_columns) &&
+                     Tile::Pipeline::patch_columns <= vector_items &&
+                     Tile::Box::columns % Tile::Pipeline::patch_columns == 0),
                 "a patch is loaded at once, and does not cross what other blocks begin with");
-  static_assert(!Tile::resident || (Tile::splits == 1 && shift_groups == 1),
+  static_assert(!Tile::Pipeline::resident || (Tile::Warps::splits == 1 && shift_groups == 1),
                 "resident weights have a stage for each chunk, and nothing is joined in their place");
-  static_assert(input_stages > 1 || (chunks == 1 && !Tile::resident), "what is read is not written at the same time");
+  static_assert(input_stages > 1 || (chunks == 1 && !Tile::Pipeline::resident),
+                "what is read is not written at the same time");
   static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
   static_assert(!by_channel || item_bytes >= 4 ||
-                    (WidthShifts::count == 1 && Tile::patch_columns == 8 && patch_lead == 0),
+                    (WidthShifts::count == 1 && Tile::Pipeline::patch_columns == 8 && patch_lead == 0),
                 "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
   static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
@@ -1768,9 +1778,9 @@ struct MmaBox {
 // A position of a box, by its number.
 template <class Tile>
 TCONV_DEVICE MmaBox mma_in_box(int number) {
-  const int column = number % Tile::box_columns, rows = number / Tile::box_columns;
-  const int row = rows % Tile::box_rows, slabs = rows / Tile::box_rows;
-  return {slabs / Tile::box_depths, slabs % Tile::box_depths, row, column};
+  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
+  const int row = rows % Tile::Box::rows, slabs = rows / Tile::Box::rows;
+  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, row, column};
 }
 
 // The box of a number among all that the outputs take: columns first, images last.
@@ -1780,14 +1790,14 @@ struct MmaBoxes {
   int columns, rows, depths;
 
   TCONV_DEVICE MmaBoxes(int output_depth, int output_height, int output_width)
-      : columns(ceil_div(Shape::Width::positions(output_width + Tile::origin), Tile::box_columns)),
-        rows(ceil_div(Shape::Height::positions(output_height + Tile::row_origin), Tile::box_rows)),
-        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::depth_origin), Tile::box_depths)) {}
+      : columns(ceil_div(Shape::Width::positions(output_width + Tile::Box::origin), Tile::Box::columns)),
+        rows(ceil_div(Shape::Height::positions(output_height + Tile::Box::row_origin), Tile::Box::rows)),
+        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::Box::depth_origin), Tile::Box::depths)) {}
 
   TCONV_DEVICE MmaBox box(int number) const {
     const int row = number / columns, depth = row / rows;
-    return {depth / depths * Tile::box_images, depth % depths * Tile::box_depths, row % rows * Tile::box_rows,
-            number % columns * Tile::box_columns};
+    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
+            number % columns * Tile::Box::columns};
   }
 };
 
@@ -1917,7 +1927,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
+  static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
   static constexpr bool vectors = Shape::whole_vectors;
   static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
   static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
@@ -2022,7 +2032,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
-  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
+  static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
   ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
@@ -2045,7 +2055,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const auto place = this->place(box, patch(i) / Shape::row_patches,
-                                     patch(i) % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+                                     patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
     }
@@ -2093,18 +2103,18 @@ template <class Layer, class Tile>
 struct MmaColumns<Layer, Tile, 0> {
   using Shape = MmaShape<Layer, Tile>;
   using Inputs = MmaTurnedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::position_tiles / 2;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
 
   static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
   static TCONV_DEVICE int number(int lane) { return lane % 8; }
   static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
 
   static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
 #pragma unroll
     for (int plane = 0; plane < Shape::planes; ++plane)
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles; j += 2) {
+      for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
         unsigned words[4];
         load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
         columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
@@ -2118,16 +2128,16 @@ template <class Layer, class Tile>
 struct MmaColumns<Layer, Tile, 2> {
   using Shape = MmaShape<Layer, Tile>;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::position_tiles / 2;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
 
   static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
   static TCONV_DEVICE int number(int) { return 0; }
   static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
 
   static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
 #pragma unroll
-    for (int j = 0; j < Tile::position_tiles; j += 2) {
+    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
       unsigned words[4];
       load_turned_matrices(places[j / 2] + moved, words);
       columns[0][j][0] = words[0], columns[0][j][1] = words[1];
@@ -2142,16 +2152,16 @@ struct MmaColumns<Layer, Tile, 4> {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::position_tiles;
+  static constexpr int lane_places = Tile::Warps::position_tiles;
 
   static TCONV_DEVICE int tile(int i, int) { return i; }
   static TCONV_DEVICE int number(int lane) { return lane / 4; }
   static TCONV_DEVICE int offset(int lane) { return lane % 4 * Shape::channel_bytes; }
 
   static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::position_tiles][2]) {
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
 #pragma unroll
-    for (int j = 0; j < Tile::position_tiles; ++j)
+    for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
       for (int half = 0; half < Shape::step_channels / 4; ++half) {
         const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
@@ -2171,22 +2181,22 @@ using MmaColumnsOf = MmaColumns<Layer, Tile, MmaShape<Layer, Tile>::by_channel ?
 template <class Layer, class Tile>
 struct MmaSums {
   using Shape = MmaShape<Layer, Tile>;
-  typename Shape::Sum values[Tile::row_tiles][Tile::position_tiles][4];
+  typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 
   TCONV_DEVICE void clear() {
 #pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i)
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles; ++j)
+      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
         for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
   }
 
   TCONV_DEVICE void add(const MmaSums& other) {
 #pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i)
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll
-      for (int j = 0; j < Tile::position_tiles; ++j)
+      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
         for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
   }
@@ -2196,8 +2206,8 @@ struct MmaSums {
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
-  if (Tile::splits == 1) return true;
-  constexpr int set = 32 * Shape::warps, tiles = Tile::row_tiles * Tile::position_tiles;
+  if (Tile::Warps::splits == 1) return true;
+  constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
   // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
   using Sum = typename Shape::Sum;
@@ -2207,7 +2217,8 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   if (split > 0)
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
-      const Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
+      const Sum(&own)[4] =
+          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
       Joined vector;
 #pragma unroll
       for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
@@ -2216,11 +2227,11 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   __syncthreads();
   if (split > 0) return false;
 #pragma unroll 1
-  for (int other = 0; other < Tile::splits - 1; ++other)
+  for (int other = 0; other < Tile::Warps::splits - 1; ++other)
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
       const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums.values[n / vectors / Tile::position_tiles][n / vectors % Tile::position_tiles];
+      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
 #pragma unroll
       for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }
@@ -2263,11 +2274,12 @@ struct MmaTurn {
   static constexpr int most = 16 / Shape::item_bytes;
   // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
   static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
-                                          ? Tile::box_columns * Width::stride
+                                          ? Tile::Box::columns * Width::stride
                                       : Width::stride % slots == 0 ? slots
                                                                    : 1;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
-  static constexpr int row_width = greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::origin), most);
+  static constexpr int row_width =
+      greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
   static constexpr int channel_width =
       greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
@@ -2286,10 +2298,11 @@ struct MmaTurn {
     const int number = first_number + place;
     const MmaBox in_box = mma_in_box<Tile>(number);
     sample = box.sample + in_box.sample;
-    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::depth_origin +
+    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
                       phase / (Height::stride * Width::stride);
-    const int row = (box.row + in_box.row) * Height::stride - Tile::row_origin + phase / Width::stride % Height::stride;
-    const int column = (box.column + in_box.column) * Width::stride - Tile::origin + phase % Width::stride;
+    const int row =
+        (box.row + in_box.row) * Height::stride - Tile::Box::row_origin + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride - Tile::Box::origin + phase % Width::stride;
     offset = (static_cast<Index>(depth) * rows + row) * columns + column;
     return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
@@ -2380,8 +2393,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
                             int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
-  constexpr int groups = Tile::row_tiles / Shape::turn_row_tiles;
-  constexpr int turns = groups * (Tile::position_tiles / Shape::turn_position_tiles);
+  constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
+  constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
   constexpr int pitch = MmaTurn<Layer, Tile>::pitch;
   Element* const staged = reinterpret_cast<Element*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
@@ -2638,7 +2651,7 @@ struct MmaWeightStages {
   const unsigned char* from;
   unsigned char* const stages;
   const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Tile::resident ? 1 : Shape::steps;
+  int stage = 0, shift_group = 0, left = Tile::Pipeline::resident ? 1 : Shape::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
       : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
@@ -2646,12 +2659,14 @@ struct MmaWeightStages {
   // Asks for the weights of one more step, if there is one.
   TCONV_DEVICE void ask() {
     if (left == 0) return;
-    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::chunk_shifts;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::resident ? Shape::weight_stages * Tile::chunk_shifts : last ? of_last : Tile::chunk_shifts;
+    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
+                       : last                   ? of_last
+                                                : Tile::Pipeline::chunk_shifts;
     const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
     copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
-               {shift_group * Tile::chunk_shifts, first_row_tile});
+               {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
     from += shifts * Shape::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
     stage = Shape::next_weight_stage(stage);
@@ -2728,11 +2743,11 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
-  for (int step = 0; step < Tile::chunk_steps; ++step) {
-    unsigned columns[Shape::planes][Tile::position_tiles][2];
+  for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+    unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
     MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
 #pragma unroll
-    for (int i = 0; i < Tile::row_tiles; ++i) {
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
       if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
       // The small products first.
 #pragma unroll
@@ -2742,7 +2757,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
 #pragma unroll
         for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
-          for (int j = 0; j < Tile::position_tiles; ++j)
+          for (int j = 0; j < Tile::Warps::position_tiles; ++j)
             MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
       }
     }
@@ -2757,16 +2772,16 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp_high = warp % Tile::warps_high, warp_wide = warp / Tile::warps_high % Tile::warps_wide;
-  const int first_step = warp / Shape::warps * Tile::chunk_steps;  // of each chunk, for the warp's set
+  const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
+  const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
   constexpr int weight_sets = Layer::groups * Shape::row_blocks;
   const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
-  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::row_tiles;
+  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
   const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
-  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::box_images);
+  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::Box::images);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
@@ -2774,13 +2789,15 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   using Columns = MmaColumnsOf<Layer, Tile>;
   typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
-  const auto is_there = [&] { return Tile::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks; };
+  const auto is_there = [&] {
+    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
+  };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
     inputs.end_chunk(is_there(), shared + stage);
-    if (++chunk_ahead < Shape::chunks || !Tile::resident) return;
+    if (++chunk_ahead < Shape::chunks || !Tile::Pipeline::resident) return;
     chunk_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));
@@ -2791,7 +2808,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   int places[Columns::lane_places];
 #pragma unroll
   for (int i = 0; i < Columns::lane_places; ++i) {
-    const int position = (warp_wide * Tile::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
+    const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
     const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
     places[i] =
         (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
@@ -2803,7 +2820,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
   const unsigned char* const fragments = weight_stages + lane * 16 +
                                          first_step * Shape::planes * Shape::fragment_bytes +
-                                         warp_high * Tile::row_tiles * Shape::tile_bytes;
+                                         warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
   MmaWeightStages<Layer, Tile> weights(
       reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
       shared + Shape::barrier_at, row_block);
@@ -2815,7 +2832,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     ask(0, 1, ahead * Shape::input_stage_bytes);
     end_asking(ahead * Shape::input_stage_bytes);
   }
-  if (Tile::resident) weights.copy.wait();
+  if (Tile::Pipeline::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
@@ -2830,25 +2847,25 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        if (!Tile::resident) weights.copy.wait();
+        if (!Tile::Pipeline::resident) weights.copy.wait();
         if (shift_group == 0) inputs.wait();
         __syncthreads();
         if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-        if (!Tile::resident) weights.ask();
+        if (!Tile::Pipeline::resident) weights.ask();
 
-#pragma unroll(Shape::unrolled ? Tile::chunk_shifts : 1)
-        for (int first = 0; first < Tile::chunk_shifts; first += Shape::shifts_together) {
+#pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
+        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
           MmaSums<Layer, Tile> partial;
           if (Shape::exact) partial.clear();
 #pragma unroll
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-            const int shift = shift_group * Tile::chunk_shifts + of_group;
-            if (of_group >= Tile::chunk_shifts || shift >= Shape::shifts) break;
+            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
+            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
             mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
                                       fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
                                       [&](int step) {
-                                        const int part = shift * Tile::chunk_steps + step;
+                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
                                         if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
                                       });
           }
@@ -2860,16 +2877,17 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       input_stage = Shape::next_input_stage(input_stage);
     }
 
-    if (!Tile::resident) __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+    if (!Tile::Pipeline::resident)
+      __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
     const MmaBias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
-              warp_wide * Tile::position_tiles * 8, batch, output_depth, output_height, output_width);
+              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
     number += boxes_together;
-  } while (Tile::resident && number < box_count);
+  } while (Tile::Pipeline::resident && number < box_count);
 }
 
 }  // namespace tconv
@@ -3012,7 +3030,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 
     @property
     def item_bytes(self):
-        return ITEM_BYTES[self.precision]
+        return _ITEM_BYTES[self.precision]
 
     @property
     def in_channels_per_group(self):
@@ -3047,60 +3065,27 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return " ".join([*words, self.precision])
 
 
-# How a block shares the work; `_KERNELS` has the picture.
-class _Tile(
-    namedtuple(
-        "_Tile",
-        "position_lanes phase_lanes splits columns positions stacked rows warps_wide channels phases chunk_rows chunk_channels chunk_taps unroll ahead origin row_origin blocks",
-    )
-):
-    @property
-    def threads(self):
-        """Threads of a block."""
-        return self.position_lanes * self.phase_lanes * self.splits
-
-
-class _MmaTile(
-    namedtuple(
-        "_MmaTile",
-        "warps_high warps_wide splits row_tiles position_tiles channels box_images box_depths box_rows box_columns chunk_steps chunk_shifts depth_origin row_origin origin channels_last patch_columns copied resident taps_together gaps blocks",
-    )
-):
-    @property
-    def threads(self):
-        """Threads of a block."""
-        return 32 * self.warps_high * self.warps_wide * self.splits
-
-
-class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
-    """Everything that is compiled in."""
+class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
+    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it."""
 
     @property
     def threads(self):
-        return self.tile.threads
+        return self.launching.threads
 
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
 # One launch, and the one before it, which prepares the weights.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons preparation", defaults=(None,))
+_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
-
-# What was planned for the layers of the model file. Any other layer takes `_default_tile`.
-_RECORDED = {
-    _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _MmaTile(2, 2, 1, 4, 8, 16, 1, 1, 8, 16, 1, 8, 0, 0, 0, 0, 4, 0, 0, 1, 0, 2),
-}
-# Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
-_STRIDES = {}
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-# What was planned for.
-_Gpu = namedtuple("_Gpu", "multiprocessors")
-_GPU = _Gpu(multiprocessors=132)
+# Of the GPU that was planned for.
+_MULTIPROCESSORS = 132
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -3122,6 +3107,43 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
+def _where(condition, yes, no):
+    return yes if condition else no
+
+
+def _replaced(tile, **changes):
+    return tile._replace(**changes)
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
+
+
+_ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
+
+
+def _ceil_div(number, unit):
+    """How many units hold so many."""
+    return -(-number // unit)
+
+_DirectLaunching = namedtuple(
+    "_DirectLaunching",
+    "threads shared_bytes parts rows columns groups block_runs at_once origins columns_together "
+    "weight_bytes preparing_blocks preparing_threads",
+)
+
+
+class _DirectTile(namedtuple(
+    "_DirectTile",
+    "position_lanes phase_lanes splits columns positions stacked rows warps_wide channels phases "
+    "chunk_rows chunk_channels chunk_taps unroll ahead origin row_origin blocks",
+)):
+    @property
+    def threads(self):
+        """Threads of a block."""
+        return self.position_lanes * self.phase_lanes * self.splits
+
+
 _WARP = 32
 _INT_LIMIT = 2**31
 # A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
@@ -3132,6 +3154,13 @@ _CHAIN = 64
 _EXCHANGE_STEPS = 16
 # Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
+# The most that a thread stores at once.
+_VECTOR_BYTES = 16
+# Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
+_REGISTERS = 64 * 1024
+_REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
+# Threads of a warp.
+_LANES = 32
 # Sums of a thread of the tile for any size, in 32-bit words.
 _SUMS = 32
 # Layers with more column phases than this have them across a warp's lanes instead of in registers.
@@ -3146,170 +3175,298 @@ _MOST_INPUTS = 32
 _MOST_STAGED = 12
 # Channels computed for nothing, so that several can be asked for at once: up to this many times those there are.
 _MOST_PADDED = 1.15
-# The most that a thread stores at once; bytes of an output where they are not four.
-_VECTOR_BYTES = 16
-_STORED_BYTES = {"fp16": 2, "bf16": 2, "fp64": 8}
+# Doublings that bring one load to `_MOST_LOADS`.
+_DOUBLINGS = 4
 # Weights of at most this size stay in shared memory, so that a block can go on to further positions.
 _RESIDENT_BYTES = 44 * 1024
 _STAGE_BYTES = 16 * 1024
-# Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
-_REGISTERS = 64 * 1024
-_REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
 
 
-def _launch_direct(problem, kernel, gpu, reasons=()):
-    """The plan that runs `kernel`, which must be one of `problem`'s layer, on `gpu`.
+class _DirectShape:
+    def __init__(self, layer, tile):
+        self.layer = layer
+        self.tile = tile
 
-    Raises:
-        Unplannable: the grid would be too large.
-    """
-    layer, tile = kernel.layer, kernel.tile
-    blocks = -(-_runs(problem, tile) // _block_runs(tile))
-    if _resident(layer, tile):
-        blocks = min(blocks, max(1, _BLOCKS_PER_MULTIPROCESSOR * gpu.multiprocessors // _parts(layer, tile)))
-    grid = blocks * _parts(layer, tile)
-    if grid >= _INT_LIMIT:
-        raise ValueError(f"the direct family would need {grid} blocks; a grid has fewer than 2^31")
-    return _Plan(problem, kernel, grid, _shared_bytes(layer, tile), reasons)
+    @functools.cached_property
+    def threads(self):
+        """Threads of a block."""
+        return self.tile.threads
+
+    @functools.cached_property
+    def position_threads(self):
+        """Those of one set."""
+        return self.tile.position_lanes * self.tile.phase_lanes
+
+    @functools.cached_property
+    def block_runs(self):
+        """Runs that a block owns at once."""
+        return self.position_threads // _WARP
+
+    @functools.cached_property
+    def run_columns(self):
+        """Positions of a run in a row."""
+        return self.tile.columns * self.tile.positions
+
+    @functools.cached_property
+    def run_rows(self):
+        """Groups of rows that a warp owns a run of at once."""
+        return 1 if self.tile.phase_lanes > 1 else _WARP // self.tile.columns
+
+    @functools.cached_property
+    def sum_rows(self):
+        """Rows of outputs that a thread sums up."""
+        return _where(self.tile.stacked > 0, self.tile.rows * self.layer.axes[1].phases_with_taps, 1)
+
+    @functools.cached_property
+    def own_row_taps(self):
+        """Taps of height that a thread multiplies with."""
+        return _where(self.tile.stacked > 0, self.layer.kernel[1], 1)
+
+    @functools.cached_property
+    def input_rows(self):
+        """Rows from the topmost to the lowest input of a thread."""
+        axis = self.layer.axes[1]
+        height = _Axis(axis.kernel, axis.stride, axis.padding - self.tile.row_origin, axis.dilation)
+        rows = self.tile.rows + height.shift_of(height.kernel - 1) - height.shift_of(0)
+        return _where(self.tile.stacked > 0, rows, 1)
+
+    @functools.cached_property
+    def thread_sums(self):
+        """Sums that a thread keeps."""
+        return self.sum_rows * self.tile.phases * self.tile.positions * self.tile.channels
+
+    @functools.cached_property
+    def row_phases(self):
+        """Row phases that blocks take one at a time: those of depth alone if all of height are in registers."""
+        return self.layer.stride[0] * _where(self.tile.stacked > 0, 1, self.layer.stride[1])
+
+    @functools.cached_property
+    def resident(self):
+        """Whether a block keeps all its weights, and walks over positions and row phases with them."""
+        return (
+            (self.tile.chunk_rows == self.layer.kernel[0] * self.layer.kernel[1])
+            & (self.tile.chunk_channels >= self.layer.in_channels_per_group)
+            & (self.tile.chunk_taps >= self.layer.axes[2].taps_per_phase)
+            & (self.row_phases <= _MOST_WALKED_ROW_PHASES)
+        )
+
+    @functools.cached_property
+    def parts(self):
+        """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
+        column_chunks = 1
+        if self.tile.phase_lanes > 1:
+            column_chunks = _ceil_div(self.layer.stride[2], self.tile.phase_lanes * self.tile.phases)
+        channel_blocks = _ceil_div(self.layer.out_channels_per_group, self.tile.channels)
+        return _where(self.resident, 1, self.row_phases) * column_chunks * channel_blocks * self.layer.groups
+
+    @functools.cached_property
+    def chained(self):
+        """Whether sums are taken in chains, to keep rounding errors small where nothing else hides them."""
+        long = self.layer.products_per_output > _CHAIN * self.tile.splits
+        return (self.layer.precision in ("fp32", "fp64")) & long
+
+    @functools.cached_property
+    def window(self):
+        """Inputs of one row and channel that a thread needs for each of its positions and one stage of taps."""
+        first, further = _window_steps(self.layer.axes[2], self.tile.origin, self.tile.phase_lanes, self.tile.phases)
+        return first + (self.tile.chunk_taps - 1) * further
+
+    @functools.cached_property
+    def tile_rows(self):
+        """Rows of positions in a block's tile, if it has one."""
+        return self.block_runs // max(1, self.tile.warps_wide) * self.run_rows * self.tile.rows
+
+    @functools.cached_property
+    def tile_items(self):
+        """Places in shared memory for a tile's inputs of one channel. Lanes of different rows read different banks."""
+        width = _moved(self.layer.axes[2], self.tile.origin)
+        columns = self.tile.warps_wide * self.run_columns + width.shift_of(width.kernel - 1) - width.shift_of(0)
+        # The next pitch with ``rows * pitch % 32 == tile.columns``, if there is one. All three are powers of two.
+        apart, wanted = _WARP // self.tile.rows, self.tile.columns // self.tile.rows
+        can_be = (self.run_rows > 1) & (self.tile.columns % self.tile.rows == 0)
+        pitch = _where(can_be, columns + (wanted - columns) % apart, columns)
+        return (self.tile_rows + self.input_rows - self.tile.rows) * pitch
+
+    @functools.cached_property
+    def accumulator_bytes(self):
+        """Bytes of a sum, and of a weight in shared memory."""
+        return 4 * _accumulator_words(self.layer)
+
+    @functools.cached_property
+    def channel_items(self):
+        """Places for the weights of one row tap and input channel: whole vectors of 16 bytes."""
+        items = self.tile.chunk_taps * self.tile.phase_lanes * self.tile.phases * self.tile.channels
+        padding_to = 1 if self.tile.phase_lanes > 1 else 16 // self.accumulator_bytes
+        return _ceil_div(items, padding_to) * padding_to
+
+    @functools.cached_property
+    def weight_items(self):
+        """Places for the weights of a stage."""
+        return self.tile.chunk_rows * self.tile.chunk_channels * self.channel_items
+
+    @functools.cached_property
+    def exchange_items(self):
+        """Places through which warps bring interleaved column phases into rows."""
+        stride, lines = self.layer.stride[2], self.tile.channels * self.sum_rows
+        if self.tile.phase_lanes > 1 or stride == 1:
+            return 0
+        steps = self.tile.positions * stride
+        at_once = 1
+        for count in range(2, _EXCHANGE_STEPS + 1):
+            fits = (lines % count == 0) & (count <= _ceil_div(_EXCHANGE_STEPS, steps))
+            at_once = _where(fits, count, at_once)
+        return self.block_runs * at_once * steps * (_WARP + (stride % 2 == 0))
+
+    @functools.cached_property
+    def split_items(self):
+        """Places for what the other sets of warps give to the first."""
+        return (self.tile.splits - 1) * self.thread_sums * self.position_threads
+
+    @functools.cached_property
+    def shared_bytes(self):
+        """Dynamic shared memory of a block: staged weights and, after or beside them, what warps exchange."""
+        others = self.exchange_items + self.split_items
+        after = _where(self.resident, self.weight_items + others, max(self.weight_items, others))
+        stage = _where(self.tile.warps_wide > 0, self.tile.unroll * self.tile.splits * self.tile_items, 0)
+        return (2 * _ceil_div(stage, 4) * 4 + after) * self.accumulator_bytes
+
+    @functools.cached_property
+    def input_loads(self):
+        """Loads of inputs that a thread does for one channel and one stage of taps."""
+        # Rows of positions read as many rows of inputs at each shift; where shifts lie close together they share some.
+        gaps = _gaps(self.layer.axes[1], _row_origin(self.layer.axes[1]))
+        rows = self.tile.rows + sum(count * min(self.tile.rows, gap) for gap, count in gaps)
+        return _where(self.tile.stacked > 0, rows, 1) * self.window * self.tile.positions
+
+    @functools.cached_property
+    def staged_loads(self):
+        """Loads of inputs that a thread does for one channel of its block's tile."""
+        return _ceil_div(self.tile_items, self.tile.position_lanes * self.tile.splits)
+
+    @functools.cached_property
+    def registers(self):
+        """Registers that a thread wants, by what NVRTC 13 took for sm_90; others take some fewer or more."""
+        words = _accumulator_words(self.layer)
+        count = 33 + 1.27 * self.thread_sums * words * _where(self.chained, 2, 1)
+        loads = self.input_loads * words
+        count = count + _where(
+            self.tile.warps_wide > 0,
+            0.4 * loads + 2.1 * self.tile.unroll * self.tile.splits * self.staged_loads,
+            loads * self.tile.unroll * _where(self.tile.ahead > 0, 1.65, 1.1),
+        )
+        if self.tile.phase_lanes > 1:
+            count = count + 5 * self.tile.phases
+        elif self.layer.stride[2] > 1 and not _is_vector(self.layer):
+            count = count + _where(self.run_rows == 1, 4, 22)
+        count = count + _where(self.resident, 0, 36) + (17 if self.layer.spatial_dims == 3 else 0)
+        return int(count + _where(self.tile.splits > 1, 4, 0))
+
+    def blocks_that_fit(self, optimism=1.0):
+        """Blocks for each multiprocessor that registers allow, if the estimate is `optimism` times too high."""
+        wanted = self.registers / optimism
+        allowed = _REGISTER_LIMITS[-1]
+        for limit in _REGISTER_LIMITS[-2::-1]:
+            allowed = _where(wanted <= limit, limit, allowed)
+        return max(1, min(16, _REGISTERS // (allowed * self.threads)))
 
 
-def _needs_wide_index(problem, tile):
-    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (_row_groups(problem, tile) + _runs(problem, tile) + _block_runs(tile))
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= _INT_LIMIT
-
-
-def _row_groups(problem, tile):
-    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
-    depth, height, _ = problem.layer.axes
-    rows = height.positions(problem.output_size[1] + tile.row_origin)
-    together = _tile_rows(tile) if tile.warps_wide else tile.rows
-    return problem.batch * depth.positions(problem.output_size[0]) * -(-rows // together)
-
-
-def _runs(problem, tile):
-    """Runs of positions that a warp owns at once, over the whole batch."""
-    width = problem.layer.axes[2].positions(problem.output_size[2] + tile.origin)
-    if tile.warps_wide:
-        wide = tile.warps_wide * tile.columns * tile.positions
-        return _row_groups(problem, tile) * -(-width // wide) * _block_runs(tile)
-    in_a_row = -(-width // (tile.columns * tile.positions))
-    return -(-_row_groups(problem, tile) // _run_rows(tile)) * in_a_row
-
-
-def _run_rows(tile):
-    """Groups of rows that a warp owns a run of at once."""
-    return _WARP // tile.columns if tile.phase_lanes == 1 else 1
-
-
-def _block_runs(tile):
-    """Runs that a block owns at once."""
-    return tile.position_lanes * tile.phase_lanes // _WARP
-
-
-def _tile_rows(tile):
-    """Rows of positions in a block's tile."""
-    return _block_runs(tile) // tile.warps_wide * _run_rows(tile) * tile.rows
-
-
-def _tile_items(layer, tile):
-    """Places in shared memory for a tile's inputs of one channel. Lanes of different rows read different banks."""
-    width = _moved(layer.axes[2], tile.origin)
-    columns = tile.warps_wide * tile.columns * tile.positions + width.shift_of(width.kernel - 1) - width.shift_of(0)
-    pitches = range(columns, columns + _WARP)
-    if _run_rows(tile) > 1:
-        columns = next((pitch for pitch in pitches if tile.rows * pitch % _WARP == tile.columns), columns)
-    return (_tile_rows(tile) + _input_rows(layer, tile) - tile.rows) * columns
-
-
-def _parts(layer, tile):
-    """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
-    column_chunks = -(-layer.stride[2] // (tile.phase_lanes * tile.phases)) if tile.phase_lanes > 1 else 1
-    channel_blocks = -(-layer.out_channels_per_group // tile.channels)
-    walked = 1 if _resident(layer, tile) else _row_phases(layer, tile)
-    return walked * column_chunks * channel_blocks * layer.groups
-
-
-def _row_phases(layer, tile):
-    """Row phases that blocks take one at a time: those of depth alone if all of height are in registers."""
-    return layer.stride[0] * (1 if tile.stacked else layer.stride[1])
-
-
-def _resident(layer, tile):
-    """Whether a block keeps all its weights, and walks over positions and row phases with them."""
-    return (
-        tile.chunk_rows == layer.kernel[0] * layer.kernel[1]
-        and tile.chunk_channels >= layer.in_channels_per_group
-        and tile.chunk_taps >= layer.axes[2].taps_per_phase
-        and _row_phases(layer, tile) <= _MOST_WALKED_ROW_PHASES
-    )
-
-
-def _chained(layer, tile):
-    """Whether the kernel takes its sums in chains, to keep rounding errors small where nothing else hides them."""
-    return layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN * tile.splits
-
-
+@functools.lru_cache(maxsize=1024)
 def _moved(axis, origin):
     """The axis of positions that own the outputs from ``q * stride - origin`` on."""
     return _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
 
 
-def _sum_rows(layer, tile):
-    """Rows of outputs that a thread sums up."""
-    return tile.rows * layer.axes[1].phases_with_taps if tile.stacked else 1
-
-
-def _input_rows(layer, tile):
-    """Rows from the topmost to the lowest input of a thread."""
-    if not tile.stacked:
-        return 1
-    axis = _moved(layer.axes[1], tile.row_origin)
-    return tile.rows + axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
-
-
-def _thread_sums(layer, tile):
-    """Sums that a thread keeps."""
-    return _sum_rows(layer, tile) * tile.phases * tile.positions * tile.channels
-
-
-def _window(axis, origin, chunk_taps, phase_lanes, phases):
-    """Inputs of one row and channel that a thread needs for each of its positions and `chunk_taps` taps of a phase."""
+def _window_steps(axis, origin, phase_lanes, phases):
+    """Of `DirectShape.window` the inputs of the phases' first taps, and how many more each further tap takes."""
     if phase_lanes > 1:
-        return phases * chunk_taps
+        return phases, phases
     axis = _moved(axis, origin)
     span = axis.shift_of(axis.phases_with_taps - 1) - axis.shift_of(0) + 1
-    return span + (chunk_taps - 1) * min(span, axis.shift_period)
+    return span, min(span, axis.shift_period)
 
 
-def _accumulator_bytes(layer):
-    """Bytes of a sum, and of a weight in shared memory."""
-    return 8 if layer.precision == "fp64" else 4
+def _accumulator_words(layer):
+    """Registers of a sum."""
+    return 2 if layer.precision == "fp64" else 1
 
 
-def _channel_items(layer, tile):
-    """Places in shared memory for the weights of one row tap and input channel: whole vectors of 16 bytes."""
-    items = tile.chunk_taps * tile.phase_lanes * tile.phases * tile.channels
-    padding_to = 1 if tile.phase_lanes > 1 else 16 // _accumulator_bytes(layer)
-    return -(-items // padding_to) * padding_to
+def _is_vector(layer):
+    """Whether the columns of a position make one vector, where rows allow it."""
+    stride = layer.stride[2]
+    return stride & (stride - 1) == 0 and stride * layer.item_bytes <= _VECTOR_BYTES
 
 
-def _shared_bytes(layer, tile):
-    """Dynamic shared memory of a block: staged weights and, after or beside them, what warps exchange."""
-    weights = tile.chunk_rows * tile.chunk_channels * _channel_items(layer, tile)
-    stride, lines = layer.stride[2], tile.channels * _sum_rows(layer, tile)
-    exchange = 0
-    if tile.phase_lanes == 1 and stride > 1:
-        steps = tile.positions * stride
-        at_once = max(n for n in range(1, lines + 1) if lines % n == 0 and n <= -(-_EXCHANGE_STEPS // steps))
-        exchange = _block_runs(tile) * at_once * steps * (_WARP + (stride % 2 == 0))
-    joined = (tile.splits - 1) * _thread_sums(layer, tile) * tile.position_lanes * tile.phase_lanes
-    others = exchange + joined
-    inputs = tile.unroll * tile.splits * _tile_items(layer, tile) if tile.warps_wide else 0
-    items = 2 * (-(-inputs // 4) * 4) + (weights + others if _resident(layer, tile) else max(weights, others))
-    return items * _accumulator_bytes(layer)
+@functools.lru_cache(maxsize=256)
+def _row_origin(axis):
+    """Where rows of positions start: so that taps share most inputs."""
+    spans = {}
+    for origin in range(min(axis.padding + 1, axis.stride)):
+        height = _moved(axis, origin)
+        spans[origin] = height.shift_of(axis.kernel - 1) - height.shift_of(0)
+    return min(spans, key=lambda origin: spans[origin])
+
+
+@functools.lru_cache(maxsize=256)
+def _gaps(axis, origin):
+    """How far apart neighbouring shifts of the taps lie, and how often so far."""
+    shifts = sorted({_moved(axis, origin).shift_of(tap) for tap in range(axis.kernel)})
+    gaps = [shifts[number + 1] - shifts[number] for number in range(len(shifts) - 1)]
+    return [(gap, gaps.count(gap)) for gap in sorted(set(gaps))]
+
+
+def _launching(layer, tile, multiprocessors):
+    """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
+    shape = _DirectShape(layer, tile)
+    at_once = max(1, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // shape.parts)
+    return _DirectLaunching(
+        threads=shape.threads,
+        shared_bytes=shape.shared_bytes,
+        parts=shape.parts,
+        rows=_where(tile.warps_wide > 0, shape.tile_rows, tile.rows),
+        columns=max(1, tile.warps_wide) * shape.run_columns,
+        groups=_where(tile.warps_wide > 0, 0, shape.run_rows),
+        block_runs=shape.block_runs,
+        at_once=_where(shape.resident, at_once, 0),
+        origins=(0, tile.row_origin, tile.origin),
+        columns_together=1,
+        weight_bytes=0,
+        preparing_blocks=0,
+        preparing_threads=0,
+    )
+
+
+def _row_groups(problem, layer, kernel):
+    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
+    depth, height, _ = layer.axes
+    rows = height.positions(problem.output_size[1] + kernel.origins[1])
+    return problem.batch * depth.positions(problem.output_size[0]) * _ceil_div(rows, kernel.rows)
+
+
+def _runs(problem, layer, kernel):
+    """Runs of positions that a warp owns at once, over the whole batch."""
+    width = layer.axes[2].positions(problem.output_size[2] + kernel.origins[2])
+    groups = _row_groups(problem, layer, kernel)
+    rows = _where(kernel.groups > 0, _ceil_div(groups, max(1, kernel.groups)), groups * kernel.block_runs)
+    return rows * _ceil_div(width, kernel.columns)
+
+
+def _grid(problem, layer, kernel):
+    """Blocks of a launch. Those with resident weights go on to further positions."""
+    blocks = _ceil_div(_runs(problem, layer, kernel), kernel.block_runs)
+    return kernel.parts * _where(kernel.at_once > 0, min(blocks, kernel.at_once), blocks)
+
+
+def _counted(problem, layer, kernel):
+    """What numbers of blocks must stay below 2^31."""
+    return _grid(problem, layer, kernel)
+
+
+def _needs_wide_index(problem, layer, kernel):
+    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
+    # A block's walk over the runs passes their end by less than as many again.
+    walked = 2 * (_row_groups(problem, layer, kernel) + _runs(problem, layer, kernel) + kernel.block_runs)
+    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
+    return max(walked, *planes) >= _INT_LIMIT
 
 
 def _direct_tile(
@@ -3337,21 +3494,22 @@ def _direct_tile(
     axis = layer.axes[2]
     phase_lanes, phases = 1, axis.phases_with_taps
     if _phases_on_lanes(layer):
-        phase_lanes, phases, columns = _WARP, min(2, -(-axis.stride // _WARP)), 1
+        phase_lanes, phases, columns = _LANES, min(2, -(-axis.stride // _LANES)), 1
     origin = _origin(layer) if phase_lanes == 1 else 0
-    own_taps = layer.kernel[1] if rows else 1
+    own_taps = _where(rows > 0, layer.kernel[1], 1)
     products = own_taps * max(1, rows) * phases * positions * channels
     most_taps = _MOST_UNROLLED // products if phase_lanes == 1 else 2
+    # As many taps as have their inputs in registers.
+    first, further = _window_steps(axis, origin, phase_lanes, phases)
+    most_taps = min(most_taps, (_MOST_INPUTS // positions - first) // further + 1)
     chunk_taps = min(axis.taps_per_phase, max(1, most_taps))
-    while chunk_taps > 1 and positions * _window(axis, origin, chunk_taps, phase_lanes, phases) > _MOST_INPUTS:
-        chunk_taps -= 1
-    tile = _Tile(
+    tile = _DirectTile(
         position_lanes=lanes // phase_lanes,
         phase_lanes=phase_lanes,
         splits=splits,
         columns=columns,
         positions=positions,
-        stacked=1 if rows else 0,
+        stacked=_where(rows > 0, 1, 0),
         rows=max(1, rows),
         warps_wide=warps_wide,
         channels=channels,
@@ -3362,52 +3520,57 @@ def _direct_tile(
         unroll=1,
         ahead=ahead,
         origin=origin,
-        row_origin=_row_origin(layer.axes[1]) if rows else 0,
+        row_origin=_where(rows > 0, _row_origin(layer.axes[1]), 0),
         blocks=1,
     )
     tile = _replaced(tile, unroll=_unroll(layer, tile, products * chunk_taps))
     tile = _with_weights(layer, tile)
-    return _replaced(tile, blocks=_blocks_that_fit(layer, tile))
+    return _replaced(tile, blocks=_DirectShape(layer, tile).blocks_that_fit())
 
 
 def _unroll(layer, tile, products):
     """Input channels that are asked for at once: some latency's worth, and hardly more than there are."""
-    loads, most = _input_loads(layer, tile), _MOST_LOADS
-    if tile.warps_wide:
-        loads, most = tile.splits * _staged_loads(layer, tile), _MOST_STAGED
-    in_channels, unroll = -(-layer.in_channels_per_group // tile.splits), 1
-    while (
-        2 * unroll * loads <= most
-        and 2 * unroll * products <= _MOST_UNROLLED
-        and -(-in_channels // (2 * unroll)) * 2 * unroll <= _MOST_PADDED * in_channels
-    ):
-        unroll *= 2
+    shape = _DirectShape(layer, tile)
+    loads = _where(tile.warps_wide > 0, tile.splits * shape.staged_loads, shape.input_loads)
+    most_loads = _where(tile.warps_wide > 0, _MOST_STAGED, _MOST_LOADS)
+    in_channels, unroll, further = _ceil_div(layer.in_channels_per_group, tile.splits), 1, True
+    for doubled in (2**n for n in range(1, _DOUBLINGS + 1)):
+        further = (
+            further
+            & (doubled * loads <= most_loads)
+            & (doubled * products <= _MOST_UNROLLED)
+            & (_ceil_div(in_channels, doubled) * doubled <= _MOST_PADDED * in_channels)
+        )
+        unroll = _where(further, doubled, unroll)
     return unroll
 
 
 def _with_weights(layer, tile):
     """`tile` with all weights of a block in shared memory if they are few, else with stages of them."""
-    groups = -(-layer.in_channels_per_group // tile.unroll)
+    groups = _ceil_div(layer.in_channels_per_group, tile.unroll)
     tile = _replaced(tile, chunk_channels=groups * tile.unroll)
-    channel_bytes = _channel_items(layer, tile) * _accumulator_bytes(layer)
-    if _resident(layer, tile) and tile.chunk_rows * tile.chunk_channels * channel_bytes <= _RESIDENT_BYTES:
-        return tile
-    own_taps = layer.kernel[1] if tile.stacked else 1
+    shape = _DirectShape(layer, tile)
+    stays = shape.resident & (shape.weight_items * shape.accumulator_bytes <= _RESIDENT_BYTES)
     group = tile.unroll * tile.splits
-    stages = min(-(-groups // tile.splits), max(1, _STAGE_BYTES // (own_taps * channel_bytes * group)))
-    return _replaced(tile, chunk_rows=own_taps, chunk_channels=stages * group)
+    group_bytes = shape.own_row_taps * shape.channel_items * shape.accumulator_bytes * group
+    stages = min(_ceil_div(groups, tile.splits), max(1, _STAGE_BYTES // group_bytes))
+    return _replaced(
+        tile,
+        chunk_rows=_where(stays, tile.chunk_rows, shape.own_row_taps),
+        chunk_channels=_where(stays, tile.chunk_channels, stages * group),
+    )
 
 
 def _default_tile(layer):
     """A tile for any size of `layer`, good for long rows."""
     phases, budget = layer.axes[2].phases_with_taps, _SUMS // _accumulator_words(layer)
     if _phases_on_lanes(layer):
-        phases = min(2, -(-layer.stride[2] // _WARP))
+        phases = min(2, -(-layer.stride[2] // _LANES))
         positions = max(1, _MOST_LOADS // (2 * phases))
     else:
         positions = max(1, min(2, budget // phases))
     channels = min(layer.out_channels_per_group, max(1, budget // (phases * positions)), 16)
-    return _direct_tile(layer, _WARP, positions, 1 << (channels.bit_length() - 1))
+    return _direct_tile(layer, _LANES, positions, 1 << (channels.bit_length() - 1))
 
 
 def _phases_on_lanes(layer):
@@ -3415,363 +3578,109 @@ def _phases_on_lanes(layer):
     return layer.stride[2] > _MOST_PHASES_IN_REGISTERS
 
 
-def _accumulator_words(layer):
-    """Registers of a sum."""
-    return _accumulator_bytes(layer) // 4
-
-
-def _staged_loads(layer, tile):
-    """Loads of inputs that a thread does for one channel of its block's tile."""
-    return -(-_tile_items(layer, tile) // (tile.position_lanes * tile.splits))
-
-
-def _input_loads(layer, tile):
-    """Loads of inputs that a thread does for one channel and one stage of taps."""
-    rows = 1
-    if tile.stacked:
-        shifts = [_moved(layer.axes[1], tile.row_origin).shift_of(tap) for tap in range(layer.kernel[1])]
-        rows = len({row - shift for row in range(tile.rows) for shift in shifts})
-    in_row = _window(layer.axes[2], tile.origin, tile.chunk_taps, tile.phase_lanes, tile.phases)
-    return rows * in_row * tile.positions
-
-
-def _registers(layer, tile):
-    """Registers that a thread wants, estimated from what NVRTC 13 took for sm_90; others take some fewer or more."""
-    words = _accumulator_words(layer)
-    count = 33 + 1.27 * _thread_sums(layer, tile) * words * (2 if _chained(layer, tile) else 1)
-    loads = _input_loads(layer, tile) * words
-    if tile.warps_wide:
-        count += 0.4 * loads + 2.1 * tile.unroll * tile.splits * _staged_loads(layer, tile)
-    else:
-        count += loads * tile.unroll * (1.65 if tile.ahead else 1.1)
-    if tile.phase_lanes > 1:
-        count += 5 * tile.phases
-    elif layer.stride[2] > 1 and not _vector(layer):
-        count += 4 if _run_rows(tile) == 1 else 22
-    count += 0 if _resident(layer, tile) else 36
-    count += 17 if layer.spatial_dims == 3 else 0
-    return int(count + (4 if tile.splits > 1 else 0))
-
-
-def _blocks_that_fit(layer, tile, optimism=1.0):
-    """Blocks for each multiprocessor that registers allow, if the estimate is `optimism` times too high."""
-    threads = tile.position_lanes * tile.phase_lanes * tile.splits
-    wanted = min(255, _registers(layer, tile) / optimism)
-    allowed = next(limit for limit in _REGISTER_LIMITS if limit >= wanted)
-    return max(1, min(16, _REGISTERS // (allowed * threads)))
-
-
-def _vector(layer):
-    """Whether the columns of a position make one vector, where rows allow it."""
-    stride = layer.stride[2]
-    return stride & (stride - 1) == 0 and stride * _stored_bytes(layer) <= _VECTOR_BYTES
-
-
-def _stored_bytes(layer):
-    """Bytes of an element."""
-    return _STORED_BYTES.get(layer.precision, 4)
-
-
+@functools.lru_cache(maxsize=256)
 def _origin(layer):
     """Where positions start: so that taps share most inputs, unless stores matter more.
 
     They do where a position's columns make one vector, or where each input is used by few products. Position 0 then
     starts at column 0, and rows of outputs mostly at a line of memory.
     """
-    if _vector(layer) or layer.in_channels_per_group == 1:
+    if _is_vector(layer) or layer.in_channels_per_group == 1:
         return 0
     axis = layer.axes[2]
-    origins = range(min(axis.padding + 1, axis.stride))
-    return min(origins, key=lambda origin: _window(axis, origin, axis.taps_per_phase, 1, axis.phases_with_taps))
+
+    def window(origin):
+        first, further = _window_steps(axis, origin, 1, axis.phases_with_taps)
+        return first + (axis.taps_per_phase - 1) * further
+
+    return min(range(min(axis.padding + 1, axis.stride)), key=window)
 
 
-def _row_origin(axis):
-    """Where rows of positions start: so that taps share most inputs."""
+_MmaLaunching = namedtuple(
+    "_MmaLaunching",
+    "threads shared_bytes box origins weight_sets at_once chunk_channels columns_together weight_bytes "
+    "preparing_blocks preparing_threads",
+)
 
-    spans = {}
-    for origin in range(min(axis.padding + 1, axis.stride)):
-        height = _moved(axis, origin)
-        spans[origin] = height.shift_of(axis.kernel - 1) - height.shift_of(0)
-    return min(spans, key=lambda origin: spans[origin])
-
-
-_mma_PREPARING_THREADS = 256
-_INT_LIMIT = 2**31
-_LANES = 32
-_FRAGMENT_BYTES = 512
-_STEP_BYTES = 32
-# What outputs that are stored at once may take of shared memory, if the stages took less.
-_mma_TURN_LEAST_BYTES = 32 * 1024
-_BARRIER_BYTES = 16
+_mma_LANES = 32
+_mma_INT_LIMIT = 2**31
 
 
-def _launch_mma(problem, kernel, gpu, reasons=()):
-    """The plan that runs `kernel`, whose layer must compute `problem`, on `gpu`.
-
-    Raises:
-        Unplannable: the grid would be too large.
-    """
-    layer, tile = kernel.layer, kernel.tile
-    sets, count = layer.groups * _mma_row_blocks(layer, tile), math.prod(_mma_boxes(problem, layer, tile))
-    together = count
-    if tile.resident:
-        # As many blocks as run at the same time, and as many boxes for each as for the others.
-        at_once = max(1, gpu.multiprocessors * tile.blocks // sets)
-        together = -(-count // -(-count // at_once))
-    if sets * (count + together) >= _INT_LIMIT:
-        raise ValueError(f"the mma family would need {sets * count} blocks; a grid has fewer than 2^31")
-    preparing = -(-_mma_preparing_items(layer, tile) // _mma_PREPARING_THREADS)
-    if preparing >= _INT_LIMIT:
-        raise ValueError(f"the mma family would prepare weights with {preparing} blocks; a grid has fewer than 2^31")
-    preparation = _Preparation(preparing, _mma_PREPARING_THREADS, _mma_weight_bytes(layer, tile))
-    return _Plan(problem, kernel, sets * together, _mma_shared_bytes(layer, tile), reasons, preparation)
+def _mma_boxes(problem, layer, kernel):
+    """Boxes of all positions."""
+    images, *sizes = kernel.box
+    count = _ceil_div(problem.batch, images)
+    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes):
+        count = count * _ceil_div(axis.positions(output + origin), size)
+    return count
 
 
-def _mma_needs_wide_index(problem, layer, tile):
+def _mma_grid(problem, layer, kernel):
+    """Blocks of a launch: each has one box, or some of them, as many as the others."""
+    count = _mma_boxes(problem, layer, kernel)
+    rounds = _ceil_div(count, max(1, kernel.at_once))
+    return kernel.weight_sets * _where(kernel.at_once > 0, _ceil_div(count, rounds), count)
+
+
+def _mma_counted(problem, layer, kernel):
+    """What numbers of blocks must stay below 2^31: those of boxes that blocks go on to pass their end by a grid."""
+    return kernel.weight_sets * _mma_boxes(problem, layer, kernel) + _mma_grid(problem, layer, kernel)
+
+
+def _mma_needs_wide_index(problem, layer, kernel):
     """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * (tile.box_images * layer.in_channels + _mma_chunk_channels(layer, tile))
-    return max(inputs, _LANES * math.prod(problem.output_size)) >= _INT_LIMIT
-
-
-def _mma_moved_axes(layer, tile):
-    """The axes of positions that own the outputs from ``q * stride - origin`` on."""
-    return _moved_axes(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
-
-
-@functools.lru_cache(maxsize=1024)
-def _moved_axes(axes, origins):
-    depth, height, width = (
-        _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
-        for axis, origin in zip(axes, origins)
-    )
-    return depth, height, width
-
-
-def _mma_halos(layer, tile):
-    """`halo` of each axis."""
-    return _halos(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
-
-
-@functools.lru_cache(maxsize=1024)
-def _halos(axes, origins):
-    depth, height, width = (_mma_halo(axis) for axis in _moved_axes(axes, origins))
-    return depth, height, width
-
-
-def _mma_halo(axis):
-    """How many inputs more than positions a box needs: the lowest shift to the highest."""
-    return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
-
-
-def _mma_shift_step(axis):
-    """How far the shifts at which the taps of an axis read inputs lie apart."""
-    return axis.dilation if axis.stride == 1 else 1
-
-
-def _mma_shift_count(axis):
-    return _mma_halo(axis) // _mma_shift_step(axis) + 1
-
-
-def _mma_boxes(problem, layer, tile):
-    """Boxes of positions along images, depth, height and width."""
-    origins = (tile.depth_origin, tile.row_origin, tile.origin)
-    sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
-    depth, height, width = (
-        -(-axis.positions(output + origin) // size)
-        for axis, output, origin, size in zip(layer.axes, problem.output_size, origins, sizes)
-    )
-    return -(-problem.batch // tile.box_images), depth, height, width
-
-
-def _mma_halo_positions(layer, tile):
-    """Inputs of one channel that a box needs."""
-    sizes = (tile.box_depths, tile.box_rows, tile.box_columns)
-    around = _mma_halos(layer, tile)
-    return tile.box_images * (sizes[0] + around[0]) * (sizes[1] + around[1]) * (sizes[2] + around[2])
-
-
-def _mma_shifts(layer, tile):
-    return _shifts(layer.axes, (tile.depth_origin, tile.row_origin, tile.origin))
-
-
-@functools.lru_cache(maxsize=1024)
-def _shifts(axes, origins):
-    return math.prod(_mma_shift_count(axis) for axis in _moved_axes(axes, origins))
-
-
-def _mma_phase_tiles(layer, tile):
-    """Tiles of 16 rows that hold all phases of their channels."""
-    return -(-math.prod(layer.stride) * tile.channels // 16)
-
-
-def _mma_row_blocks(layer, tile):
-    """Blocks that share one box of positions."""
-    tiles = _mma_phase_tiles(layer, tile) * -(-layer.out_channels_per_group // tile.channels)
-    return -(-tiles // (tile.warps_high * tile.row_tiles))
-
-
-def _mma_planes(layer):
-    """Numbers that stand for one factor: exact fp32 takes two."""
-    return 2 if layer.precision == "fp32" else 1
-
-
-def _mma_item_bytes(layer):
-    """Bytes of one number: `Layer.item_bytes`, by words that written files know as well."""
-    return 2 if layer.precision in ("fp16", "bf16") else 8 if layer.precision == "fp64" else 4
-
-
-def _mma_sum_bytes(layer):
-    """Bytes of one sum."""
-    return max(4, _mma_item_bytes(layer))
-
-
-def _mma_chunk_channels(layer, tile):
-    return tile.splits * tile.chunk_steps * _STEP_BYTES // _mma_item_bytes(layer)
-
-
-def _mma_chunks(layer, tile):
-    return -(-layer.in_channels_per_group // _mma_chunk_channels(layer, tile))
-
-
-def _mma_shift_bytes(layer, tile):
-    """Prepared weights of a block for one shift and one chunk."""
-    tiles = tile.warps_high * tile.row_tiles
-    return tile.splits * tile.chunk_steps * _mma_planes(layer) * tiles * _FRAGMENT_BYTES
-
-
-def _mma_weight_bytes(layer, tile):
-    """All prepared weights."""
-    block = _mma_chunks(layer, tile) * _mma_shifts(layer, tile) * _mma_shift_bytes(layer, tile)
-    return layer.groups * _mma_row_blocks(layer, tile) * block
-
-
-def _mma_preparing_items(layer, tile):
-    """Threads that prepare the weights: one for some taps of the filters of a lane, or for a vector of 16 bytes."""
-    if tile.channels < 16:
-        return _mma_weight_bytes(layer, tile) // 16
-    channel_tiles = -(-_mma_row_blocks(layer, tile) * tile.warps_high * tile.row_tiles // _mma_phase_tiles(layer, tile))
-    steps = _mma_chunks(layer, tile) * tile.chunk_steps * tile.splits
-    return layer.groups * channel_tiles * steps * (math.prod(layer.kernel) // tile.taps_together) * _LANES
-
-
-def _mma_shared_bytes(layer, tile):
-    """Dynamic shared memory of a block: stages of inputs and of weights, and what tells when those have landed.
-
-    At the end the sets of warps put their sums in the place of both, and then the warps their outputs; resident weights
-    stay, and the next inputs with them.
-    """
-    input_stages = tile.copied or (2 if tile.resident else min(2, _mma_chunks(layer, tile)))
-    steps = _mma_chunks(layer, tile) * -(-_mma_shifts(layer, tile) // tile.chunk_shifts)
-    weight_stages = steps if tile.resident else min(2, steps)
-    weights = tile.chunk_shifts * _mma_shift_bytes(layer, tile)
-    stages = input_stages * _mma_input_stage_bytes(layer, tile) + weight_stages * weights
-    warps = tile.warps_high * tile.warps_wide
-    joined = (tile.splits - 1) * 32 * warps * tile.row_tiles * tile.position_tiles * 4 * _mma_sum_bytes(layer)
-    if tile.resident:
-        return stages + warps * _mma_turn_bytes(layer, tile, _mma_TURN_LEAST_BYTES) + _BARRIER_BYTES
-    most_bytes = max(_mma_TURN_LEAST_BYTES, stages - joined)
-    return max(stages, joined + warps * _mma_turn_bytes(layer, tile, most_bytes)) + _BARRIER_BYTES
-
-
-def _mma_input_stage_bytes(layer, tile):
-    """Shared memory of a chunk of a box's inputs."""
-    if tile.copied:
-        places, shift = _mma_halo_patches(layer, tile) * tile.patch_columns * _mma_item_bytes(layer), _channel_shift(layer)
-        return _mma_chunk_channels(layer, tile) * (-(-(places - shift) // 128) * 128 + shift)
-    position = _mma_planes(layer) * tile.splits * tile.chunk_steps * _STEP_BYTES + 16
-    return _mma_halo_positions(layer, tile) * position
-
-
-def _mma_turn_bytes(layer, tile, most_bytes):
-    """Shared memory of a warp for the outputs that it stores at once; all warps of a set may take so many."""
-    rows = 16 * _mma_turn_row_tiles(layer, tile)
-    return rows * _mma_turn_pitch(layer, tile, _mma_turn_position_tiles(layer, tile, most_bytes))
-
-
-def _mma_turn_position_tiles(layer, tile, most_bytes):
-    """Tiles of positions that a warp stores at once, if all warps of a set may take so many bytes."""
-    rows, positions = 16 * _mma_turn_row_tiles(layer, tile), tile.position_tiles
-    at_most = most_bytes // (rows * tile.warps_high * tile.warps_wide)
-    while positions > 1 and (tile.position_tiles % positions or _mma_turn_pitch(layer, tile, positions) > at_most):
-        positions -= 1
-    return positions
-
-
-def _mma_turn_row_tiles(layer, tile):
-    """Tiles of rows that a warp stores at once: with all column phases of their channels, where it has them."""
-    stride, tile_phases, tiles = layer.stride[2], 16 // tile.channels, _mma_phase_tiles(layer, tile)
-    whole = stride // math.gcd(stride, tile_phases)
-    if tile.row_tiles % whole == 0 and tiles % whole == 0:
-        return whole
-    return tiles if tile.row_tiles % tiles == 0 else 1
-
-
-def _mma_turn_pitch(layer, tile, position_tiles):
-    """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
-    least = 8 * position_tiles * _mma_item_bytes(layer)
-    return least + ((16 if tile.channels_last else 8 * _mma_item_bytes(layer)) - least) % 128
-
-
-def _channel_shift(layer):
-    """Bytes by which copied channels are moved, so that those that are read together lie in different banks."""
-    return 16 if _mma_item_bytes(layer) < 4 else 32
-
-
-def _mma_halo_patches(layer, tile):
-    """Patches of neighbouring columns that hold the inputs of one channel that a box needs."""
-    width, together = _mma_moved_axes(layer, tile)[2], tile.patch_columns
-    columns = tile.box_columns + _mma_halos(layer, tile)[2]
-    lead = -width.shift_of(width.kernel - 1) % together
-    return _mma_halo_positions(layer, tile) // columns * -(-(lead + columns) // together)
-
-
-def _asdict(tile):
-    return tile._asdict()
-
-
-def _replaced(tile, **changes):
-    return tile._replace(**changes)
-
-
-def _three(values, fill):
-    return (fill,) * (3 - len(values)) + tuple(values)
-
-
-# Of a family of kernels: plan(problem, kernel) a launch, shared_bytes(kernel) of a block, start(name, kernel) by the
-# host's side, text(name, kernel).
-_Family = namedtuple("_Family", "plan shared_bytes start text")
+    inputs = math.prod(problem.input_size) * (kernel.box[0] * layer.in_channels + kernel.chunk_channels)
+    return max(inputs, _mma_LANES * math.prod(problem.output_size)) >= _mma_INT_LIMIT
+
+
+# What was planned for the layers of the model file. A kernel may be compiled for another stride than its layer has,
+# which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+_RECORDED = {
+    _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _Kernel(
+        "mma",
+        _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
+        "  struct Warps {\n"
+        "    static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 4, position_tiles = 8;\n"
+        "  };\n"
+        "  struct Box {\n"
+        "    static constexpr int images = 1, depths = 1, rows = 8, columns = 16, depth_origin = 0, row_origin = 0, origin = 0;\n"
+        "  };\n"
+        "  struct Pipeline {\n"
+        "    static constexpr int chunk_steps = 1, chunk_shifts = 8, patch_columns = 4, copied = 0, resident = 0;\n"
+        "  };\n"
+        "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
+        2,
+        _MmaLaunching(
+            threads=128, shared_bytes=84752, box=(1, 1, 8, 16), origins=(0, 0, 0), weight_sets=1, at_once=0,
+            chunk_channels=8, columns_together=4, weight_bytes=491520, preparing_blocks=120,
+            preparing_threads=256
+        ),
+    ),
+}
+
+# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
+# of how many bytes its tensors begin.
+_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {
-    "direct": _Family(
-        lambda problem, kernel: _launch_direct(
-            problem, kernel._replace(wide_index=_needs_wide_index(problem, kernel.tile)), _GPU
-        ),
-        lambda kernel: _shared_bytes(kernel.layer, kernel.tile),
-        lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
-        lambda name, kernel: _instance(kernel, name),
-    ),
-    "mma": _Family(
-        lambda problem, kernel: _launch_mma(
-            problem, kernel._replace(wide_index=_mma_needs_wide_index(problem, kernel.layer, kernel.tile)), _GPU
-        ),
-        lambda kernel: _mma_shared_bytes(kernel.layer, kernel.tile),
-        lambda name, kernel: (
-            f"start({name}, {_PREPARING.format(name)}, {kernel.threads}, {_mma_PREPARING_THREADS}, "
-            f"{_mma_shared_bytes(kernel.layer, kernel.tile)}, a)"
-        ),
-        lambda name, kernel: _instance(kernel, name) + _weights_instance(kernel, name),
-    ),
+    "direct": _Family(_grid, _counted, _needs_wide_index, alignment=1),
+    "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
 }
 _MOST_SHARED = 227 * 1024
 
 
+def _any_kernel(layer):
+    """A kernel for every size and every GPU."""
+    tile = _default_tile(layer)
+    text = "  static constexpr int " + ", ".join(f"{name} = {value}" for name, value in zip(tile._fields, tile)) + ";\n"
+    return _Kernel("direct", layer, text, tile.blocks, _launching(layer, tile, _MULTIPROCESSORS))
+
+
 def _kernel(layer, most_shared=_MOST_SHARED):
     """What was planned for a layer, if that runs where blocks have so much memory; else a kernel for every GPU."""
-    tile = _RECORDED.get(layer)
-    if tile is not None and not isinstance(tile, _Tile):
-        kernel = _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
-        if _FAMILIES["mma"].shared_bytes(kernel) <= most_shared:
-            return kernel
-    return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
+    kernel = _RECORDED.get(layer)
+    if kernel is not None and (kernel.family == "direct" or kernel.launching.shared_bytes <= most_shared):
+        return kernel
+    return _any_kernel(layer)
 
 
 @functools.lru_cache(maxsize=None)
@@ -3820,11 +3729,18 @@ def _sized(problem, most_shared):
     kernel = _kernel(layer, most_shared)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
     if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
-        # Such a kernel loads so many neighbours of a row at once.
-        problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
+        problem.input_size[2] % kernel.launching.columns_together
     ):
         kernel = _kernel(layer, most_shared=0)
-    return _FAMILIES[kernel.family].plan(problem, kernel)
+    family, numbers = _FAMILIES[kernel.family], kernel.launching
+    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
+    if counted >= 2**31:
+        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
+    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
+    preparation = None
+    if numbers.preparing_threads:
+        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
+    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -3845,16 +3761,14 @@ _PREPARING = "{}_weights"
 
 def _instance(kernel, name):
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    tile = ", ".join(f"{field} = {value}" for field, value in _asdict(kernel.tile).items())
     element = _ELEMENT[kernel.layer.precision]
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
-  static constexpr int {tile};
-}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.blocks})
+{str(kernel.tile)}}};
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
@@ -3863,10 +3777,9 @@ extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.bloc
 """
 
 
-def _weights_instance(kernel, name):
+def _weights_instance(kernel, name, threads):
     """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
-    element, threads = _ELEMENT[kernel.layer.precision], _mma_PREPARING_THREADS
-    function = _PREPARING.format(name)
+    element, function = _ELEMENT[kernel.layer.precision], _PREPARING.format(name)
     return f"""\
 extern "C" __global__ void __launch_bounds__({threads})
 {function}(const {element}* weight, {element}* prepared) {{
@@ -3895,14 +3808,26 @@ def _layer_members(layer, wide_index):
     )
 
 
+def _functions(kernel, name):
+    """The CUDA text of a kernel's functions."""
+    threads = kernel.launching.preparing_threads
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+
+
+def _start(kernel, name):
+    """How the host's side launches a kernel."""
+    numbers = kernel.launching
+    if not numbers.preparing_threads:
+        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
+    functions = f"{name}, {_PREPARING.format(name)}"
+    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+
+
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels` and the host function that launches them by number."""
-    named = [(f"tconv_kernel_{number}", kernel) for number, kernel in enumerate(kernels)]
-    cases = "".join(
-        f"    case {number}: return {_FAMILIES[kernel.family].start(name, kernel)};\n"
-        for number, (name, kernel) in enumerate(named)
-    )
-    instances = "\n".join(_FAMILIES[kernel.family].text(name, kernel) for name, kernel in named)
+    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
+    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
+    instances = "\n".join(_functions(*each) for each in named)
     return _KERNELS + "\n" + instances + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
@@ -3980,8 +3905,8 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.family == "mma":  # it loads up to 16 bytes at once
-            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
+        alignment = _FAMILIES[plan.kernel.family].alignment
+        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())

@@ -1344,6 +1344,10 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
 
     @property
+    def item_bytes(self):
+        return _ITEM_BYTES[self.precision]
+
+    @property
     def in_channels_per_group(self):
         return self.in_channels // self.groups
 
@@ -1376,48 +1380,27 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return " ".join([*words, self.precision])
 
 
-# How a block shares the work; `_KERNELS` has the picture.
-class _Tile(
-    namedtuple(
-        "_Tile",
-        "position_lanes phase_lanes splits columns positions stacked rows warps_wide channels phases chunk_rows chunk_channels chunk_taps unroll ahead origin row_origin blocks",
-    )
-):
-    @property
-    def threads(self):
-        """Threads of a block."""
-        return self.position_lanes * self.phase_lanes * self.splits
-
-
-class _Kernel(namedtuple("_Kernel", "family layer tile wide_index")):
-    """Everything that is compiled in."""
+class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
+    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it."""
 
     @property
     def threads(self):
-        return self.tile.threads
+        return self.launching.threads
 
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
 # One launch, and the one before it, which prepares the weights.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes reasons preparation", defaults=(None,))
+_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
-
-# What was planned for the layers of the model file. Any other layer takes `_default_tile`.
-_RECORDED = {
-    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): _Tile(128, 1, 1, 32, 2, 1, 1, 0, 2, 3, 3, 32, 1, 8, 0, 1, 1, 5),
-}
-# Layers whose kernel was compiled for another stride: the same outputs along an axis of one input.
-_STRIDES = {}
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-# What was planned for.
-_Gpu = namedtuple("_Gpu", "multiprocessors")
-_GPU = _Gpu(multiprocessors=132)
+# Of the GPU that was planned for.
+_MULTIPROCESSORS = 132
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -1439,6 +1422,43 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
+def _where(condition, yes, no):
+    return yes if condition else no
+
+
+def _replaced(tile, **changes):
+    return tile._replace(**changes)
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
+
+
+_ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
+
+
+def _ceil_div(number, unit):
+    """How many units hold so many."""
+    return -(-number // unit)
+
+_DirectLaunching = namedtuple(
+    "_DirectLaunching",
+    "threads shared_bytes parts rows columns groups block_runs at_once origins columns_together "
+    "weight_bytes preparing_blocks preparing_threads",
+)
+
+
+class _DirectTile(namedtuple(
+    "_DirectTile",
+    "position_lanes phase_lanes splits columns positions stacked rows warps_wide channels phases "
+    "chunk_rows chunk_channels chunk_taps unroll ahead origin row_origin blocks",
+)):
+    @property
+    def threads(self):
+        """Threads of a block."""
+        return self.position_lanes * self.phase_lanes * self.splits
+
+
 _WARP = 32
 _INT_LIMIT = 2**31
 # A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
@@ -1449,6 +1469,13 @@ _CHAIN = 64
 _EXCHANGE_STEPS = 16
 # Blocks that the grid has for each multiprocessor when they go on to further positions.
 _BLOCKS_PER_MULTIPROCESSOR = 32
+# The most that a thread stores at once.
+_VECTOR_BYTES = 16
+# Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
+_REGISTERS = 64 * 1024
+_REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
+# Threads of a warp.
+_LANES = 32
 # Sums of a thread of the tile for any size, in 32-bit words.
 _SUMS = 32
 # Layers with more column phases than this have them across a warp's lanes instead of in registers.
@@ -1463,170 +1490,298 @@ _MOST_INPUTS = 32
 _MOST_STAGED = 12
 # Channels computed for nothing, so that several can be asked for at once: up to this many times those there are.
 _MOST_PADDED = 1.15
-# The most that a thread stores at once; bytes of an output where they are not four.
-_VECTOR_BYTES = 16
-_STORED_BYTES = {"fp16": 2, "bf16": 2, "fp64": 8}
+# Doublings that bring one load to `_MOST_LOADS`.
+_DOUBLINGS = 4
 # Weights of at most this size stay in shared memory, so that a block can go on to further positions.
 _RESIDENT_BYTES = 44 * 1024
 _STAGE_BYTES = 16 * 1024
-# Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
-_REGISTERS = 64 * 1024
-_REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
 
 
-def _launch_direct(problem, kernel, gpu, reasons=()):
-    """The plan that runs `kernel`, which must be one of `problem`'s layer, on `gpu`.
+class _DirectShape:
+    def __init__(self, layer, tile):
+        self.layer = layer
+        self.tile = tile
 
-    Raises:
-        Unplannable: the grid would be too large.
-    """
-    layer, tile = kernel.layer, kernel.tile
-    blocks = -(-_runs(problem, tile) // _block_runs(tile))
-    if _resident(layer, tile):
-        blocks = min(blocks, max(1, _BLOCKS_PER_MULTIPROCESSOR * gpu.multiprocessors // _parts(layer, tile)))
-    grid = blocks * _parts(layer, tile)
-    if grid >= _INT_LIMIT:
-        raise ValueError(f"the direct family would need {grid} blocks; a grid has fewer than 2^31")
-    return _Plan(problem, kernel, grid, _shared_bytes(layer, tile), reasons)
+    @functools.cached_property
+    def threads(self):
+        """Threads of a block."""
+        return self.tile.threads
+
+    @functools.cached_property
+    def position_threads(self):
+        """Those of one set."""
+        return self.tile.position_lanes * self.tile.phase_lanes
+
+    @functools.cached_property
+    def block_runs(self):
+        """Runs that a block owns at once."""
+        return self.position_threads // _WARP
+
+    @functools.cached_property
+    def run_columns(self):
+        """Positions of a run in a row."""
+        return self.tile.columns * self.tile.positions
+
+    @functools.cached_property
+    def run_rows(self):
+        """Groups of rows that a warp owns a run of at once."""
+        return 1 if self.tile.phase_lanes > 1 else _WARP // self.tile.columns
+
+    @functools.cached_property
+    def sum_rows(self):
+        """Rows of outputs that a thread sums up."""
+        return _where(self.tile.stacked > 0, self.tile.rows * self.layer.axes[1].phases_with_taps, 1)
+
+    @functools.cached_property
+    def own_row_taps(self):
+        """Taps of height that a thread multiplies with."""
+        return _where(self.tile.stacked > 0, self.layer.kernel[1], 1)
+
+    @functools.cached_property
+    def input_rows(self):
+        """Rows from the topmost to the lowest input of a thread."""
+        axis = self.layer.axes[1]
+        height = _Axis(axis.kernel, axis.stride, axis.padding - self.tile.row_origin, axis.dilation)
+        rows = self.tile.rows + height.shift_of(height.kernel - 1) - height.shift_of(0)
+        return _where(self.tile.stacked > 0, rows, 1)
+
+    @functools.cached_property
+    def thread_sums(self):
+        """Sums that a thread keeps."""
+        return self.sum_rows * self.tile.phases * self.tile.positions * self.tile.channels
+
+    @functools.cached_property
+    def row_phases(self):
+        """Row phases that blocks take one at a time: those of depth alone if all of height are in registers."""
+        return self.layer.stride[0] * _where(self.tile.stacked > 0, 1, self.layer.stride[1])
+
+    @functools.cached_property
+    def resident(self):
+        """Whether a block keeps all its weights, and walks over positions and row phases with them."""
+        return (
+            (self.tile.chunk_rows == self.layer.kernel[0] * self.layer.kernel[1])
+            & (self.tile.chunk_channels >= self.layer.in_channels_per_group)
+            & (self.tile.chunk_taps >= self.layer.axes[2].taps_per_phase)
+            & (self.row_phases <= _MOST_WALKED_ROW_PHASES)
+        )
+
+    @functools.cached_property
+    def parts(self):
+        """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
+        column_chunks = 1
+        if self.tile.phase_lanes > 1:
+            column_chunks = _ceil_div(self.layer.stride[2], self.tile.phase_lanes * self.tile.phases)
+        channel_blocks = _ceil_div(self.layer.out_channels_per_group, self.tile.channels)
+        return _where(self.resident, 1, self.row_phases) * column_chunks * channel_blocks * self.layer.groups
+
+    @functools.cached_property
+    def chained(self):
+        """Whether sums are taken in chains, to keep rounding errors small where nothing else hides them."""
+        long = self.layer.products_per_output > _CHAIN * self.tile.splits
+        return (self.layer.precision in ("fp32", "fp64")) & long
+
+    @functools.cached_property
+    def window(self):
+        """Inputs of one row and channel that a thread needs for each of its positions and one stage of taps."""
+        first, further = _window_steps(self.layer.axes[2], self.tile.origin, self.tile.phase_lanes, self.tile.phases)
+        return first + (self.tile.chunk_taps - 1) * further
+
+    @functools.cached_property
+    def tile_rows(self):
+        """Rows of positions in a block's tile, if it has one."""
+        return self.block_runs // max(1, self.tile.warps_wide) * self.run_rows * self.tile.rows
+
+    @functools.cached_property
+    def tile_items(self):
+        """Places in shared memory for a tile's inputs of one channel. Lanes of different rows read different banks."""
+        width = _moved(self.layer.axes[2], self.tile.origin)
+        columns = self.tile.warps_wide * self.run_columns + width.shift_of(width.kernel - 1) - width.shift_of(0)
+        # The next pitch with ``rows * pitch % 32 == tile.columns``, if there is one. All three are powers of two.
+        apart, wanted = _WARP // self.tile.rows, self.tile.columns // self.tile.rows
+        can_be = (self.run_rows > 1) & (self.tile.columns % self.tile.rows == 0)
+        pitch = _where(can_be, columns + (wanted - columns) % apart, columns)
+        return (self.tile_rows + self.input_rows - self.tile.rows) * pitch
+
+    @functools.cached_property
+    def accumulator_bytes(self):
+        """Bytes of a sum, and of a weight in shared memory."""
+        return 4 * _accumulator_words(self.layer)
+
+    @functools.cached_property
+    def channel_items(self):
+        """Places for the weights of one row tap and input channel: whole vectors of 16 bytes."""
+        items = self.tile.chunk_taps * self.tile.phase_lanes * self.tile.phases * self.tile.channels
+        padding_to = 1 if self.tile.phase_lanes > 1 else 16 // self.accumulator_bytes
+        return _ceil_div(items, padding_to) * padding_to
+
+    @functools.cached_property
+    def weight_items(self):
+        """Places for the weights of a stage."""
+        return self.tile.chunk_rows * self.tile.chunk_channels * self.channel_items
+
+    @functools.cached_property
+    def exchange_items(self):
+        """Places through which warps bring interleaved column phases into rows."""
+        stride, lines = self.layer.stride[2], self.tile.channels * self.sum_rows
+        if self.tile.phase_lanes > 1 or stride == 1:
+            return 0
+        steps = self.tile.positions * stride
+        at_once = 1
+        for count in range(2, _EXCHANGE_STEPS + 1):
+            fits = (lines % count == 0) & (count <= _ceil_div(_EXCHANGE_STEPS, steps))
+            at_once = _where(fits, count, at_once)
+        return self.block_runs * at_once * steps * (_WARP + (stride % 2 == 0))
+
+    @functools.cached_property
+    def split_items(self):
+        """Places for what the other sets of warps give to the first."""
+        return (self.tile.splits - 1) * self.thread_sums * self.position_threads
+
+    @functools.cached_property
+    def shared_bytes(self):
+        """Dynamic shared memory of a block: staged weights and, after or beside them, what warps exchange."""
+        others = self.exchange_items + self.split_items
+        after = _where(self.resident, self.weight_items + others, max(self.weight_items, others))
+        stage = _where(self.tile.warps_wide > 0, self.tile.unroll * self.tile.splits * self.tile_items, 0)
+        return (2 * _ceil_div(stage, 4) * 4 + after) * self.accumulator_bytes
+
+    @functools.cached_property
+    def input_loads(self):
+        """Loads of inputs that a thread does for one channel and one stage of taps."""
+        # Rows of positions read as many rows of inputs at each shift; where shifts lie close together they share some.
+        gaps = _gaps(self.layer.axes[1], _row_origin(self.layer.axes[1]))
+        rows = self.tile.rows + sum(count * min(self.tile.rows, gap) for gap, count in gaps)
+        return _where(self.tile.stacked > 0, rows, 1) * self.window * self.tile.positions
+
+    @functools.cached_property
+    def staged_loads(self):
+        """Loads of inputs that a thread does for one channel of its block's tile."""
+        return _ceil_div(self.tile_items, self.tile.position_lanes * self.tile.splits)
+
+    @functools.cached_property
+    def registers(self):
+        """Registers that a thread wants, by what NVRTC 13 took for sm_90; others take some fewer or more."""
+        words = _accumulator_words(self.layer)
+        count = 33 + 1.27 * self.thread_sums * words * _where(self.chained, 2, 1)
+        loads = self.input_loads * words
+        count = count + _where(
+            self.tile.warps_wide > 0,
+            0.4 * loads + 2.1 * self.tile.unroll * self.tile.splits * self.staged_loads,
+            loads * self.tile.unroll * _where(self.tile.ahead > 0, 1.65, 1.1),
+        )
+        if self.tile.phase_lanes > 1:
+            count = count + 5 * self.tile.phases
+        elif self.layer.stride[2] > 1 and not _is_vector(self.layer):
+            count = count + _where(self.run_rows == 1, 4, 22)
+        count = count + _where(self.resident, 0, 36) + (17 if self.layer.spatial_dims == 3 else 0)
+        return int(count + _where(self.tile.splits > 1, 4, 0))
+
+    def blocks_that_fit(self, optimism=1.0):
+        """Blocks for each multiprocessor that registers allow, if the estimate is `optimism` times too high."""
+        wanted = self.registers / optimism
+        allowed = _REGISTER_LIMITS[-1]
+        for limit in _REGISTER_LIMITS[-2::-1]:
+            allowed = _where(wanted <= limit, limit, allowed)
+        return max(1, min(16, _REGISTERS // (allowed * self.threads)))
 
 
-def _needs_wide_index(problem, tile):
-    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (_row_groups(problem, tile) + _runs(problem, tile) + _block_runs(tile))
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= _INT_LIMIT
-
-
-def _row_groups(problem, tile):
-    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
-    depth, height, _ = problem.layer.axes
-    rows = height.positions(problem.output_size[1] + tile.row_origin)
-    together = _tile_rows(tile) if tile.warps_wide else tile.rows
-    return problem.batch * depth.positions(problem.output_size[0]) * -(-rows // together)
-
-
-def _runs(problem, tile):
-    """Runs of positions that a warp owns at once, over the whole batch."""
-    width = problem.layer.axes[2].positions(problem.output_size[2] + tile.origin)
-    if tile.warps_wide:
-        wide = tile.warps_wide * tile.columns * tile.positions
-        return _row_groups(problem, tile) * -(-width // wide) * _block_runs(tile)
-    in_a_row = -(-width // (tile.columns * tile.positions))
-    return -(-_row_groups(problem, tile) // _run_rows(tile)) * in_a_row
-
-
-def _run_rows(tile):
-    """Groups of rows that a warp owns a run of at once."""
-    return _WARP // tile.columns if tile.phase_lanes == 1 else 1
-
-
-def _block_runs(tile):
-    """Runs that a block owns at once."""
-    return tile.position_lanes * tile.phase_lanes // _WARP
-
-
-def _tile_rows(tile):
-    """Rows of positions in a block's tile."""
-    return _block_runs(tile) // tile.warps_wide * _run_rows(tile) * tile.rows
-
-
-def _tile_items(layer, tile):
-    """Places in shared memory for a tile's inputs of one channel. Lanes of different rows read different banks."""
-    width = _moved(layer.axes[2], tile.origin)
-    columns = tile.warps_wide * tile.columns * tile.positions + width.shift_of(width.kernel - 1) - width.shift_of(0)
-    pitches = range(columns, columns + _WARP)
-    if _run_rows(tile) > 1:
-        columns = next((pitch for pitch in pitches if tile.rows * pitch % _WARP == tile.columns), columns)
-    return (_tile_rows(tile) + _input_rows(layer, tile) - tile.rows) * columns
-
-
-def _parts(layer, tile):
-    """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
-    column_chunks = -(-layer.stride[2] // (tile.phase_lanes * tile.phases)) if tile.phase_lanes > 1 else 1
-    channel_blocks = -(-layer.out_channels_per_group // tile.channels)
-    walked = 1 if _resident(layer, tile) else _row_phases(layer, tile)
-    return walked * column_chunks * channel_blocks * layer.groups
-
-
-def _row_phases(layer, tile):
-    """Row phases that blocks take one at a time: those of depth alone if all of height are in registers."""
-    return layer.stride[0] * (1 if tile.stacked else layer.stride[1])
-
-
-def _resident(layer, tile):
-    """Whether a block keeps all its weights, and walks over positions and row phases with them."""
-    return (
-        tile.chunk_rows == layer.kernel[0] * layer.kernel[1]
-        and tile.chunk_channels >= layer.in_channels_per_group
-        and tile.chunk_taps >= layer.axes[2].taps_per_phase
-        and _row_phases(layer, tile) <= _MOST_WALKED_ROW_PHASES
-    )
-
-
-def _chained(layer, tile):
-    """Whether the kernel takes its sums in chains, to keep rounding errors small where nothing else hides them."""
-    return layer.precision in ("fp32", "fp64") and layer.products_per_output > _CHAIN * tile.splits
-
-
+@functools.lru_cache(maxsize=1024)
 def _moved(axis, origin):
     """The axis of positions that own the outputs from ``q * stride - origin`` on."""
     return _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
 
 
-def _sum_rows(layer, tile):
-    """Rows of outputs that a thread sums up."""
-    return tile.rows * layer.axes[1].phases_with_taps if tile.stacked else 1
-
-
-def _input_rows(layer, tile):
-    """Rows from the topmost to the lowest input of a thread."""
-    if not tile.stacked:
-        return 1
-    axis = _moved(layer.axes[1], tile.row_origin)
-    return tile.rows + axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
-
-
-def _thread_sums(layer, tile):
-    """Sums that a thread keeps."""
-    return _sum_rows(layer, tile) * tile.phases * tile.positions * tile.channels
-
-
-def _window(axis, origin, chunk_taps, phase_lanes, phases):
-    """Inputs of one row and channel that a thread needs for each of its positions and `chunk_taps` taps of a phase."""
+def _window_steps(axis, origin, phase_lanes, phases):
+    """Of `DirectShape.window` the inputs of the phases' first taps, and how many more each further tap takes."""
     if phase_lanes > 1:
-        return phases * chunk_taps
+        return phases, phases
     axis = _moved(axis, origin)
     span = axis.shift_of(axis.phases_with_taps - 1) - axis.shift_of(0) + 1
-    return span + (chunk_taps - 1) * min(span, axis.shift_period)
+    return span, min(span, axis.shift_period)
 
 
-def _accumulator_bytes(layer):
-    """Bytes of a sum, and of a weight in shared memory."""
-    return 8 if layer.precision == "fp64" else 4
+def _accumulator_words(layer):
+    """Registers of a sum."""
+    return 2 if layer.precision == "fp64" else 1
 
 
-def _channel_items(layer, tile):
-    """Places in shared memory for the weights of one row tap and input channel: whole vectors of 16 bytes."""
-    items = tile.chunk_taps * tile.phase_lanes * tile.phases * tile.channels
-    padding_to = 1 if tile.phase_lanes > 1 else 16 // _accumulator_bytes(layer)
-    return -(-items // padding_to) * padding_to
+def _is_vector(layer):
+    """Whether the columns of a position make one vector, where rows allow it."""
+    stride = layer.stride[2]
+    return stride & (stride - 1) == 0 and stride * layer.item_bytes <= _VECTOR_BYTES
 
 
-def _shared_bytes(layer, tile):
-    """Dynamic shared memory of a block: staged weights and, after or beside them, what warps exchange."""
-    weights = tile.chunk_rows * tile.chunk_channels * _channel_items(layer, tile)
-    stride, lines = layer.stride[2], tile.channels * _sum_rows(layer, tile)
-    exchange = 0
-    if tile.phase_lanes == 1 and stride > 1:
-        steps = tile.positions * stride
-        at_once = max(n for n in range(1, lines + 1) if lines % n == 0 and n <= -(-_EXCHANGE_STEPS // steps))
-        exchange = _block_runs(tile) * at_once * steps * (_WARP + (stride % 2 == 0))
-    joined = (tile.splits - 1) * _thread_sums(layer, tile) * tile.position_lanes * tile.phase_lanes
-    others = exchange + joined
-    inputs = tile.unroll * tile.splits * _tile_items(layer, tile) if tile.warps_wide else 0
-    items = 2 * (-(-inputs // 4) * 4) + (weights + others if _resident(layer, tile) else max(weights, others))
-    return items * _accumulator_bytes(layer)
+@functools.lru_cache(maxsize=256)
+def _row_origin(axis):
+    """Where rows of positions start: so that taps share most inputs."""
+    spans = {}
+    for origin in range(min(axis.padding + 1, axis.stride)):
+        height = _moved(axis, origin)
+        spans[origin] = height.shift_of(axis.kernel - 1) - height.shift_of(0)
+    return min(spans, key=lambda origin: spans[origin])
+
+
+@functools.lru_cache(maxsize=256)
+def _gaps(axis, origin):
+    """How far apart neighbouring shifts of the taps lie, and how often so far."""
+    shifts = sorted({_moved(axis, origin).shift_of(tap) for tap in range(axis.kernel)})
+    gaps = [shifts[number + 1] - shifts[number] for number in range(len(shifts) - 1)]
+    return [(gap, gaps.count(gap)) for gap in sorted(set(gaps))]
+
+
+def _launching(layer, tile, multiprocessors):
+    """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
+    shape = _DirectShape(layer, tile)
+    at_once = max(1, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // shape.parts)
+    return _DirectLaunching(
+        threads=shape.threads,
+        shared_bytes=shape.shared_bytes,
+        parts=shape.parts,
+        rows=_where(tile.warps_wide > 0, shape.tile_rows, tile.rows),
+        columns=max(1, tile.warps_wide) * shape.run_columns,
+        groups=_where(tile.warps_wide > 0, 0, shape.run_rows),
+        block_runs=shape.block_runs,
+        at_once=_where(shape.resident, at_once, 0),
+        origins=(0, tile.row_origin, tile.origin),
+        columns_together=1,
+        weight_bytes=0,
+        preparing_blocks=0,
+        preparing_threads=0,
+    )
+
+
+def _row_groups(problem, layer, kernel):
+    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
+    depth, height, _ = layer.axes
+    rows = height.positions(problem.output_size[1] + kernel.origins[1])
+    return problem.batch * depth.positions(problem.output_size[0]) * _ceil_div(rows, kernel.rows)
+
+
+def _runs(problem, layer, kernel):
+    """Runs of positions that a warp owns at once, over the whole batch."""
+    width = layer.axes[2].positions(problem.output_size[2] + kernel.origins[2])
+    groups = _row_groups(problem, layer, kernel)
+    rows = _where(kernel.groups > 0, _ceil_div(groups, max(1, kernel.groups)), groups * kernel.block_runs)
+    return rows * _ceil_div(width, kernel.columns)
+
+
+def _grid(problem, layer, kernel):
+    """Blocks of a launch. Those with resident weights go on to further positions."""
+    blocks = _ceil_div(_runs(problem, layer, kernel), kernel.block_runs)
+    return kernel.parts * _where(kernel.at_once > 0, min(blocks, kernel.at_once), blocks)
+
+
+def _counted(problem, layer, kernel):
+    """What numbers of blocks must stay below 2^31."""
+    return _grid(problem, layer, kernel)
+
+
+def _needs_wide_index(problem, layer, kernel):
+    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
+    # A block's walk over the runs passes their end by less than as many again.
+    walked = 2 * (_row_groups(problem, layer, kernel) + _runs(problem, layer, kernel) + kernel.block_runs)
+    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
+    return max(walked, *planes) >= _INT_LIMIT
 
 
 def _direct_tile(
@@ -1654,21 +1809,22 @@ def _direct_tile(
     axis = layer.axes[2]
     phase_lanes, phases = 1, axis.phases_with_taps
     if _phases_on_lanes(layer):
-        phase_lanes, phases, columns = _WARP, min(2, -(-axis.stride // _WARP)), 1
+        phase_lanes, phases, columns = _LANES, min(2, -(-axis.stride // _LANES)), 1
     origin = _origin(layer) if phase_lanes == 1 else 0
-    own_taps = layer.kernel[1] if rows else 1
+    own_taps = _where(rows > 0, layer.kernel[1], 1)
     products = own_taps * max(1, rows) * phases * positions * channels
     most_taps = _MOST_UNROLLED // products if phase_lanes == 1 else 2
+    # As many taps as have their inputs in registers.
+    first, further = _window_steps(axis, origin, phase_lanes, phases)
+    most_taps = min(most_taps, (_MOST_INPUTS // positions - first) // further + 1)
     chunk_taps = min(axis.taps_per_phase, max(1, most_taps))
-    while chunk_taps > 1 and positions * _window(axis, origin, chunk_taps, phase_lanes, phases) > _MOST_INPUTS:
-        chunk_taps -= 1
-    tile = _Tile(
+    tile = _DirectTile(
         position_lanes=lanes // phase_lanes,
         phase_lanes=phase_lanes,
         splits=splits,
         columns=columns,
         positions=positions,
-        stacked=1 if rows else 0,
+        stacked=_where(rows > 0, 1, 0),
         rows=max(1, rows),
         warps_wide=warps_wide,
         channels=channels,
@@ -1679,52 +1835,57 @@ def _direct_tile(
         unroll=1,
         ahead=ahead,
         origin=origin,
-        row_origin=_row_origin(layer.axes[1]) if rows else 0,
+        row_origin=_where(rows > 0, _row_origin(layer.axes[1]), 0),
         blocks=1,
     )
     tile = _replaced(tile, unroll=_unroll(layer, tile, products * chunk_taps))
     tile = _with_weights(layer, tile)
-    return _replaced(tile, blocks=_blocks_that_fit(layer, tile))
+    return _replaced(tile, blocks=_DirectShape(layer, tile).blocks_that_fit())
 
 
 def _unroll(layer, tile, products):
     """Input channels that are asked for at once: some latency's worth, and hardly more than there are."""
-    loads, most = _input_loads(layer, tile), _MOST_LOADS
-    if tile.warps_wide:
-        loads, most = tile.splits * _staged_loads(layer, tile), _MOST_STAGED
-    in_channels, unroll = -(-layer.in_channels_per_group // tile.splits), 1
-    while (
-        2 * unroll * loads <= most
-        and 2 * unroll * products <= _MOST_UNROLLED
-        and -(-in_channels // (2 * unroll)) * 2 * unroll <= _MOST_PADDED * in_channels
-    ):
-        unroll *= 2
+    shape = _DirectShape(layer, tile)
+    loads = _where(tile.warps_wide > 0, tile.splits * shape.staged_loads, shape.input_loads)
+    most_loads = _where(tile.warps_wide > 0, _MOST_STAGED, _MOST_LOADS)
+    in_channels, unroll, further = _ceil_div(layer.in_channels_per_group, tile.splits), 1, True
+    for doubled in (2**n for n in range(1, _DOUBLINGS + 1)):
+        further = (
+            further
+            & (doubled * loads <= most_loads)
+            & (doubled * products <= _MOST_UNROLLED)
+            & (_ceil_div(in_channels, doubled) * doubled <= _MOST_PADDED * in_channels)
+        )
+        unroll = _where(further, doubled, unroll)
     return unroll
 
 
 def _with_weights(layer, tile):
     """`tile` with all weights of a block in shared memory if they are few, else with stages of them."""
-    groups = -(-layer.in_channels_per_group // tile.unroll)
+    groups = _ceil_div(layer.in_channels_per_group, tile.unroll)
     tile = _replaced(tile, chunk_channels=groups * tile.unroll)
-    channel_bytes = _channel_items(layer, tile) * _accumulator_bytes(layer)
-    if _resident(layer, tile) and tile.chunk_rows * tile.chunk_channels * channel_bytes <= _RESIDENT_BYTES:
-        return tile
-    own_taps = layer.kernel[1] if tile.stacked else 1
+    shape = _DirectShape(layer, tile)
+    stays = shape.resident & (shape.weight_items * shape.accumulator_bytes <= _RESIDENT_BYTES)
     group = tile.unroll * tile.splits
-    stages = min(-(-groups // tile.splits), max(1, _STAGE_BYTES // (own_taps * channel_bytes * group)))
-    return _replaced(tile, chunk_rows=own_taps, chunk_channels=stages * group)
+    group_bytes = shape.own_row_taps * shape.channel_items * shape.accumulator_bytes * group
+    stages = min(_ceil_div(groups, tile.splits), max(1, _STAGE_BYTES // group_bytes))
+    return _replaced(
+        tile,
+        chunk_rows=_where(stays, tile.chunk_rows, shape.own_row_taps),
+        chunk_channels=_where(stays, tile.chunk_channels, stages * group),
+    )
 
 
 def _default_tile(layer):
     """A tile for any size of `layer`, good for long rows."""
     phases, budget = layer.axes[2].phases_with_taps, _SUMS // _accumulator_words(layer)
     if _phases_on_lanes(layer):
-        phases = min(2, -(-layer.stride[2] // _WARP))
+        phases = min(2, -(-layer.stride[2] // _LANES))
         positions = max(1, _MOST_LOADS // (2 * phases))
     else:
         positions = max(1, min(2, budget // phases))
     channels = min(layer.out_channels_per_group, max(1, budget // (phases * positions)), 16)
-    return _direct_tile(layer, _WARP, positions, 1 << (channels.bit_length() - 1))
+    return _direct_tile(layer, _LANES, positions, 1 << (channels.bit_length() - 1))
 
 
 def _phases_on_lanes(layer):
@@ -1732,122 +1893,61 @@ def _phases_on_lanes(layer):
     return layer.stride[2] > _MOST_PHASES_IN_REGISTERS
 
 
-def _accumulator_words(layer):
-    """Registers of a sum."""
-    return _accumulator_bytes(layer) // 4
-
-
-def _staged_loads(layer, tile):
-    """Loads of inputs that a thread does for one channel of its block's tile."""
-    return -(-_tile_items(layer, tile) // (tile.position_lanes * tile.splits))
-
-
-def _input_loads(layer, tile):
-    """Loads of inputs that a thread does for one channel and one stage of taps."""
-    rows = 1
-    if tile.stacked:
-        shifts = [_moved(layer.axes[1], tile.row_origin).shift_of(tap) for tap in range(layer.kernel[1])]
-        rows = len({row - shift for row in range(tile.rows) for shift in shifts})
-    in_row = _window(layer.axes[2], tile.origin, tile.chunk_taps, tile.phase_lanes, tile.phases)
-    return rows * in_row * tile.positions
-
-
-def _registers(layer, tile):
-    """Registers that a thread wants, estimated from what NVRTC 13 took for sm_90; others take some fewer or more."""
-    words = _accumulator_words(layer)
-    count = 33 + 1.27 * _thread_sums(layer, tile) * words * (2 if _chained(layer, tile) else 1)
-    loads = _input_loads(layer, tile) * words
-    if tile.warps_wide:
-        count += 0.4 * loads + 2.1 * tile.unroll * tile.splits * _staged_loads(layer, tile)
-    else:
-        count += loads * tile.unroll * (1.65 if tile.ahead else 1.1)
-    if tile.phase_lanes > 1:
-        count += 5 * tile.phases
-    elif layer.stride[2] > 1 and not _vector(layer):
-        count += 4 if _run_rows(tile) == 1 else 22
-    count += 0 if _resident(layer, tile) else 36
-    count += 17 if layer.spatial_dims == 3 else 0
-    return int(count + (4 if tile.splits > 1 else 0))
-
-
-def _blocks_that_fit(layer, tile, optimism=1.0):
-    """Blocks for each multiprocessor that registers allow, if the estimate is `optimism` times too high."""
-    threads = tile.position_lanes * tile.phase_lanes * tile.splits
-    wanted = min(255, _registers(layer, tile) / optimism)
-    allowed = next(limit for limit in _REGISTER_LIMITS if limit >= wanted)
-    return max(1, min(16, _REGISTERS // (allowed * threads)))
-
-
-def _vector(layer):
-    """Whether the columns of a position make one vector, where rows allow it."""
-    stride = layer.stride[2]
-    return stride & (stride - 1) == 0 and stride * _stored_bytes(layer) <= _VECTOR_BYTES
-
-
-def _stored_bytes(layer):
-    """Bytes of an element."""
-    return _STORED_BYTES.get(layer.precision, 4)
-
-
+@functools.lru_cache(maxsize=256)
 def _origin(layer):
     """Where positions start: so that taps share most inputs, unless stores matter more.
 
     They do where a position's columns make one vector, or where each input is used by few products. Position 0 then
     starts at column 0, and rows of outputs mostly at a line of memory.
     """
-    if _vector(layer) or layer.in_channels_per_group == 1:
+    if _is_vector(layer) or layer.in_channels_per_group == 1:
         return 0
     axis = layer.axes[2]
-    origins = range(min(axis.padding + 1, axis.stride))
-    return min(origins, key=lambda origin: _window(axis, origin, axis.taps_per_phase, 1, axis.phases_with_taps))
+
+    def window(origin):
+        first, further = _window_steps(axis, origin, 1, axis.phases_with_taps)
+        return first + (axis.taps_per_phase - 1) * further
+
+    return min(range(min(axis.padding + 1, axis.stride)), key=window)
 
 
-def _row_origin(axis):
-    """Where rows of positions start: so that taps share most inputs."""
-
-    spans = {}
-    for origin in range(min(axis.padding + 1, axis.stride)):
-        height = _moved(axis, origin)
-        spans[origin] = height.shift_of(axis.kernel - 1) - height.shift_of(0)
-    return min(spans, key=lambda origin: spans[origin])
-
-
-def _asdict(tile):
-    return tile._asdict()
-
-
-def _replaced(tile, **changes):
-    return tile._replace(**changes)
-
-
-def _three(values, fill):
-    return (fill,) * (3 - len(values)) + tuple(values)
-
-
-# Of a family of kernels: plan(problem, kernel) a launch, shared_bytes(kernel) of a block, start(name, kernel) by the
-# host's side, text(name, kernel).
-_Family = namedtuple("_Family", "plan shared_bytes start text")
-_FAMILIES = {
-    "direct": _Family(
-        lambda problem, kernel: _launch_direct(
-            problem, kernel._replace(wide_index=_needs_wide_index(problem, kernel.tile)), _GPU
+# What was planned for the layers of the model file. A kernel may be compiled for another stride than its layer has,
+# which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+_RECORDED = {
+    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): _Kernel(
+        "direct",
+        _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"),
+        "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;\n",
+        5,
+        _DirectLaunching(
+            threads=128, shared_bytes=13312, parts=32, rows=1, columns=64, groups=1, block_runs=4, at_once=132,
+            origins=(0, 1, 1), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
         ),
-        lambda kernel: _shared_bytes(kernel.layer, kernel.tile),
-        lambda name, kernel: f"start({name}, {kernel.threads}, {_shared_bytes(kernel.layer, kernel.tile)}, a)",
-        lambda name, kernel: _instance(kernel, name),
     ),
+}
+
+# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
+# of how many bytes its tensors begin.
+_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
+_FAMILIES = {
+    "direct": _Family(_grid, _counted, _needs_wide_index, alignment=1),
 }
 _MOST_SHARED = 227 * 1024
 
 
+def _any_kernel(layer):
+    """A kernel for every size and every GPU."""
+    tile = _default_tile(layer)
+    text = "  static constexpr int " + ", ".join(f"{name} = {value}" for name, value in zip(tile._fields, tile)) + ";\n"
+    return _Kernel("direct", layer, text, tile.blocks, _launching(layer, tile, _MULTIPROCESSORS))
+
+
 def _kernel(layer, most_shared=_MOST_SHARED):
     """What was planned for a layer, if that runs where blocks have so much memory; else a kernel for every GPU."""
-    tile = _RECORDED.get(layer)
-    if tile is not None and not isinstance(tile, _Tile):
-        kernel = _Kernel("mma", layer._replace(stride=_STRIDES.get(layer, layer.stride)), tile, False)
-        if _FAMILIES["mma"].shared_bytes(kernel) <= most_shared:
-            return kernel
-    return _Kernel("direct", layer, tile if isinstance(tile, _Tile) else _default_tile(layer), False)
+    kernel = _RECORDED.get(layer)
+    if kernel is not None and (kernel.family == "direct" or kernel.launching.shared_bytes <= most_shared):
+        return kernel
+    return _any_kernel(layer)
 
 
 @functools.lru_cache(maxsize=None)
@@ -1896,11 +1996,18 @@ def _sized(problem, most_shared):
     kernel = _kernel(layer, most_shared)
     strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
     if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
-        # Such a kernel loads so many neighbours of a row at once.
-        problem.input_size[2] % getattr(kernel.tile, "patch_columns", 1)
+        problem.input_size[2] % kernel.launching.columns_together
     ):
         kernel = _kernel(layer, most_shared=0)
-    return _FAMILIES[kernel.family].plan(problem, kernel)
+    family, numbers = _FAMILIES[kernel.family], kernel.launching
+    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
+    if counted >= 2**31:
+        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
+    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
+    preparation = None
+    if numbers.preparing_threads:
+        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
+    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -1919,16 +2026,14 @@ _ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 
 def _instance(kernel, name):
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    tile = ", ".join(f"{field} = {value}" for field, value in _asdict(kernel.tile).items())
     element = _ELEMENT[kernel.layer.precision]
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
-  static constexpr int {tile};
-}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.tile.blocks})
+{str(kernel.tile)}}};
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
@@ -1957,14 +2062,26 @@ def _layer_members(layer, wide_index):
     )
 
 
+def _functions(kernel, name):
+    """The CUDA text of a kernel's functions."""
+    threads = kernel.launching.preparing_threads
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+
+
+def _start(kernel, name):
+    """How the host's side launches a kernel."""
+    numbers = kernel.launching
+    if not numbers.preparing_threads:
+        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
+    functions = f"{name}, {_PREPARING.format(name)}"
+    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+
+
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels` and the host function that launches them by number."""
-    named = [(f"tconv_kernel_{number}", kernel) for number, kernel in enumerate(kernels)]
-    cases = "".join(
-        f"    case {number}: return {_FAMILIES[kernel.family].start(name, kernel)};\n"
-        for number, (name, kernel) in enumerate(named)
-    )
-    instances = "\n".join(_FAMILIES[kernel.family].text(name, kernel) for name, kernel in named)
+    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
+    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
+    instances = "\n".join(_functions(*each) for each in named)
     return _KERNELS + "\n" + instances + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
@@ -2042,8 +2159,8 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.family == "mma":  # it loads up to 16 bytes at once
-            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
+        alignment = _FAMILIES[plan.kernel.family].alignment
+        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())

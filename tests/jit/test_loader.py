@@ -361,7 +361,7 @@ def test_what_the_planner_is_told_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_launch_on_another_device_than_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = _Driver(monkeypatch)
-    plan = plan_mma(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
+    plan = MMA.plan(Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9)), Gpu.h200())
     current = [0]
 
     @contextmanager
