@@ -31,6 +31,7 @@ from tconv.evaluation.timing import Call, Measured, interleave, quantile
 from tconv.jit.loader import gpu_of
 from tconv.planner import floor_seconds
 from tconv.planner.choice import why_pytorch
+from tconv.planner.plan import tile_fields
 from tconv.precision import allows_tf32, of_kind, question_of
 from tconv.problem import Layer, Precision, Problem, Triple
 
