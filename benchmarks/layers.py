@@ -153,7 +153,7 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
         "draws": draws,
         "awkward_inputs": not quick,
         "error": next((check.got for check in verdict.checks if check.name == "pooled error"), None),
-        "plan": {"family": explained.plan.kernel.family, "tile": vars(explained.plan.kernel.tile)},
+        "plan": {"family": explained.plan.kernel.family, "tile": dict(tile_fields(explained.plan.kernel.tile))},
         "left_to_pytorch": why_pytorch(question, explained.plan, gpu) is not None,
         "floor_ms": case["floor_ms"],
         **times(partial(ours, *operands, **keywords), partial(theirs, **keywords), operands, quick),

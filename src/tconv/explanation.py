@@ -13,6 +13,7 @@ from tconv.errors import Unsupported
 from tconv.modules import Layer, call_arguments
 from tconv.ops import autocast
 from tconv.planner import Gpu, Plan, floor_seconds
+from tconv.planner.plan import tile_fields
 from tconv.problem import Problem
 from tconv.weights import is_kept
 
@@ -46,7 +47,7 @@ class Explanation:
             lines = [f"PyTorch's own operator runs: {self.reason}"]
             return "\n".join(lines + ([f"  problem  {_sizes(self.problem)}"] if self.problem else []))
         kernel = self.plan.kernel
-        tile = ", ".join(f"{name} {value}" for name, value in vars(kernel.tile).items())
+        tile = ", ".join(f"{name} {value}" for name, value in tile_fields(kernel.tile))
         grid = (
             f"{self.plan.grid} blocks of {kernel.threads} threads, {self.plan.shared_bytes} bytes of shared memory each"
         )
