@@ -28,7 +28,6 @@ from tconv.planner.mma import equivalent
 from tconv.planner.mma import model as mma_model
 from tconv.planner.mma.model import predict as predict_mma
 from tconv.planner.plan import tile_of
-from tconv.planner.sizes import representative
 from tconv.problem import Layer, Problem
 
 _MODELS: dict[str, ModuleType] = {"direct": direct_model, "mma": mma_model}
@@ -38,6 +37,8 @@ _NO_FIELDS = ("rank", "ms", "registers")
 _PARTS = 5
 #: How far a fit may go from where it begins, as a factor.
 _FREEDOM = 3.0
+#: How much a change of a constant counts beside an error of the predictions of a layer, both as logarithms.
+_PRIOR = 0.1
 #: Errors beyond this (a logarithm) count less: what a model does not know of must not bend what it does.
 _OUTLIER = 0.2
 
@@ -68,14 +69,18 @@ def measured(family: str, stored: Results) -> list[Measured]:
             continue
         problem = problem_of(known[name])
         problem = as_pytorch_rounds(problem) if FAMILIES[family].on_tensor_cores else problem
-        columns = dict(zip(row["columns"], np.array(row["tiles"], dtype=float).T, strict=True))
-        fields = {
-            name: column.astype(int) for name, column in columns.items() if name not in ("rank", "ms", "registers")
-        }
+        values = np.array([line.split() for line in row["tiles"]], dtype=float)
+        columns = dict(zip(row["columns"].split(), values.T, strict=True))
+        fields = {name: _field(column) for name, column in columns.items() if name not in _NO_FIELDS}
         layer = equivalent(problem) if family == "mma" else problem.layer
         tiles = tile_of(FAMILIES[family].tile, fields)
-        found.append(Measured(name, representative(problem), layer, tiles, columns["ms"] / 1e3))
+        found.append(Measured(name, problem, layer, tiles, columns["ms"] / 1e3))
     return found
+
+
+def _field(column: np.ndarray) -> Any:
+    """A field of the tiles; a number where it is the same in all of them."""
+    return int(column[0]) if (column == column[0]).all() else column.astype(int)
 
 
 def error(layers: Sequence[Measured], family: str, constants: Any, gpu: Gpu) -> float:
@@ -103,7 +108,8 @@ def fitted(layers: Sequence[Measured], family: str, start: Any, gpu: Gpu) -> Any
         now = constants(logs)
         # Every layer counts alike, however many of its tiles were measured.
         rows = [np.log(one.predicted(family, now, gpu) / one.seconds) / np.sqrt(len(one.seconds)) for one in layers]
-        return np.concatenate(rows)
+        # What the tiles do not tell apart stays what it is.
+        return np.concatenate([*rows, _PRIOR * (logs - begin)])
 
     bounds = (begin - np.log(_FREEDOM), begin + np.log(_FREEDOM))
     return constants(least_squares(errors, begin, bounds=bounds, loss="soft_l1", f_scale=_OUTLIER).x)

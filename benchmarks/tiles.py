@@ -127,15 +127,16 @@ def _measured(name: str, problem: Problem, tiles: list[Tried], clock: CudaClock,
         found.append((milliseconds, tile))
         # The tile as it was ranked: the compiler may have left it fewer blocks.
         fields = [value for _, value in tile_fields(tile.ranked.kernel.tile)]
-        rows.append([tile.rank, round(milliseconds, 5), compiled.registers, *fields])
+        rows.append(" ".join(map(str, [tile.rank, round(milliseconds, 5), compiled.registers, *fields])))
     first, preferred = found[0]
     best, winner = min(found, key=lambda pair: pair[0])
     of_first = f"first {first:7.4f} ({pytorch / first:5.2f}x, predicted {preferred.ranked.seconds * 1e3:7.4f})"
     of_best = f"best {best:7.4f} ({pytorch / best:5.2f}x) rank {winner.rank}"
     print(f"{name[:42]:42} {problem.layer.precision:8} pytorch {pytorch:7.4f}  {of_first}  {of_best}", flush=True)
     names = [field for field, _ in tile_fields(tiles[0].ranked.kernel.tile)]
-    columns = ["rank", "ms", "registers", *names]
-    return {"precision": problem.layer.precision, "pytorch_ms": pytorch, "columns": columns, "tiles": rows}, wrong
+    columns = " ".join(["rank", "ms", "registers", *names])
+    row = {"precision": problem.layer.precision, "pytorch_ms": round(pytorch, 5), "columns": columns, "tiles": rows}
+    return row, wrong
 
 
 def _median(clock: CudaClock, call: Any) -> float:

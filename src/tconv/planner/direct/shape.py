@@ -366,7 +366,7 @@ def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
 
 
 def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
-    """What numbers of blocks must stay below 2^31."""
+    """What must stay below 2^31: numbers of blocks."""
     return grid(problem, layer, kernel)
 
 

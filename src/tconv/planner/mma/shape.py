@@ -472,7 +472,7 @@ def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
 
 
 def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
-    """What numbers of blocks must stay below 2^31: those of boxes that blocks go on to pass their end by a grid."""
+    """What must stay below 2^31: blocks that go on to further boxes count beyond the last one, by less than a grid."""
     return kernel.weight_sets * boxes(problem, layer, kernel) + grid(problem, layer, kernel)
 
 
