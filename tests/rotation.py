@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _CONTENTS = ("src", "tests", "examples", "pyproject.toml", "constraints.txt")
 _SHARDS = 10_000
 _LEFT_OUT = "left_out"
+_lines_key = pytest.StashKey[list[str]]()
 #: Marks of what `--rotate` leaves to `make test-all`, and what a closing list calls them.
 _WHOLE = {"slow": "slow", "compat": "other compilers"}
 
@@ -113,9 +114,6 @@ def _keep(config: pytest.Config, left_out: Sequence[Any], lines: list[str]) -> N
     """For the closing list, and for pytest's count of what was deselected."""
     config.stash[_lines_key] = lines
     config.hook.pytest_deselected(items=left_out)
-
-
-_lines_key = pytest.StashKey[list[str]]()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -99,7 +99,8 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
     assert len(builds) == 2
 
 
-@pytest.mark.parametrize("family", [pytest.param("direct", marks=pytest.mark.slow), "mma"])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["direct", "mma"])
 def test_both_objects_compile(family: str, cuda_home: Path, tmp_path: Path) -> None:
     """Everything but the link, which takes torch's CUDA libraries: main.cpp and cuda.cu, by ninja, as for a GPU."""
     header = Path(sysconfig.get_path("include")) / "Python.h"

@@ -289,6 +289,7 @@ def command(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_committed_example(tmp_path: Path) -> None:
     output, report = tmp_path / "out.py", tmp_path / "report.json"
     process = command(EXAMPLES / "strided_dilated.py", "-o", output, "--json", report)

@@ -1,0 +1,93 @@
+"""What `make test` leaves out: each time another part, counted and listed; and nothing without `--rotate`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rotation import runs, tree_digest
+
+TESTS = """
+import pytest
+
+@pytest.mark.rotates(4, by="name", always={"n3"})
+@pytest.mark.parametrize("name", [f"n{i}" for i in range(40)])
+def test_some(name, shard): print(f"[{name} of {shard}]")
+
+@pytest.mark.slow
+def test_slow(): print("[slow]")
+
+@pytest.mark.compat
+def test_compat(): print("[compat]")
+
+def test_each_time(): print("[each]")
+"""
+INI = "[pytest]\nmarkers =\n rotates(parts)\n slow\n compat\n"
+
+
+def ran(folder: Path, *options: str, **environment: str) -> tuple[set[str], list[str]]:
+    """What ran, and the lines from the list of what was left out on."""
+    (folder / "test_it.py").write_text(TESTS)
+    (folder / "pytest.ini").write_text(INI)
+    kept = {name: value for name, value in os.environ.items() if name not in ("SHARD", "PYTEST_ADDOPTS")}
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "rotation", "-rP", *options],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(Path(__file__).parent), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    tail = result.stdout.partition(" left out this time ")[2].splitlines()[1:]
+    return set(re.findall(r"^\[((?!gw)\w+)", result.stdout, re.MULTILINE)), tail
+
+
+def test_each_shard_runs_another_part_and_all_of_them_everything(tmp_path: Path) -> None:
+    parts = [ran(tmp_path, "--rotate", f"--shard={shard}")[0] - {"each", "n3"} for shard in range(4)]
+    assert all(len(part) > 3 for part in parts)
+    assert sum(map(len, parts)) == 39 and set.union(*parts) == {f"n{i}" for i in range(40)} - {"n3"}
+    assert ran(tmp_path, "--rotate", "--shard=5")[0] - {"each", "n3"} == parts[1]
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_what_is_left_out_is_listed_and_counted_above_the_closing_line(tmp_path: Path, workers: tuple[str]) -> None:
+    found, lines = ran(tmp_path, "--rotate", *workers, SHARD="7")
+    assert found >= {"each", "n3"} and not found & {"slow", "compat"}
+    cases = 41 - len(found)
+    assert lines[:3] == [
+        f"{cases:6} of    43  test_it.py: 3 parts of 4",
+        "     1 of    43  test_it.py: other compilers",
+        "     1 of    43  test_it.py: slow",
+    ]
+    assert "make test SHARD=7" in lines[3] and "make test-all" in lines[4]
+    assert re.fullmatch(rf"=+ {len(found)} passed, {cases + 2} deselected in .*", lines[-1])
+
+
+def test_without_rotation_everything_runs(tmp_path: Path) -> None:
+    found, lines = ran(tmp_path)
+    assert len(found) == 43 and lines == []
+
+
+def test_a_case_stays_in_its_part_whatever_else_there_is() -> None:
+    assert [shard for shard in range(8) if runs("a case", 4, shard)] == [3, 7]
+
+
+def test_the_digest_is_that_of_the_sources(tmp_path: Path) -> None:
+    source = tmp_path / "src" / "package" / "module.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("x = 1")
+    first = tree_digest(tmp_path)
+    for other in ("src/package/__pycache__/module.pyc", "src/package.egg-info/PKG-INFO", "build/module.py"):
+        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other).write_text("left by tools")
+    assert tree_digest(tmp_path) == first
+    source.write_text("x = 2")
+    changed = tree_digest(tmp_path)
+    assert changed != first
+    source.rename(source.with_name("renamed.py"))
+    assert tree_digest(tmp_path) not in (first, changed)
