@@ -122,7 +122,8 @@ inline double __longlong_as_double(long long a) { return tconv_emulator::same_bi
 inline int __double2loint(double a) { return static_cast<int>(__double_as_longlong(a)); }
 inline int __double2hiint(double a) { return static_cast<int>(__double_as_longlong(a) >> 32); }
 inline double __hiloint2double(int high, int low) {
-  return __longlong_as_double(static_cast<long long>(high) << 32 | static_cast<unsigned>(low));
+  const unsigned long long above = static_cast<unsigned>(high);
+  return tconv_emulator::same_bits<double>(above << 32 | static_cast<unsigned>(low));
 }
 
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
