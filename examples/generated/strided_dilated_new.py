@@ -1772,7 +1772,7 @@ def _grid(problem, layer, kernel):
 
 
 def _counted(problem, layer, kernel):
-    """What numbers of blocks must stay below 2^31."""
+    """What must stay below 2^31: numbers of blocks."""
     return _grid(problem, layer, kernel)
 
 

@@ -3462,7 +3462,7 @@ def _grid(problem, layer, kernel):
 
 
 def _counted(problem, layer, kernel):
-    """What numbers of blocks must stay below 2^31."""
+    """What must stay below 2^31: numbers of blocks."""
     return _grid(problem, layer, kernel)
 
 
@@ -3628,7 +3628,7 @@ def _mma_grid(problem, layer, kernel):
 
 
 def _mma_counted(problem, layer, kernel):
-    """What numbers of blocks must stay below 2^31: those of boxes that blocks go on to pass their end by a grid."""
+    """What must stay below 2^31: blocks that go on to further boxes count beyond the last one, by less than a grid."""
     return kernel.weight_sets * _mma_boxes(problem, layer, kernel) + _mma_grid(problem, layer, kernel)
 
 
