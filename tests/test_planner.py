@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tconv.planner import DIRECT, Gpu, Kernel, Unplannable, floor_seconds
 from tconv.planner.direct.builder import default_tile, is_small
 from tconv.planner.direct.candidates import candidates
-from tconv.planner.direct.shape import DirectShape, launching, runs
+from tconv.planner.direct.launching import launching, runs
+from tconv.planner.direct.shape import DirectShape
 from tconv.planner.numbers import length, single
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 

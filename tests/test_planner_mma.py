@@ -23,8 +23,9 @@ from tconv.planner.mma.builder import (
     with_resident_weights,
 )
 from tconv.planner.mma.candidates import candidates
+from tconv.planner.mma.launching import boxes, launching, needs_wide_index
 from tconv.planner.mma.model import predict
-from tconv.planner.mma.shape import MmaShape, boxes, launching, needs_wide_index
+from tconv.planner.mma.shape import MmaShape
 from tconv.planner.numbers import length, single
 from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
 

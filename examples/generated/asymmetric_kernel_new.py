@@ -3145,20 +3145,20 @@ class _DirectTile(namedtuple(
 
 
 _WARP = 32
-_INT_LIMIT = 2**31
 # A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
 _MOST_WALKED_ROW_PHASES = 64
 # Longer sums than this are taken in chains.
 _CHAIN = 64
 # Lines of an exchange are taken together until they have so many steps.
 _EXCHANGE_STEPS = 16
-# Blocks that the grid has for each multiprocessor when they go on to further positions.
-_BLOCKS_PER_MULTIPROCESSOR = 32
 # The most that a thread stores at once.
 _VECTOR_BYTES = 16
 # Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
 _REGISTERS = 64 * 1024
 _REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
+_INT_LIMIT = 2**31
+# Blocks that the grid has for each multiprocessor when they go on to further positions.
+_BLOCKS_PER_MULTIPROCESSOR = 32
 # Threads of a warp.
 _LANES = 32
 # Sums of a thread of the tile for any size, in 32-bit words.
@@ -3602,8 +3602,8 @@ _MmaLaunching = namedtuple(
     "preparing_blocks preparing_threads",
 )
 
-_mma_LANES = 32
 _mma_INT_LIMIT = 2**31
+_mma_LANES = 32
 
 
 def _mma_boxes(problem, layer, kernel):

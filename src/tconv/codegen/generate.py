@@ -20,7 +20,7 @@ from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, numbers
-from tconv.planner.direct import builder, tile
+from tconv.planner.direct import builder, shape, tile
 from tconv.problem import Layer, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -186,15 +186,15 @@ def _prefix(family: str) -> str:
 
 def _rules(family: str, any_layer: bool) -> str:
     """The planner's rules for launches of a family, and those for tiles of its own if it runs any layer."""
-    rules, prefix = FAMILIES[family].rules, _prefix(family)
+    launching, prefix = FAMILIES[family].launching, _prefix(family)
     names = {**_RENAMED, "DirectTile": "_DirectTile", "Launching": f"_{family.capitalize()}Launching"}
-    classes = f"{names['Launching']} = {_tuple_class(names['Launching'], rules.Launching._fields)}"
+    classes = f"{names['Launching']} = {_tuple_class(names['Launching'], launching.Launching._fields)}"
     if not any_layer:
-        return classes + "\n\n" + excerpt([rules], _RULES, names, prefix)
+        return classes + "\n\n" + excerpt([launching], _RULES, names, prefix)
     fields = [field.name for field in dataclasses.fields(tile.DirectTile)]
     made, threads = _tuple_class(names["DirectTile"], fields), methods(tile, "DirectTile", ["threads"])
     classes += f"\n\n\nclass {names['DirectTile']}({made}):\n{threads}"
-    return classes + "\n\n" + excerpt([rules, builder], [*_RULES, *_DEFAULT_RULES], names, prefix)
+    return classes + "\n\n" + excerpt([shape, launching, builder], [*_RULES, *_DEFAULT_RULES], names, prefix)
 
 
 def _header(layers: Sequence[PlannedLayer]) -> str:
@@ -237,7 +237,7 @@ def _recorded(kernels: Mapping[Layer, Kernel[Any]], gpu: Gpu) -> str:
 
 def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
     """The text that makes a kernel in a generated file."""
-    launching = FAMILIES[kernel.family].rules.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
+    launching = FAMILIES[kernel.family].launching.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
     values = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
     lines = [
         f'"{kernel.family}",',

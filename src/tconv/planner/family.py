@@ -71,9 +71,9 @@ class Family(ABC, Generic[Tile]):
     tile: type[Tile]
     #: The constants of a kernel, by a layer and a tile. The template of them has the same name.
     shape: type[Any]
-    #: The module of what follows from a layer and a tile. It has ``launching(layer, tile, multiprocessors)``, a tuple
-    #: of numbers by name, and what follows from those and a problem: ``grid``, ``counted`` and ``needs_wide_index``.
-    rules: ModuleType
+    #: The module of how its kernels are launched: ``launching(layer, tile, multiprocessors)`` gives a tuple of numbers by
+    #: name; ``grid``, ``counted`` and ``needs_wide_index`` are what follows from those and a problem.
+    launching: ModuleType
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
     #: Threads of a block of the kernel that brings the weights into an order of their own; 0 where there is none.
@@ -142,20 +142,20 @@ class Family(ABC, Generic[Tile]):
         Raises:
             Unplannable: the grid would be too large.
         """
-        launching = self.rules.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
-        counted = self.rules.counted(problem, kernel.layer, launching)
+        of_kernel = self.launching.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
+        counted = self.launching.counted(problem, kernel.layer, of_kernel)
         if counted >= _INT_LIMIT:
             raise Unplannable(f"the {self.name} family would need {counted} blocks; a grid has fewer than 2^31")
         preparation = None
         if self.preparing_threads:
-            preparation = Preparation(launching.preparing_blocks, self.preparing_threads, launching.weight_bytes)
+            preparation = Preparation(of_kernel.preparing_blocks, self.preparing_threads, of_kernel.weight_bytes)
             if preparation.grid >= _INT_LIMIT:
                 raise Unplannable(
                     f"the {self.name} family would prepare weights with {preparation.grid} blocks; a grid has fewer "
                     "than 2^31"
                 )
-        grid = self.rules.grid(problem, kernel.layer, launching)
-        return Plan(problem, kernel, grid, launching.shared_bytes, reasons, preparation)
+        grid = self.launching.grid(problem, kernel.layer, of_kernel)
+        return Plan(problem, kernel, grid, of_kernel.shared_bytes, reasons, preparation)
 
     def replan(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Plan | None:
         """The plan that runs `problem` by a kernel that was chosen for its layer at other sizes; None if it cannot be.
@@ -170,5 +170,5 @@ class Family(ABC, Generic[Tile]):
         return None if self.why_not(problem, gpu) else self.candidates(problem, gpu, channels_last)
 
     def _at(self, problem: Problem, kernel: Kernel[Tile]) -> Kernel[Tile]:
-        launching = self.rules.launching(kernel.layer, kernel.tile, 1)
-        return replace(kernel, wide_index=self.rules.needs_wide_index(problem, kernel.layer, launching))
+        of_kernel = self.launching.launching(kernel.layer, kernel.tile, 1)
+        return replace(kernel, wide_index=self.launching.needs_wide_index(problem, kernel.layer, of_kernel))

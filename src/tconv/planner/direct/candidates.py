@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from tconv.planner.direct.builder import LANES, default_tile, direct_tile, is_small, phases_on_lanes
-from tconv.planner.direct.shape import DirectShape, launching, runs
+from tconv.planner.direct.launching import launching, runs
+from tconv.planner.direct.shape import DirectShape
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import Array, equals, joined, length, taken

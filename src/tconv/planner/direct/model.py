@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tconv.planner.direct.shape import DirectShape, accumulator_words, grid, is_vector, launching, runs
+from tconv.planner.direct.launching import grid, launching, runs
+from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where

@@ -8,10 +8,11 @@ from functools import lru_cache
 
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
-from tconv.planner.mma import shape as rules
+from tconv.planner.mma import launching
 from tconv.planner.mma.candidates import candidates
+from tconv.planner.mma.launching import PREPARING_THREADS
 from tconv.planner.mma.model import predict
-from tconv.planner.mma.shape import PREPARING_THREADS, MmaShape
+from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
@@ -30,7 +31,7 @@ class _Mma(Family[MmaTile]):
     name = "mma"
     tile = MmaTile
     shape = MmaShape
-    rules = rules
+    launching = launching
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16

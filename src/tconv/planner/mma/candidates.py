@@ -22,7 +22,8 @@ from tconv.planner.mma.builder import (
     with_more_stages,
     with_resident_weights,
 )
-from tconv.planner.mma.shape import MmaShape, grid, halo, launching
+from tconv.planner.mma.launching import grid, launching
+from tconv.planner.mma.shape import MmaShape, halo
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import Array, joined, taken
 from tconv.problem import Layer, Problem

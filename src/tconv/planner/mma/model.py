@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
-from tconv.planner.mma.shape import MmaShape, boxes, grid, launching
+from tconv.planner.mma.launching import boxes, grid, launching
+from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
 from tconv.problem import Layer, Precision, Problem
