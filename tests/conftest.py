@@ -25,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """One kernel cache for the whole run: the user's own is not touched, and what one worker compiles, all use."""
     if "TCONV_CACHE_DIR" not in os.environ:
         config.stash[_cache_key] = os.environ["TCONV_CACHE_DIR"] = tempfile.mkdtemp(prefix="tconv-tests-")
+    if getattr(config.option, "numprocesses", None):  # beside each other, threads of torch only wait for a processor
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     _put_own_tools_on_path()
     # A shell lets what it starts in the background ignore Ctrl-C, and so would all processes of the tests.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
