@@ -71,8 +71,8 @@ class Family(ABC, Generic[Tile]):
     tile: type[Tile]
     #: The constants of a kernel, by a layer and a tile. The template of them has the same name.
     shape: type[Any]
-    #: The module of how its kernels are launched: ``launching(layer, tile, multiprocessors)`` gives a tuple of numbers by
-    #: name; ``grid``, ``counted`` and ``needs_wide_index`` are what follows from those and a problem.
+    #: The module of how its kernels are launched: ``launching(layer, tile, multiprocessors)`` gives numbers by name;
+    #: ``grid``, ``counted`` and ``needs_wide_index`` are what follows from those and a problem.
     launching: ModuleType
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
