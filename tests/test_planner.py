@@ -93,6 +93,7 @@ def test_plans_can_be_launched(problem):
     assert plan == plan_direct(problem, H200), "planning is deterministic"
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("instance", list(instances())[::7], ids=lambda instance: instance.name)
 def test_kernel_and_planner_have_the_same_formulas(instance):
     plan = launch_direct(instance.problem, instance.kernel, H200)

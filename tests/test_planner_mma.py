@@ -142,6 +142,7 @@ def test_every_candidate_suits_the_kernel(problem):
         assert all(math.isfinite(seconds) and seconds > 0 for seconds in vars(cost).values())
 
 
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("instance", list(instances("mma"))[::6], ids=lambda instance: instance.name)
 def test_kernel_and_planner_have_the_same_formulas(instance):
     planned = launch_mma(instance.problem, instance.kernel, H200)
