@@ -42,7 +42,7 @@ test: lint
 	$(bin)/python -m pytest -n 2 --rotate
 
 test-all: lint
-	$(bin)/python -m pytest -n 2
+	TCONV_CANDIDATES=20000 $(bin)/python -m pytest -n 2
 
 test-gpu: $(TEST_STAMP)
 	$(bin)/python benchmarks/gpu_tests.py

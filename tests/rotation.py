@@ -107,7 +107,7 @@ def _why_left_out(item: pytest.Item, shard: int) -> str | None:
     parts = rotates.args[0]
     by, always = rotates.kwargs.get("by"), rotates.kwargs.get("always", ())
     case = item.nodeid if by is None else item.callspec.params[by]  # type: ignore[attr-defined]
-    return None if case in always or runs(case, parts, shard) else f"{parts - 1} parts of {parts}"
+    return None if case in always or runs(case, parts, shard) else f"one case in {parts} runs"
 
 
 def _keep(config: pytest.Config, left_out: Sequence[Any], lines: list[str]) -> None:

@@ -41,6 +41,7 @@ def gpu_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Modul
     import gpu_tests
     import results
 
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setattr(gpu_tests, "ROOT", tmp_path)
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(gpu_tests, "environment", lambda: {"gpu": "NVIDIA X"})

@@ -35,9 +35,9 @@ def ran(folder: Path, *options: str, **environment: str) -> tuple[set[str], list
     (folder / "pytest.ini").write_text(INI)
     kept = {name: value for name, value in os.environ.items() if name not in ("SHARD", "PYTEST_ADDOPTS")}
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "rotation", "-rP", *options],
+        [sys.executable, "-m", "pytest", "-p", "rotation", "-p", "xdist", "-rP", *options],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(Path(__file__).parent), **environment},
+        env={**kept, "PYTHONPATH": str(Path(__file__).parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -60,7 +60,7 @@ def test_what_is_left_out_is_listed_and_counted_above_the_closing_line(tmp_path:
     assert found >= {"each", "n3"} and not found & {"slow", "compat"}
     cases = 41 - len(found)
     assert lines[:3] == [
-        f"{cases:6} of    43  test_it.py: 3 parts of 4",
+        f"{cases:6} of    43  test_it.py: one case in 4 runs",
         "     1 of    43  test_it.py: other compilers",
         "     1 of    43  test_it.py: slow",
     ]

@@ -58,6 +58,7 @@ def test_it_holds_every_file_of_the_package(wheel: Path) -> None:
     assert packed == {path.relative_to(ROOT / "src").as_posix() for path in files}
 
 
+@pytest.mark.slow
 def test_it_works_alone(wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own, to which torch and the other requirements are lent."""
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
