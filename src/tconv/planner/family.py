@@ -32,7 +32,7 @@ class Ranked(Generic[Tile]):
 
 @dataclass(frozen=True)
 class Candidates(Generic[Tile]):
-    """Tiles for one problem, as arrays, and their costs. Iterating builds nothing: ask for those that are wanted."""
+    """Tiles for one problem, as arrays, and their costs: a sequence of which only what is asked for is built."""
 
     family: str
     layer: Layer
