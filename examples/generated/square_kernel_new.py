@@ -2689,8 +2689,8 @@ struct MmaWeightStages {
 // Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
 // phase leaves out the shifts at which the phase has no tap.
 //
-//     warps_wide = 2, warps_high = 2                  a block owns a box of positions: box_images x box_depths x
-//                  positions                          box_rows x box_columns of them, numbered one after the other;
+//     Warps: wide = 2, high = 2                       a block owns a box of positions: images x depths x rows x
+//                  positions                          columns of them (`Box`), numbered one after the other;
 //              ............ ............              numbers beyond the box repeat the first position and are not
 //        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
 //              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
