@@ -44,3 +44,12 @@ def test_every_command_and_option_is_described(name: str) -> None:
     assert [option for option in options if option not in section[0]] == []
     for subcommand in getattr(COMMANDS[name], "commands", ()):
         assert f"tconv {name} {subcommand}" in section[0]
+
+
+def test_the_readme_quotes_a_written_file() -> None:
+    quoted = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    written = (ROOT / "examples" / "generated" / "strided_dilated_new.py").read_text(encoding="utf-8")
+    assert quoted is not None
+    lines = [line for line in quoted[1].splitlines() if line.strip() != "..."]
+    assert len(lines) >= 5
+    assert all(line in written.splitlines() for line in lines)
