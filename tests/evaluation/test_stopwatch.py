@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from tconv.evaluation import stopwatch
-from tconv.evaluation.stopwatch import CudaClock, Stopwatch
+from tconv.evaluation.files import timed_files
+from tconv.evaluation.files.timed_files import Stopwatch
+from tconv.evaluation.stopwatch import CudaClock
 
 
 class Device:
@@ -122,15 +124,15 @@ def test_which_format_a_model_is_also_timed_in(
 
 def test_tensors_of_that_format_are_laid_out_and_others_stay() -> None:
     x, line = torch.rand(1, 2, 3, 4), torch.rand(3)
-    laid_out = stopwatch._in_format(x, torch.channels_last)
+    laid_out = timed_files._in_format(x, torch.channels_last)
     assert torch.equal(laid_out, x) and laid_out.is_contiguous(memory_format=torch.channels_last)
-    assert stopwatch._in_format(line, torch.channels_last) is line
-    assert stopwatch._in_format("text", torch.channels_last) == "text"
+    assert timed_files._in_format(line, torch.channels_last) is line
+    assert timed_files._in_format("text", torch.channels_last) == "text"
 
 
 def test_settings_say_what_the_reference_ran_under(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(stopwatch, "allows_tf32", lambda: False)
-    found = stopwatch.settings()
+    monkeypatch.setattr(timed_files, "allows_tf32", lambda: False)
+    found = timed_files.settings()
     assert found["float32 convolutions"] == "TF32 not allowed" and found["cudnn.deterministic"] == "True"
     assert found["torch"] == torch.__version__ and found["gradients"] == "off"
