@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tconv.planner import Gpu, Unplannable, choose
+from tconv.planner import Gpu, Question, Unplannable, choose
 from tconv.planner.choice import leading
-from tconv.planner.tuned import Question
 from tconv.problem import InvalidProblem, Layer, Problem, Triple
 
 #: A tensor of more elements is no example of anything.
@@ -89,8 +88,8 @@ def main() -> int:
     options = parser.parse_args()
     gpu, choices, rankings = Gpu.h200(), [], []
     for problem, channels_last in problems(options.problems, options.seed):
-        choices.append(seconds(lambda p=problem, last=channels_last: choose(p, gpu, channels_last=last)))
         question = Question(problem, None, channels_last)
+        choices.append(seconds(lambda asked=question: choose(asked, gpu)))
         rankings.append(seconds(lambda asked=question: leading(asked, gpu, _FIRST)))
     print(line("first choice", [time_ for time_ in choices if time_ is not None]))
     print(line(f"ranking of {_FIRST}", [time_ for time_ in rankings if time_ is not None]))

@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from layers import problem_of  # noqa: E402
 from results import cases  # noqa: E402
 
-from tconv.planner import FAMILIES, Gpu, Unplannable, choose  # noqa: E402
+from tconv.planner import FAMILIES, Gpu, Question, Unplannable, choose  # noqa: E402
 from tconv.planner.plan import tile_fields  # noqa: E402
 from tconv.problem import Problem  # noqa: E402
 
@@ -32,7 +32,7 @@ def choices() -> dict[str, Any]:
 
 def choice(problem: Problem, family: str) -> Any:
     try:
-        chosen = choose(problem, H200, [family])
+        chosen = choose(Question(problem), H200, [family])
     except Unplannable as reason:
         return str(reason)
     return {"tile": dict(tile_fields(chosen.kernel.tile)), "grid": chosen.grid, "shared_bytes": chosen.shared_bytes}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tconv.planner import DIRECT, MMA, Gpu, Kernel, Unplannable, choose
+from tconv.planner import DIRECT, MMA, Gpu, Kernel, Question, Unplannable, choose
 from tconv.planner.choice import replan
 from tconv.planner.mma import equivalent, why_not_mma
 from tconv.planner.mma.builder import (
@@ -225,21 +225,21 @@ def test_what_the_family_does_not_run(problem, gpu, words):
 
 
 def test_the_faster_family_is_chosen_of_those_allowed():
-    both = choose(U_NET, H200)
+    both = choose(Question(U_NET), H200)
     assert both.kernel.family == "mma"
     assert both.predicted_seconds < DIRECT.plan(U_NET, H200).predicted_seconds
     alone = replace(U_NET, layer=replace(U_NET.layer, in_channels=64, out_channels=64, groups=64))
-    assert choose(alone, H200).kernel.family == "direct", "one channel leaves a matrix product nearly empty"
+    assert choose(Question(alone), H200).kernel.family == "direct", "one channel leaves a matrix product nearly empty"
     sparse = replace(U_NET, layer=replace(U_NET.layer, stride=(1, 3, 3)))
-    assert choose(sparse, H200).kernel.family == "direct", "phases without taps"
+    assert choose(Question(sparse), H200).kernel.family == "direct", "phases without taps"
     with pytest.raises(Unplannable, match="no taps"):
-        choose(sparse, H200, ("mma",))
+        choose(Question(sparse), H200, ("mma",))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_dense_layer_runs_on_tensor_cores_in_every_precision(precision):
     problem = replace(U_NET, layer=replace(U_NET.layer, precision=precision))
-    plan = choose(problem, H200)
+    plan = choose(Question(problem), H200)
     assert plan.kernel.family == "mma"
     assert plan.predicted_seconds < DIRECT.plan(problem, H200).predicted_seconds / 1.5
     shape, warps = MmaShape(problem.layer, plan.kernel.tile), plan.kernel.tile.warps

@@ -81,7 +81,7 @@ def test_layers_that_were_measured_seldom_are_kept(change: dict[str, Any]) -> No
     layer = Layer(2, 1280, 1280, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="tf32")
     problem = Problem(layer, 16, (1, 16, 16))
     question = Question(problem)
-    plan = choose(problem, H200)
+    plan = choose(Question(problem), H200)
     slow = replace(plan, predicted_seconds=1.0)
     assert why_pytorch(question, slow, H200) is not None
     unknown = replace(problem, layer=replace(layer, **change))
@@ -146,7 +146,7 @@ def test_gpus_without_tf32_are_not_taken_to_round() -> None:
 
 def test_a_measured_plan_is_compared_no_more() -> None:
     question = question_of(problem_of(WIDE), H200, allowed=True)
-    plan = choose(question.problem, H200)
+    plan = choose(Question(question.problem), H200)
     assert why_pytorch(question, plan, H200) is not None
     measured_plan = replace(plan, predicted_seconds=None)
     assert why_pytorch(question, measured_plan, H200) is None
@@ -156,5 +156,5 @@ def test_huge_problems_are_compared_at_one_size() -> None:
     # Our models look at a smaller problem of the kind; PyTorch's prediction must be of the same.
     layer = Layer(2, 64, 64, (1, 3, 3), (1, 2, 2), (0, 1, 1), precision="tf32")
     large, huge = (Problem(layer, 1, (1, size, size)) for size in (1024, 8192))
-    decided = [why_pytorch(Question(problem), choose(problem, H200), H200) for problem in (large, huge)]
+    decided = [why_pytorch(Question(problem), choose(Question(problem), H200), H200) for problem in (large, huge)]
     assert decided[0] == decided[1]

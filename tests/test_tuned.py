@@ -21,13 +21,7 @@ leading = functools.cache(choice.leading)
 
 
 def asked(question: Question, **options: Any) -> Any:
-    return choose(
-        question.problem,
-        H200,
-        tensor_core_precision=question.tensor_core_precision,
-        channels_last=question.channels_last,
-        **options,
-    )
+    return choose(question, H200, **options)
 
 
 def answer(place: int, question: Question = QUESTION) -> Tuned:
@@ -99,7 +93,7 @@ def test_a_tile_that_the_planner_does_not_consider_is_not_taken(field: str) -> N
 
 def test_a_tile_for_more_shared_memory_than_there_is_is_not_taken() -> None:
     small = replace(H200, name="small", shared_bytes_per_block=32 * 1024)
-    plan = choose(DENSE, small, tensor_core_precision="tf32", tuned={QUESTION: answer(0)})
+    plan = choose(QUESTION, small, tuned={QUESTION: answer(0)})
     assert plan.shared_bytes <= small.shared_bytes_per_block and "measured" not in plan.reasons[0]
 
 

@@ -211,7 +211,7 @@ def _plan(problem: Problem, gpu: Gpu, family: str | None, channels_last: bool) -
     if not insists and answer is not None and answer.prefers_pytorch:
         raise _Refused(answer.why_pytorch())
     families = (family,) if family else tuple(FAMILIES)
-    plan = choose(problem, gpu, families, question.tensor_core_precision, channels_last, tuned)
+    plan = choose(question, gpu, families, tuned)
     if not insists and (reason := why_pytorch(question, plan, gpu)):
         raise _Refused(reason)
     return plan

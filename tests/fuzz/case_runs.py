@@ -23,7 +23,7 @@ from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned
-from tconv.planner import DIRECT, MMA, Gpu, Kernel, Plan, Unplannable
+from tconv.planner import DIRECT, FAMILIES, MMA, Gpu, Kernel, Plan, Unplannable
 from tconv.problem import TF32
 
 _CPU = torch.device("cpu")
@@ -146,10 +146,10 @@ def _one_by_one(cases: Sequence[Case], mode: Mode, change: Callable[[str], str],
 class _EmulatorRun:
     def __init__(self, case: Case, plan: Plan) -> None:
         self.case, self.plan = case, plan
-        # A kernel's tensors are contiguous, at any offset, but for the input and the weights of `mma`.
+        # A kernel's tensors are contiguous; at any offset, unless its family wants input and weights aligned.
         x, weight, bias = operands_of(case)
         x, weight = x.contiguous(), weight.contiguous()
-        if self.plan.kernel.family == "mma":
+        if FAMILIES[self.plan.kernel.family].alignment > 1:
             x, weight = aligned(x), aligned(weight)
         self.operands = Operands(x, weight, None if bias is None else bias.contiguous())
         self.y = torch.full(case.problem.output_shape, float("nan"), dtype=self.operands.x.dtype)

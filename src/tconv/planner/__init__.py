@@ -9,6 +9,7 @@ from tconv.planner.gpu import Gpu, floor_seconds
 from tconv.planner.mma import MMA
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.plan import Kernel, Plan, Preparation, Unplannable
+from tconv.planner.tuned import Question
 
 __all__ = [
     "DIRECT",
@@ -21,6 +22,7 @@ __all__ = [
     "MmaTile",
     "Plan",
     "Preparation",
+    "Question",
     "Unplannable",
     "choose",
     "floor_seconds",

@@ -14,7 +14,7 @@ from tconv.planner.plan import Kernel, Plan, Unplannable
 from tconv.planner.pytorch_model import is_well_known, predict_pytorch
 from tconv.planner.sizes import representative
 from tconv.planner.tuned import Answers, Question, Tuned
-from tconv.problem import Precision, Problem
+from tconv.problem import Problem
 
 #: One in so many of the leading candidates is left to each family, however its model ranks it: models err.
 _SHARE = 4
@@ -24,25 +24,16 @@ _CLEARLY = 1.3
 
 
 def choose(
-    problem: Problem,
-    gpu: Gpu,
-    families: Iterable[str] = FAMILIES,
-    tensor_core_precision: Precision | None = None,
-    channels_last: bool = False,
-    tuned: Answers = MappingProxyType({}),
+    question: Question, gpu: Gpu, families: Iterable[str] = FAMILIES, tuned: Answers = MappingProxyType({})
 ) -> Plan:
-    """The plan of `problem` on `gpu`: the one of `families` that was measured, or else is predicted, to be the fastest.
+    """The plan that answers `question` on `gpu`: the one of `families` that was measured, or is predicted, the fastest.
 
     Args:
-        tensor_core_precision: of families that run on tensor cores, where it is not the layer's own: CUDA cores gain
-            nothing from TF32.
-        channels_last: how input and output lie in memory. A family that cannot read and write that has them copied.
         tuned: what was measured on this GPU.
 
     Raises:
         Unplannable: no family runs it; the message says what each lacks.
     """
-    question = Question(problem, tensor_core_precision, channels_last)
     answer = tuned.get(question)
     if answer is not None and answer.family in families:
         plan = _measured(question, answer, gpu)
@@ -51,7 +42,7 @@ def choose(
     plans, troubles = [], []
     for name in families:
         try:
-            plans.append(FAMILIES[name].plan(question.problem_of(name), gpu, channels_last))
+            plans.append(FAMILIES[name].plan(question.problem_of(name), gpu, question.channels_last))
         except Unplannable as trouble:
             troubles.append(str(trouble))
     if not plans:

@@ -14,7 +14,14 @@ from tconv.problem import PRECISIONS, Precision, Problem
 
 @dataclass(frozen=True)
 class Question:
-    """What `choose` is asked; see there for the fields."""
+    """What the planner is asked.
+
+    Args:
+        problem: in the precision of its tensors.
+        tensor_core_precision: of families that run on tensor cores, where it is not that one: CUDA cores gain nothing
+            from TF32.
+        channels_last: how input and output lie in memory. A family that cannot read and write that has them copied.
+    """
 
     problem: Problem
     tensor_core_precision: Precision | None = None

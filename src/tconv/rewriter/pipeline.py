@@ -15,7 +15,7 @@ from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
 from tconv.jit.loader import compile_kernel
-from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable, choose
+from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan
 from tconv.planner.tuned import Answers
 from tconv.problem import Layer, Problem
@@ -55,7 +55,7 @@ def plan_layers(
         if problem.batch == 0:
             raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
         try:
-            return choose(problem, gpu, families, tuned=tuned)
+            return choose(Question(problem), gpu, families, tuned)
         except Unplannable as refusal:
             raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
 
