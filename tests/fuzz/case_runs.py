@@ -231,7 +231,7 @@ def _through_loader(case: Case, report: Report) -> Iterator[Tensor]:
     tensors = Operands(*contiguous)
     if case.storage == "offset":
         tensors = offset_storage(tensors)
-    if plan.kernel.family == "mma":
+    if FAMILIES[plan.kernel.family].alignment > 1:
         tensors = tensors._replace(x=aligned(tensors.x), weight=aligned(tensors.weight))
     count = torch.Size(case.problem.output_shape).numel()
     for _ in range(2):
