@@ -288,7 +288,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "weights used before they are there": (
-        "        if (!Tile::resident) weights.copy.wait();",
+        "        if (!Tile::Pipeline::resident) weights.copy.wait();",
         "",
         "mma-1d-k4-s2-tf32-wide",
         "plain",
@@ -360,13 +360,13 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "outputs put over resident weights": (
-        "Tile::resident ? stages_bytes : joined_bytes",
+        "Tile::Pipeline::resident ? stages_bytes : joined_bytes",
         "joined_bytes",
         "mma-2d-k3-s1-fp16-resident",
         "plain",
     ),
     "origin left out of the column": (
-        "Width::stride - Tile::origin + phase % Width::stride",
+        "Width::stride - Tile::Box::origin + phase % Width::stride",
         "Width::stride + phase % Width::stride",
         "mma-1d-k4-s2-fp32-high",
         "plain",
@@ -390,14 +390,14 @@ MUTATIONS_OF_MMA = {
         "thread",
     ),
     "a set of warps multiplies another's channels": (
-        "warp / Shape::warps * Tile::chunk_steps;",
+        "warp / Shape::warps * Tile::Pipeline::chunk_steps;",
         "0;",
         "mma-1d-k4-s2-fp32-split",
         "plain",
     ),
     "the last set of warps left out": (
-        "other < Tile::splits - 1; ++other)",
-        "other < Tile::splits - 2; ++other)",
+        "other < Tile::Warps::splits - 1; ++other)",
+        "other < Tile::Warps::splits - 2; ++other)",
         "mma-1d-k40-s20-staged-tf32-split",
         "plain",
     ),
@@ -408,7 +408,7 @@ MUTATIONS_OF_MMA = {
         "thread",
     ),
     "sums put over a stage that is still read": (
-        "    if (!Tile::resident) __syncthreads();  // Nobody",
+        "    if (!Tile::Pipeline::resident)\n      __syncthreads();  // Nobody",
         "    // Nobody",
         "mma-1d-k64-s32-fp32-split",
         "thread",
@@ -462,7 +462,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "outputs beside an origin stored as if aligned": (
-        "greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::origin), most)",
+        "greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most)",
         "greatest_common_divisor(side_by_side, most)",
         "mma-1d-k4-s2-fp32-high",
         "address",

@@ -76,6 +76,7 @@ def test_of_random_candidates_planner_and_templates_have_the_same_numbers(family
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KEPT)
 def test_of_kept_problems_planner_and_templates_have_the_same_numbers(name):
     family, problem, channels_last = KEPT[name]

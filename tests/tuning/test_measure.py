@@ -16,6 +16,7 @@ from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.timing import Call, nothing
 from tconv.jit.compile import Compiled
 from tconv.planner import Gpu, Kernel, Plan
+from tconv.planner.mma.builder import with_pipeline
 from tconv.planner.tuned import Question, Tuned
 from tconv.precision import allows_tf32
 from tconv.problem import Layer, Precision, Problem
@@ -248,7 +249,7 @@ def test_progress_adds_up_to_the_number_of_kernels(monkeypatch: pytest.MonkeyPat
 def test_a_kernel_that_does_not_run_these_sizes_is_not_compiled(pool: Pool) -> None:
     (job,) = jobs_of(DENSE)
     kernel = next(kernel for kernel in job.kernels if kernel.family == "mma")
-    kernel = replace(kernel, tile=replace(kernel.tile, patch_columns=4))
+    kernel = replace(kernel, tile=with_pipeline(kernel.tile, patch_columns=4))
     problem = job.questions[0].problem_of("mma")
     assert submit(problem, kernel, H200, pool) is not None
     assert submit(replace(problem, input_size=(1, 8, 7)), kernel, H200, pool) is None
