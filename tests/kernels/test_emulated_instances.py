@@ -9,6 +9,7 @@ from mutations import NAMED
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
+from tconv.planner.plan import tile_fields
 from tconv.problem import TF32
 
 #: Those that mutations name show mistakes best. The sanitizers see them with their mutations.
@@ -34,7 +35,7 @@ def test_is_exact_on_integers(name):
     assert torch.equal(emulate(instance, tensors).double(), exact)
 
 
-COPIED = [name for name, instance in INSTANCES.items() if getattr(instance.kernel.tile, "copied", 0)]
+COPIED = [name for name, i in INSTANCES.items() if dict(tile_fields(i.kernel.tile)).get("pipeline.copied")]
 
 
 @rotates
