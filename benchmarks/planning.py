@@ -8,6 +8,7 @@ Times are those of the processor, of this thread alone, for random layers of eve
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import time
@@ -51,17 +52,9 @@ def problems(count: int, seed: int) -> Iterator[tuple[Problem, bool]]:
             problem = Problem(layer, dice.choice([1, 2, 8, 16, 64]), triple(dims, sizes, 1))
         except InvalidProblem:
             continue
-        elements = [batched for shape in (problem.input_shape, problem.output_shape) for batched in [_product(shape)]]
-        if max(elements) < _MOST_ELEMENTS:
+        if max(math.prod(problem.input_shape), math.prod(problem.output_shape)) < _MOST_ELEMENTS:
             count -= 1
             yield problem, dice.random() < 0.25
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    elements = 1
-    for size in shape:
-        elements *= size
-    return elements
 
 
 def seconds(plan: Callable[[], Any]) -> float | None:
