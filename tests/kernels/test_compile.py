@@ -13,7 +13,7 @@ from tconv.kernels.instances import AXES
 ARCHS = ("sm_75", "sm_80", "sm_90a")
 COMPAT_ARCHS = ("sm_86", "sm_89", "sm_100a", "sm_120a")
 #: Archs that lack a family's instructions.
-WITHOUT = {"mma": {"sm_75"}}
+WITHOUT = {"mma": {"sm_75"}, "wgmma": {*ARCHS, *COMPAT_ARCHS} - {"sm_90a"}}
 #: A third more than the largest cubin of an instance, float64 on sm_120; loops unrolled by mistake make more.
 MOST_BYTES = 350 * 1024
 

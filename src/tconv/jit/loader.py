@@ -196,9 +196,10 @@ def compile_kernel(kernel: Kernel[Any], arch: str, name: str = _NAME) -> tuple[K
     """
     while True:
         compiled = compile_source(unit(kernel, _NAME), arch, name=name, headers=header_directory())
-        if not compiled.spill_bytes or kernel.tile.blocks * kernel.threads * _MOST_REGISTERS <= _REGISTERS:
+        blocks = kernel.tile.blocks
+        if not compiled.spill_bytes or blocks == 1 or blocks * kernel.threads * _MOST_REGISTERS <= _REGISTERS:
             return kernel, compiled
-        kernel = replace(kernel, tile=replace(kernel.tile, blocks=kernel.tile.blocks * 3 // 4))
+        kernel = replace(kernel, tile=replace(kernel.tile, blocks=blocks * 3 // 4))
 
 
 def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
@@ -234,7 +235,8 @@ def gpu_of(device: int) -> Gpu:
     same = properties.name == measured.name
     return Gpu(
         name=properties.name,
-        arch=f"sm_{properties.major}{properties.minor}",
+        # Some of sm_90's instructions are for that architecture alone.
+        arch=f"sm_{properties.major}{properties.minor}" + ("a" if properties.major == 9 else ""),
         multiprocessors=properties.multi_processor_count,
         # torch 2.6 does not tell this one.
         shared_bytes_per_block=cuda_core().Device(device).properties.max_shared_memory_per_block_optin,

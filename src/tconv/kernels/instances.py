@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
-from tconv.kernels import direct, mma
+from tconv.kernels import direct, mma, wgmma
 from tconv.kernels.cases import Instance
 
 #: What the templates of a family read from their parameters, and which values behave differently.
-AXES: Mapping[str, Mapping[str, str]] = MappingProxyType({"direct": direct.AXES, "mma": mma.AXES})
+AXES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"direct": direct.AXES, "mma": mma.AXES, "wgmma": wgmma.AXES}
+)
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
-    {"direct": direct.instances, "mma": mma.instances}
+    {"direct": direct.instances, "mma": mma.instances, "wgmma": wgmma.instances}
 )
 
 

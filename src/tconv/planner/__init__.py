@@ -10,11 +10,14 @@ from tconv.planner.mma import MMA
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.plan import Kernel, Plan, Preparation, Unplannable
 from tconv.planner.tuned import Question
+from tconv.planner.wgmma import WGMMA
+from tconv.planner.wgmma.tile import WgmmaTile
 
 __all__ = [
     "DIRECT",
     "FAMILIES",
     "MMA",
+    "WGMMA",
     "DirectTile",
     "Family",
     "Gpu",
@@ -24,6 +27,7 @@ __all__ = [
     "Preparation",
     "Question",
     "Unplannable",
+    "WgmmaTile",
     "choose",
     "floor_seconds",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 from tconv.planner.direct import DIRECT
 from tconv.planner.family import Family
 from tconv.planner.mma import MMA
+from tconv.planner.wgmma import WGMMA
 
 #: By name; of those that are predicted to be as fast, the first is taken.
-FAMILIES: Mapping[str, Family[Any]] = MappingProxyType({family.name: family for family in (DIRECT, MMA)})
+FAMILIES: Mapping[str, Family[Any]] = MappingProxyType({family.name: family for family in (DIRECT, MMA, WGMMA)})

@@ -226,10 +226,12 @@ inline int __all_sync(unsigned mask, int predicate, tconv_emulator::Place place 
 // ---- what the kernels' primitives do by PTX -----------------------------------------------------
 
 #include "primitives/asynchronous.h"
+#include "primitives/barriers.h"
 #include "primitives/elements.h"
 #include "primitives/language.h"
 #include "primitives/memory.h"
 #include "primitives/tensor_cores.h"
+#include "primitives/warpgroups.h"
 
 // A text that defines them for the emulator itself, as files of older versions do, hides these.
 namespace tconv {

@@ -211,7 +211,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
+    const Bias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,

@@ -6,24 +6,6 @@
 
 namespace tconv {
 
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
-template <class Axis>
-struct MmaShifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
-  static constexpr int count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
-               ? -1
-               : static_cast<int>(distance / Axis::dilation);
-  }
-};
-
 // Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
 // positions of neighbouring rows then find different banks.
 TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
@@ -63,9 +45,9 @@ struct MmaShape {
                       Layer::Height::dilation>;
   using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
                      Layer::Width::dilation>;
-  using DepthShifts = MmaShifts<Depth>;
-  using HeightShifts = MmaShifts<Height>;
-  using WidthShifts = MmaShifts<Width>;
+  using DepthShifts = Shifts<Depth>;
+  using HeightShifts = Shifts<Height>;
+  using WidthShifts = Shifts<Width>;
 
   // ---- products ----
   // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each

@@ -2,24 +2,9 @@
 #pragma once
 #include "mma/boxes.cuh"
 #include "mma/sums.cuh"
+#include "primitives/layer.cuh"
 
 namespace tconv {
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer>
-struct MmaBias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
 
 // A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`

@@ -4,43 +4,9 @@
 #include "mma/factors.cuh"
 #include "mma/shape.cuh"
 #include "primitives/asynchronous.cuh"
+#include "primitives/layer.cuh"
 
 namespace tconv {
-
-template <bool Small>
-struct MmaCount {
-  using type = long long;
-};
-template <>
-struct MmaCount<true> {
-  using type = int;
-};
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct MmaDigits {
-  using Number = typename MmaCount<(Count <= 0x7fffffff)>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit MmaDigits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
-                                                       int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
 
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
@@ -98,7 +64,7 @@ struct MmaFilters {
         const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
         const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
         const Element* const from =
-            mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
+            weight_at<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
         for (int l = 0; l < loads; ++l)
           load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
@@ -142,7 +108,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   const int lane = static_cast<int>(vector % 32);
-  MmaDigits<Shape::weight_vectors> digits(vector / 32);
+  Digits<Shape::weight_vectors> digits(vector / 32);
   const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
   const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
   const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
@@ -171,7 +137,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
       if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
         value = load_constant(
-            mma_weight<Layer>(weight, group, in_channel, out_channel,
+            weight_at<Layer>(weight, group, in_channel, out_channel,
                               (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
       values[i] = mma_factor<Layer>(value, plane);
     }
@@ -191,7 +157,7 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
     mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
     return;
   }
-  MmaDigits<Shape::preparing_items> digits(item / 32);
+  Digits<Shape::preparing_items> digits(item / 32);
   const int tap_group = digits.next(Shape::taps / Tile::taps_together);
   const int step = digits.next(Shape::chunks * Shape::stage_steps);
   const int channel_tile = digits.next(Shape::prepared_channel_tiles);

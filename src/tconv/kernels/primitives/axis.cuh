@@ -50,4 +50,33 @@ struct Axis {
   static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis>
+struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
+  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
+               ? -1
+               : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // The taps that read it, one of each of some phases: the first, and how many.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
+};
+
 }  // namespace tconv

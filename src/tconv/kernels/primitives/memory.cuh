@@ -34,6 +34,17 @@ struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
 
+// A word of a vector; of 16-bit items two, or one alone.
+template <int N>
+TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) {
+  return float_bits(vector.values[number]);
+}
+template <class Half16, int N>
+TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
+  const unsigned low = vector.values[2 * number].bits;
+  return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
+}
+
 // 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
 // word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
 // code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
@@ -74,6 +85,39 @@ TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (
       : "l"(address), "r"(static_cast<int>(present)));
 }
 #endif
+
+// Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
+// registers that lie far from each other. PTX st.global.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
+template <>
+TCONV_DEVICE void store_words<2>(void* address, const unsigned (&words)[1]) {
+  asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(words[0])) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<8>(void* address, const unsigned (&words)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
+}
+#endif
+template <class T, int N>
+TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
+  constexpr int bytes = N * static_cast<int>(sizeof(T)), count = (bytes + 3) / 4;
+  unsigned words[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) words[i] = word_of(vector, i);
+  store_words<bytes>(address, words);
+}
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;

@@ -16,6 +16,9 @@ char end_of_launch;
 
 enum Cell : unsigned { start_cell, barrier_cell };
 
+// Jobs in the background; beyond them, the oldest happen.
+constexpr size_t most_asked = 1 << 16;
+
 uint64_t scrambled(uint64_t value) {
   value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
   value = (value ^ value >> 27) * 0x94d049bb133111ebu;
@@ -58,6 +61,7 @@ Block::Block(const Launch& launch)
   const unsigned fiber_sets = race::watched && launch.block_count > 1 ? 2 : 1;
   for (unsigned number = 0; number < fiber_sets * launch.block_size; ++number)
     fibers_.push_back(std::make_unique<Fiber>(number));
+  if (launch.late_copies) asked_.reserve(most_asked);
   for (unsigned number = 0; number < launch.block_size; ++number) {
     Thread& thread = threads_[number];
     thread.block = this;
@@ -75,6 +79,7 @@ void Block::run(unsigned number) {
   random_ = scrambled(launch_.seed * 0x9e3779b97f4a7c15u + number + 1);
   ++blocks_run_;
   at_barrier_ = 0;
+  for (int& arrived : arrived_) arrived = 0;
   threads_inside_ = launch_.block_size;
   race::release(shared_memory_.cell(start_cell));
   for (Warp& warp : warps_) warp = {};
@@ -89,12 +94,14 @@ void Block::run(unsigned number) {
     warps_[thread.warp()].present |= 1u << thread.lane();
     wake(thread);
   }
-  while (threads_ready_ > 0) {
-    Thread& thread = pick();
-    current = &thread;
-    thread.fiber->resume();
-    current = nullptr;
-  }
+  do {
+    while (threads_ready_ > 0) {
+      Thread& thread = pick();
+      current = &thread;
+      thread.fiber->resume();
+      current = nullptr;
+    }
+  } while (do_late_jobs());
   if (threads_inside_ > 0) fail("deadlock", "no thread of " + name() + " can go on" + waiting_places());
 }
 

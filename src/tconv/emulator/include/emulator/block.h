@@ -39,7 +39,7 @@ struct Collective {
 class Block;
 
 struct Thread : ThreadContext {
-  enum class State : uint8_t { ready, at_block_barrier, at_collective, left };
+  enum class State : uint8_t { ready, at_block_barrier, at_collective, at_shared_barrier, left };
 
   Block* owner = nullptr;
   Fiber* fiber = nullptr;
@@ -49,6 +49,7 @@ struct Thread : ThreadContext {
   const Collective* collective = nullptr;
   unsigned mask = 0;
   void* brought = nullptr;
+  const void* barrier = nullptr;  // in shared memory
 
   unsigned warp() const { return number / warp_size; }
   unsigned lane() const { return number % warp_size; }
@@ -80,6 +81,13 @@ class Block : private BlockContext {
   void barrier(Thread& thread, Place place);
   void meet(Thread& thread, const Collective& collective, unsigned mask, Place place, void* brought);
 
+  void make(void* barrier, int arrivals, Place place);
+  void arrive(void* barrier, Place place);
+  void expect(void* barrier, int bytes, Place place);
+  void wait(Thread& thread, void* barrier, unsigned parity, Place place);
+  void ask(Thread& thread, const Job& job, Place place);
+  void meet_some(Thread& thread, int number, int count, Place place);
+
   // For reports.
   std::string name() const;                                 // "block 3 of kernel tconv_kernel"
   std::string waiting_places() const;                       // a line for each place where threads wait
@@ -99,6 +107,16 @@ class Block : private BlockContext {
     unsigned ordering_count = 0;
     unsigned ordering[64];  // the masks that have ordered memory; each has a cell
   };
+
+  struct Asked {
+    Job job;
+    Thread* by;
+    Place place;
+  };
+
+  void land(void* barrier, int bytes, Place place);
+  void do_job(const Asked& asked);
+  bool do_late_jobs();
 
   static void run_thread(void* thread);
   Thread& pick();
@@ -145,6 +163,11 @@ class Block : private BlockContext {
   Place barrier_place_{};
   unsigned blocks_run_ = 0;
   uint64_t random_ = 0;
+  // What is to happen in the background, in order. It has all its room from the start: memory that one CUDA thread
+  // allocates and another frees would look like a race.
+  std::vector<Asked> asked_;
+  static constexpr int numbered_barriers = 16;
+  int arrived_[numbered_barriers] = {};  // at PTX bar.sync
 };
 
 inline Thread& running_thread() { return const_cast<Thread&>(static_cast<const Thread&>(*current)); }

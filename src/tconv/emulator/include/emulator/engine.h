@@ -70,8 +70,40 @@ void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place pl
 enum class MatrixProduct { m16n8k8_tf32, m16n8k16_f16, m16n8k16_bf16, m16n8k4_f64 };
 void multiply_matrices(MatrixProduct product, void* sums, const unsigned (&a)[4], const unsigned (&b)[2], Place place);
 
-// Whether an asynchronous copy lands when it is waited for, instead of at once.
+// The lanes of a full warp multiply their part of a warpgroup's product: PTX wgmma. A lane brings the words of the rows
+// of B whose numbers are its own and so many further on: eight of each, `rows` / 32 rows or one, none from `rows` on.
+enum class WarpgroupProduct { k8_tf32, k16_f16, k16_bf16 };
+void multiply_rows(WarpgroupProduct product, float* sums, const unsigned (&a)[4], const unsigned (*b)[8], int rows,
+                   Place place);
+
+// So many threads of a block meet at one of 16 barriers: PTX bar.sync. Orders their memory.
+void meet_threads(int number, int count, Place place);
+
+// ---- barriers in shared memory, and what happens in the background ------------------------------
+
+// PTX mbarrier; waiting and arriving order memory.
+void make_barrier(void* barrier, int arrivals, Place place);
+void arrive_at_barrier(void* barrier, Place place);
+void expect_at_barrier(void* barrier, int bytes, Place place);
+void wait_at_barrier(void* barrier, unsigned parity, Place place);
+
+// What the running thread asked for and what happens without it, in the order of its asking: a copy, after which the
+// barrier hears of its bytes, or an arrival. It happens at once; or, where copies are late, when no thread can go on.
+struct Job {
+  void (*copy)(void* to, const void* from, int bytes);  // may be nullptr
+  void* to;
+  const void* from;
+  int bytes;
+  void* barrier;  // may be nullptr
+  bool arrives;
+};
+void in_background(const Job& job, Place place);
+
+// Whether what is asynchronous happens when it is waited for, instead of at once.
 inline bool copies_are_late() { return current->block->late_copies; }
+
+// Ends the program: a kernel does what the emulator does not allow.
+[[noreturn]] void refuse(const char* what, Place place);
 
 // ---- kernels and their arguments ----------------------------------------------------------------
 

@@ -131,6 +131,8 @@ std::string Block::waiting_place(const Thread& thread) const {
       return "left the kernel";
     case Thread::State::at_block_barrier:
       return "at __syncthreads, " + text(thread.place);
+    case Thread::State::at_shared_barrier:
+      return "at a barrier in shared memory, " + text(thread.place);
     case Thread::State::at_collective:
       break;
   }

@@ -115,7 +115,54 @@ constexpr Collective products[] = {
     {"mma.sync (f64)", true, false, combine_product<MatrixProduct::m16n8k4_f64>},
 };
 
+struct RowsLane {
+  float* sums;
+  const unsigned* a;
+  const unsigned (*b)[8];
+  int rows;
+};
+
+// The fragments are those above, with more columns of B.
+template <MatrixProduct product>
+void combine_rows(void* const brought[warp_size], unsigned) {
+  using Of = Elements<product>;
+  const auto lane = [&](unsigned number) -> RowsLane& { return *static_cast<RowsLane*>(brought[number]); };
+  const unsigned rows = static_cast<unsigned>(lane(0).rows);
+  float a[16][Of::depth], b[256][Of::depth];
+  for (unsigned row = 0; row < 16; ++row) {
+    unsigned words[8];
+    for (unsigned word = 0; word < 8; ++word) words[word] = lane(row % 8 * 4 + word % 4).a[word / 4 * 2 + row / 8];
+    for (unsigned k = 0; k < Of::depth; ++k) a[row][k] = Of::at(words, k);
+  }
+  for (unsigned row = 0; row < rows; ++row) {
+    unsigned words[8];
+    memcpy(words, lane(row % warp_size).b[row / warp_size], sizeof words);
+    for (unsigned k = 0; k < Of::depth; ++k) b[row][k] = Of::at(words, k);
+  }
+  for (unsigned number = 0; number < warp_size; ++number)
+    for (unsigned item = 0; item < rows / 2; ++item) {
+      const float* const of_a = a[number / 4 + item % 4 / 2 * 8];
+      const float* const of_b = b[item / 4 * 8 + number % 4 * 2 + item % 2];
+      float sum = lane(number).sums[item];
+      for (unsigned k = 0; k < Of::depth; ++k) sum = fused(of_a[k], of_b[k], sum);
+      lane(number).sums[item] = sum;
+    }
+}
+
+constexpr Collective row_products[] = {
+    {"wgmma (tf32)", true, false, combine_rows<MatrixProduct::m16n8k8_tf32>},
+    {"wgmma (f16)", true, false, combine_rows<MatrixProduct::m16n8k16_f16>},
+    {"wgmma (bf16)", true, false, combine_rows<MatrixProduct::m16n8k16_bf16>},
+};
+
 }  // namespace
+
+void multiply_rows(WarpgroupProduct product, float* sums, const unsigned (&a)[4], const unsigned (*b)[8], int rows,
+                   Place place) {
+  Thread& thread = running_thread();
+  RowsLane lane = {sums, a, b, rows};
+  thread.owner->meet(thread, row_products[static_cast<int>(product)], ~0u, place, &lane);
+}
 
 void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place place) {
   Thread& thread = running_thread();

@@ -19,4 +19,14 @@ inline void load_present(const void* address, bool present, unsigned (&words)[(B
   __builtin_memcpy(&words, &bytes, Bytes);
 }
 
+template <int Bytes>
+inline void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]) {
+  struct alignas(Bytes) Aligned {
+    unsigned char bytes[Bytes];
+  };
+  Aligned bytes;
+  __builtin_memcpy(&bytes, &words, Bytes);
+  *static_cast<Aligned*>(address) = bytes;
+}
+
 }  // namespace tconv_emulator::primitives

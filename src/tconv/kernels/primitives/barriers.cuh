@@ -1,0 +1,64 @@
+// Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
+#pragma once
+#include "primitives/language.cuh"
+
+namespace tconv {
+
+// A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
+// and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
+// n % 2, and then sees what those wrote that had arrived. A barrier that was just made lets pass who asks for parity 1:
+// so a producer finds its stages empty.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// Behind the last `make_barrier`, by the thread that made them and before a `__syncthreads`.
+TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TCONV_DEVICE void arrive(void* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+TCONV_DEVICE void wait(void* barrier, unsigned parity) {
+  asm volatile(
+      "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }" ::"r"(
+          shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
+// counts those that landed. PTX cp.async.bulk.
+TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// A thread's copies of 4, 8 or 16 bytes to shared memory, zeros instead of what is not `present`; then `arrive`, which
+// takes place when all that the thread asked for has landed. PTX cp.async and cp.async.mbarrier.arrive.noinc.
+struct ArrivingCopies {
+  template <int Bytes>
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    if (Bytes == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                   "r"(present ? 16 : 0)
+                   : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
+                   "n"(Bytes == 16 ? 8 : Bytes), "r"(present ? Bytes : 0)
+                   : "memory");
+  }
+  TCONV_DEVICE void arrive(void* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+  }
+};
+#endif
+
+}  // namespace tconv

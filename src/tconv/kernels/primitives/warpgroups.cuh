@@ -1,0 +1,120 @@
+// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
+// wgmma, sm_90a alone.
+#pragma once
+#include "primitives/elements.cuh"
+
+namespace tconv {
+
+// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
+// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
+// banks.
+TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
+
+#if !defined(TCONV_EMULATOR)
+// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
+// multiple of 16, lie the next 32 bytes or other rows.
+template <int RowBytes>
+struct FactorRows {
+  unsigned long long descriptor;
+
+  explicit TCONV_DEVICE FactorRows(const void* shared)
+      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
+                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
+  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
+};
+
+// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
+// say so. PTX setmaxnreg.
+template <int Count>
+TCONV_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
+template <int Count>
+TCONV_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+// The threads of a warpgroup meet, which orders their memory; each warpgroup has a number from 1 on. PTX bar.sync.
+TCONV_DEVICE void meet_warpgroup(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
+
+// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
+#define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define TCONV_NUMBERS_6                                          \
+  TCONV_NUMBERS_4 ", %32, %33, %34, %35, %36, %37, %38, %39"     \
+                  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_8                                          \
+  TCONV_NUMBERS_6 ", %48, %49, %50, %51, %52, %53, %54, %55"     \
+                  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_12                                         \
+  TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"     \
+                  ", %72, %73, %74, %75, %76, %77, %78, %79"     \
+                  ", %80, %81, %82, %83, %84, %85, %86, %87"     \
+                  ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TCONV_NUMBERS_16                                         \
+  TCONV_NUMBERS_12 ", %96, %97, %98, %99, %100, %101, %102, %103"       \
+                   ", %104, %105, %106, %107, %108, %109, %110, %111"   \
+                   ", %112, %113, %114, %115, %116, %117, %118, %119"   \
+                   ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TCONV_OCTET(n)                                                                                              \
+  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
+      "+f"(sums[n + 6]), "+f"(sums[n + 7])
+#define TCONV_SUMS_1 TCONV_OCTET(0)
+#define TCONV_SUMS_2 TCONV_SUMS_1, TCONV_OCTET(8)
+#define TCONV_SUMS_3 TCONV_SUMS_2, TCONV_OCTET(16)
+#define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
+#define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
+#define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_SUMS_12 TCONV_SUMS_8, TCONV_OCTET(64), TCONV_OCTET(72), TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_SUMS_16 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112), TCONV_OCTET(120)
+
+// The instruction for `Rows` rows of the second factor.
+template <class Element, int Rows>
+struct WarpgroupProduct;
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                           \
+  template <>                                                                                                      \
+  struct WarpgroupProduct<element, 16 * octets> {                                                                  \
+    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) {   \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type   \
+                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b        \
+                   ", adds, 1, 1" turned "; }"                                                                     \
+                   : TCONV_SUMS_##octets                                                                           \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                     \
+    }                                                                                                              \
+  };
+#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                                          \
+  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)                 \
+  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b)               \
+  TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
+TCONV_WARPGROUP_PRODUCTS(16, 1, 8, 9, 10, 11, 12)
+TCONV_WARPGROUP_PRODUCTS(32, 2, 16, 17, 18, 19, 20)
+TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
+TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
+TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
+TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
+TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
+TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
+#undef TCONV_WARPGROUP_PRODUCTS
+#undef TCONV_WARPGROUP_PRODUCT
+
+// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
+// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
+// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
+// touches their sums, their `a`, or the rows of B.
+struct WarpgroupProducts {
+  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  template <class Element, int Rows, int RowBytes>
+  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
+    WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
+  }
+  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  }
+};
+#endif
+
+}  // namespace tconv

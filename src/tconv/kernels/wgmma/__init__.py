@@ -1,0 +1,118 @@
+"""Instances of the `wgmma` family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
+from tconv.planner import Kernel, WgmmaTile
+from tconv.planner.mma import together
+from tconv.planner.wgmma import why_not_wgmma
+from tconv.planner.wgmma.builder import can_stack, suits, wgmma_tile
+from tconv.planner.wgmma.shape import WgmmaShape, is_uniform
+from tconv.problem import Layer, Precision
+
+#: What the templates read from their parameters, and which values behave differently.
+AXES: dict[str, str] = {
+    "Layer::Element": "float, Half, BFloat16",
+    "Layer::Index": "int, long long",
+    "Layer::Depth": "trivial, strided, dilated",
+    "Layer::Height": "trivial, strided, dilated",
+    "Layer::Width": "k = m*s, other k; dilation with and without a stride; few and many phases and taps",
+    "Layer::groups": "1, several, depthwise",
+    "Layer::group_in_channels": "1, few, a whole number of chunks and not, whole vectors and not",
+    "Layer::group_out_channels": "1, a full block, a partial one, several blocks",
+    "Layer::has_bias": "both",
+    "Layer::rounding": "none, ties to even, ties away",
+    "Tile::Box::images": "1 and several",
+    "Tile::Box::depths": "1 and several",
+    "Tile::Box::rows": "1 and several",
+    "Tile::Box::columns": "even and odd",
+    "Tile::channels": "8 to 256, in whole vectors of channels",
+    "Tile::phases": "1, some, all; of layers whose phases are alike and not",
+    "Tile::position_tiles": "1, 2 and 4",
+    "Tile::stacked": "both",
+    "Tile::chunk_steps": "2 and 4",
+    "Tile::input_stages": "1, 2 and 3",
+    "Tile::weight_stages": "the fewest, and more",
+    "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
+    "Tile::channels_last": "both",
+}
+
+_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16")
+_WITH_WIDE_INDEX = ("1d-k4-s2", "2d-k3-s1")
+#: Of small problems, a block of more would only take time.
+_MOST_SHARED_BYTES = 227 * 1024
+
+
+def instances() -> Iterator[Instance]:
+    """Every case with some of the tiles that suit it, some with 64-bit positions."""
+    suiting = {name: case for name, case in CASES.items() if why_not_wgmma(case.problem("tf32").layer) is None}
+    for number, (name, case) in enumerate(suiting.items()):
+        every = name in IN_EVERY_PRECISION
+        for precision in _PRECISIONS if every else (_PRECISIONS[number % len(_PRECISIONS)],):
+            problem = case.problem(precision)
+            tiles = _tiles(problem.layer, together(problem))
+            turns = list(tiles)
+            if not every:
+                turns = [turns[number % len(turns)], *(turn for turn in ("stacked", "last") if turn in tiles)]
+            for turn in dict.fromkeys(turns):
+                yield Instance(f"wgmma-{name}-{precision}-{turn}", problem, Kernel("wgmma", problem.layer, tiles[turn]))
+            if name in _WITH_WIDE_INDEX and precision == "bf16":
+                wide = Kernel("wgmma", problem.layer, tiles[turns[0]], wide_index=True)
+                yield Instance(f"wgmma-{name}-{precision}-wide_index", problem, wide)
+
+
+def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
+    """By name: blocks with all phases, with one, and with some; stacked tiles; channels_last ones."""
+    every, row = math.prod(layer.stride), layer.stride[2]
+    deep, tall = (int(not axis.is_trivial) for axis in layer.axes[:2])
+    tiles = {
+        "all": _tile(layer, every, (1, 1 + deep, 1 + tall, 7), 1, chunk_steps=2),
+        "one": _tile(layer, 1, (2, 1 + deep, 1 + tall, 8), 2, patch_columns=math.gcd(8, most_together)),
+        "last": _tile(layer, 1, (1, 1, 1 + tall, 9), 2, channels_last=True),
+        "last-all": _tile(layer, every, (2, 1, 1 + tall, 8), 1, chunk_steps=2, channels_last=True),
+    }
+    if is_uniform(layer) and 1 < row < every:
+        tiles["row"] = _tile(layer, row, (1, 1, 1, 16), 1)
+    if can_stack(layer):
+        most = most_together if most_together > 1 else 1
+        tiles["stacked"] = _tile(layer, every, (1, 1 + deep, 4, 8), 4, stacked=1, patch_columns=math.gcd(8, most))
+        tiles["stacked-last"] = _tile(layer, 1, (1, 1, 4, 16), 2, stacked=1, channels_last=True)
+    deeper = {"one": (2, 2), "row": (2, 1), "stacked": (3, 2), "last": (2, 0)}
+    for name, (inputs, more) in deeper.items():
+        if name in tiles:
+            tile = tiles[name]
+            tiles[name] = replace(tile, input_stages=inputs, weight_stages=tile.weight_stages + more)
+    shapes = {name: WgmmaShape(layer, tile) for name, tile in tiles.items()}
+    return {
+        name: tiles[name] for name, own in shapes.items() if suits(own) and own.shared_bytes <= _MOST_SHARED_BYTES
+    }
+
+
+def _tile(
+    layer: Layer,
+    phases: int,
+    box: tuple[int, int, int, int],
+    position_tiles: int,
+    stacked: int = 0,
+    chunk_steps: int = 4,
+    patch_columns: int = 1,
+    channels_last: bool = False,
+) -> WgmmaTile:
+    together = phases if is_uniform(layer) else 1
+    # The fewest channels whose products have rows that there are.
+    channels = next((c for c in (16, 32, 48, 8, 64) if c * together in (16, 32, 48, 64, 96, 128, 192, 256)), 16)
+    return wgmma_tile(
+        layer,
+        box=box,
+        channels=channels,
+        phases=phases,
+        position_tiles=position_tiles,
+        stacked=stacked,
+        chunk_steps=chunk_steps,
+        patch_columns=patch_columns,
+        channels_last=channels_last,
+    )

@@ -1,0 +1,118 @@
+// wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
+#pragma once
+#include "primitives/barriers.cuh"
+#include "wgmma/shape.cuh"
+
+namespace tconv {
+
+// An image and a position in it: of a box's first corner, or in a box.
+struct WgmmaPosition {
+  int image, depth, row, column;
+};
+
+// The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
+template <class Layer, class Tile>
+TCONV_DEVICE WgmmaPosition wgmma_in_box(int number, int tile) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  if (!Tile::stacked) number += tile * Shape::position_numbers;
+  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
+  const int row = rows % Shape::stacked_rows, slabs = rows / Shape::stacked_rows;
+  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths,
+          Tile::stacked ? row * Tile::position_tiles + tile : row, column};
+}
+// Whether a number stands for a position.
+template <class Layer, class Tile>
+TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  return Tile::stacked ? number * Tile::position_tiles < Shape::box_positions
+                       : number + tile * Shape::position_numbers < Shape::box_positions;
+}
+
+// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
+// block has each gridDim.x-th.
+template <class Layer, class Tile>
+struct WgmmaWork {
+  using Shape = WgmmaShape<Layer, Tile>;
+  int columns, rows, depths, count;
+  int number, group, channel_block, first_phase;
+  WgmmaPosition box;
+
+  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width)
+      : columns(ceil_div(Shape::Width::positions(output_width), Tile::Box::columns)),
+        rows(ceil_div(Shape::Height::positions(output_height), Tile::Box::rows)),
+        depths(ceil_div(Shape::Depth::positions(output_depth), Tile::Box::depths)),
+        count(columns * rows * depths * ceil_div(batch, Tile::Box::images) * Shape::weight_sets),
+        number(static_cast<int>(blockIdx.x)) {
+    find();
+  }
+  TCONV_DEVICE bool is_left() const { return number < count; }
+  TCONV_DEVICE void next() {
+    number += static_cast<int>(gridDim.x);
+    find();
+  }
+  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+
+ private:
+  TCONV_DEVICE void find() {
+    const int set = weight_set();
+    first_phase = set % Shape::phase_sets * Tile::phases;
+    channel_block = set / Shape::phase_sets % Shape::channel_blocks;
+    group = set / Shape::row_blocks;
+    const int here = number / Shape::weight_sets, row = here / columns, depth = row / rows;
+    box = {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
+           here % columns * Tile::Box::columns};
+  }
+};
+
+// The taps of one phase on an axis: how many, and the numbers of their shifts.
+template <class Axis>
+struct WgmmaPhase {
+  int first, count;
+
+  TCONV_DEVICE explicit WgmmaPhase(int phase)
+      : first(Axis::first_tap(phase)), count(ceil_div(Axis::kernel - first, Axis::tap_period)) {}
+  TCONV_DEVICE int shift(int number) const {
+    return (Axis::shift_of(first + number * Axis::tap_period) - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  }
+};
+
+// The phase of a block on each axis, where it has one alone.
+template <class Layer>
+struct WgmmaPhases {
+  WgmmaPhase<typename Layer::Depth> depth;
+  WgmmaPhase<typename Layer::Height> row;
+  WgmmaPhase<typename Layer::Width> column;
+
+  TCONV_DEVICE explicit WgmmaPhases(int phase)
+      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
+        row(phase / Layer::Width::stride % Layer::Height::stride),
+        column(phase % Layer::Width::stride) {}
+  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
+};
+
+// Stages that go round: full ones are read, empty ones written. Each has two barriers.
+template <int Count>
+struct WgmmaStages {
+  unsigned char* barriers;
+  int stage = 0;
+  unsigned parity = 0;
+
+  TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
+  TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
+    for (int i = 0; i < Count; ++i) {
+      make_barrier(barriers + 16 * i, producers);
+      make_barrier(barriers + 16 * i + 8, consumers);
+    }
+  }
+  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage; }
+  TCONV_DEVICE unsigned char* empty() const { return barriers + 16 * stage + 8; }
+  TCONV_DEVICE void wait_full() const { wait(full(), parity); }
+  TCONV_DEVICE void wait_empty() const { wait(empty(), parity ^ 1); }
+  TCONV_DEVICE void next() {
+    if (++stage < Count) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+}  // namespace tconv

@@ -1,0 +1,247 @@
+// wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
+//
+// All kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
+// bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed.
+#pragma once
+#include "primitives/memory.cuh"
+#include "wgmma/boxes.cuh"
+
+namespace tconv {
+
+// The input of a block's group, and of it what a box needs.
+template <class Layer, class Tile>
+struct WgmmaInputMap {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+  const Element* const x;
+  const int batch, depths, rows, columns;
+  const Index plane;
+  const Element* first;  // of the box's first image and the block's group
+  WgmmaPosition box;
+
+  TCONV_DEVICE WgmmaInputMap(const Element* x, int batch, int depths, int rows, int columns)
+      : x(x), batch(batch), depths(depths), rows(rows), columns(columns),
+        plane(static_cast<Index>(depths) * rows * columns) {}
+
+  TCONV_DEVICE void enter(const WgmmaPosition& of_box, int group) {
+    box = of_box;
+    first = x + static_cast<long long>(box.image) * channels * plane +
+            static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+  }
+
+  struct Place {
+    int image;
+    Index position;  // in one channel of it
+    bool inside;     // the input
+  };
+  // A column of one of the halo's rows, counted from the halo's first one.
+  TCONV_DEVICE Place place(int halo_row, int halo_column) const {
+    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
+    const int column = box.column - Shape::WidthShifts::highest + halo_column;
+    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
+    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+    const bool inside = halo_row < Shape::halo_all_rows && box.image + image < batch && in_range(depth, depths) &&
+                        in_range(row, rows) && in_range(column, columns);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  }
+};
+
+// Channel by channel, as they lie in memory, in patches of some neighbouring columns.
+template <class Layer, class Tile>
+struct WgmmaCopiedChannels : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
+  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
+  const int patch_number, channel_number;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  ArrivingCopies copies;
+
+  TCONV_DEVICE WgmmaCopiedChannels(int number, const Element* x, int batch, int depths, int rows, int columns, unsigned char*)
+      : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
+
+  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+    this->enter(box, group);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int patch = patch_number + i * lanes;
+      const auto place = this->place(patch / Shape::row_patches,
+                                     patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+      if (place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
+    }
+  }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * patch_bytes;
+#pragma unroll 1
+    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
+      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+#pragma unroll
+      for (int i = 0; i < Shape::thread_patches; ++i)
+        if ((i + 1) * lanes <= Shape::halo_patches || patch_number + i * lanes < Shape::halo_patches)
+          copies.template begin<patch_bytes>(to + i * lanes * patch_bytes, from + offsets[i],
+                                             present && (inside >> i & 1u) != 0);
+      from += pitch;
+      to += sharers * Shape::channel_bytes;
+    }
+    copies.arrive(barrier);
+  }
+};
+
+// The channels of a place together, from channels_last inputs: vectors of them are copied. Neighbouring lanes copy
+// neighbouring vectors; where the places of a warp lie it keeps in a part of `offsets` of its own, -1 outside the input.
+template <class Layer, class Tile>
+struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
+  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
+  const int lane, first_place;  // of the warp
+  long long* const offsets;
+  ArrivingCopies copies;
+
+  TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                 unsigned char* offsets)
+      : Map(x, batch, depths, rows, columns), lane(number % 32), first_place(number / 32 * of_warp),
+        offsets(reinterpret_cast<long long*>(offsets)) {}
+
+  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+    this->enter(box, group);
+    __syncwarp();  // nobody reads the box before any more
+    for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
+      const int number = i / of_warp * together + first_place + i % of_warp;
+      if (number >= places) continue;
+      const auto place = this->place(number / Shape::halo_columns, number % Shape::halo_columns);
+      offsets[number] = place.inside ? static_cast<long long>(place.image * this->plane + place.position) * Map::channels : -1;
+    }
+    __syncwarp();
+  }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    const int vector = lane % vectors, channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    const bool present = Shape::whole_chunks || channel < Layer::group_in_channels;
+    const Element* const from = this->first + channel;
+    const int own = first_place + lane / vectors;
+    unsigned char* to = stage + own * Shape::place_bytes + vector * 16;
+#pragma unroll 4
+    for (int number = own; number < places; number += together) {
+      const long long offset = offsets[number];
+      copies.template begin<16>(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
+      to += together * Shape::place_bytes;
+    }
+    copies.arrive(barrier);
+  }
+};
+
+// The channels of a place together, by way of registers: 16-bit inputs that lie channel by channel are turned, and
+// channels_last ones come one by one where they are no whole vectors. A patch is some neighbouring columns of a vector
+// of channels; a load brings those of one channel.
+template <class Layer, class Tile>
+struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
+  static constexpr int load_bytes = columns_together * Shape::item_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  static constexpr int together = columns_together > 4 ? 1 : 2;  // patches whose loads are on their way at once
+  static constexpr int units = Shape::halo_patches * Shape::chunk_vectors;
+  const int number;
+
+  TCONV_DEVICE WgmmaTurnedInputs(int number, const Element* x, int batch, int depths, int rows, int columns, unsigned char*)
+      : Map(x, batch, depths, rows, columns), number(number) {}
+
+  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) { this->enter(box, group); }
+
+  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
+  // other have other channels, which they store in other banks.
+  static constexpr int vectors_first = Tile::channels_last || columns_together > 1 ? Shape::chunk_vectors : 1;
+  static TCONV_DEVICE int vector(int unit) {
+    return unit / (vectors_first * Shape::halo_patches) * vectors_first + unit % vectors_first;
+  }
+  static TCONV_DEVICE int patch(int unit) { return unit / vectors_first % Shape::halo_patches; }
+  // In the halo's row; negative where the first patch begins before it.
+  static TCONV_DEVICE int halo_column(int unit) {
+    return patch(unit) % Shape::row_patches * columns_together - Shape::patch_lead;
+  }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    const long long pitch = Tile::channels_last ? 1 : this->plane;
+    const int first_channel = chunk * Shape::chunk_channels;
+#pragma unroll 1
+    for (int unit = number; unit < units; unit += together * Shape::loaders) {
+      Vector<unsigned, words> values[together][side];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders;
+        const auto place = this->place(patch(own) / Shape::row_patches, halo_column(own));
+        const int channel = first_channel + vector(own) * side;
+        const Index offset =
+            Tile::channels_last
+                ? (place.image * this->plane + place.position) * Map::channels + channel
+                : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
+        const Element* from = this->first + offset;
+#pragma unroll
+        for (int k = 0; k < side; ++k) {
+          load_present<load_bytes>(
+              from, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k].values);
+          from += pitch;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders;
+        if (own >= units) break;
+#pragma unroll
+        for (int c = 0; c < columns_together; ++c) {
+          if (!in_range(halo_column(own) + c, Shape::halo_columns)) continue;
+          Vector<unsigned, 4> together_at;
+#pragma unroll
+          for (int w = 0; w < 4; ++w) {
+            if (Shape::item_bytes == 4) {
+              together_at.values[w] = values[i][w].values[c];
+            } else {
+              const unsigned low = values[i][2 * w].values[c / 2] >> c % 2 * 16;
+              const unsigned high = values[i][2 * w + 1].values[c / 2] >> c % 2 * 16;
+              together_at.values[w] = (low & 0xffffu) | high << 16;
+            }
+          }
+          *reinterpret_cast<Vector<unsigned, 4>*>(
+              stage + (patch(own) / Shape::row_patches * Shape::halo_columns + halo_column(own) + c) *
+                          Shape::place_bytes + vector(own) * 16) = together_at;
+        }
+      }
+    }
+    arrive(barrier);
+  }
+};
+
+template <class Layer, class Tile, bool Copied, bool ByChannel>
+struct WgmmaInputsOf {
+  using type = WgmmaTurnedInputs<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaInputsOf<Layer, Tile, true, true> {
+  using type = WgmmaCopiedChannels<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaInputsOf<Layer, Tile, true, false> {
+  using type = WgmmaCopiedPlaces<Layer, Tile>;
+};
+template <class Layer, class Tile>
+using WgmmaInputs = typename WgmmaInputsOf<Layer, Tile, WgmmaShape<Layer, Tile>::copied,
+                                           WgmmaShape<Layer, Tile>::by_channel>::type;
+
+}  // namespace tconv

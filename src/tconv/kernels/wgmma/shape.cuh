@@ -1,0 +1,174 @@
+// wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
+// formulas of sizes and grids once more.
+#pragma once
+#include "primitives/axis.cuh"
+#include "primitives/elements.cuh"
+
+namespace tconv {
+
+// Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
+// copies, of few patches.
+TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
+  int best = threads;
+  for (int lanes = threads; lanes >= 8; --lanes)
+    if (threads % lanes == 0 && ceil_div(patches, lanes) <= 8 &&
+        ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
+            ceil_div(patches, best) * ceil_div(channels, threads / best))
+      best = lanes;
+  return best;
+}
+
+template <class Layer, class Tile>
+struct WgmmaShape {
+  using Element = typename Layer::Element;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  using DepthShifts = Shifts<Depth>;
+  using HeightShifts = Shifts<Height>;
+  using WidthShifts = Shifts<Width>;
+
+  // ---- products: of 64 positions and some rows of weights, over a step of 32 bytes of channels ----
+  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
+  static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
+
+  // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
+  static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
+
+  // ---- rows: output channels of some phases ----
+  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
+  static constexpr int phase_sets = phases / Tile::phases;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr int row_blocks = channel_blocks * phase_sets;
+  static constexpr int weight_sets = Layer::groups * row_blocks;
+
+  // ---- shifts ----
+  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
+  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+  // Every phase has a tap at every shift: products take the rows of all phases of a block together.
+  static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
+  // A block has all phases, and the compiler leaves out the products of those without a tap.
+  static constexpr bool known = !uniform && Tile::phases == phases;
+  // A block has one phase, and goes through the taps of its own.
+  static constexpr bool single = !uniform && !known;
+  static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
+  static constexpr int product_rows = product_phases * Tile::channels;
+  static constexpr int phase_taps = Depth::taps_per_phase * Height::taps_per_phase * Width::taps_per_phase;
+  // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
+  static constexpr int visits = single ? phase_taps : shifts;
+  // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
+  // the height.
+  static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
+  static constexpr int fragments = Tile::position_tiles + row_visits - 1;
+  // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
+  // fragments of two batches.
+  static constexpr int batch_steps = Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2 : 1;
+
+  // ---- channels ----
+  static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
+  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
+
+  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
+  static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
+  static constexpr int block_positions = position_numbers * Tile::position_tiles;
+  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
+  static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
+  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
+  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
+
+  // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
+  static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
+  // Whole vectors are copied; others go through registers.
+  static constexpr bool copied = by_channel || (Tile::channels_last && Layer::group_in_channels % vector_items == 0);
+  static constexpr int patch_lead =
+      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+  static constexpr int halo_patches = halo_all_rows * row_patches;
+  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
+  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
+  static constexpr int consumer_registers = copied && !by_channel ? 216 : 208;
+  static constexpr int producer_registers = 504 - 2 * consumer_registers;
+  // Four channels of eight neighbouring places are in different banks; and eight neighbours' vectors.
+  static constexpr int channel_bytes =
+      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - 32) / 128 * 128 + 32 : item_bytes;
+  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
+  static constexpr int input_stage_bytes =
+      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int patch_lanes = by_channel ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
+  static constexpr int thread_patches = by_channel ? ceil_div(halo_patches, patch_lanes) : 1;
+  static constexpr int chunk_vectors = chunk_bytes / 16;
+
+  // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
+  static TCONV_CONSTANT int halo_offset(int depth, int row, int column) {
+    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
+            row * HeightShifts::step) *
+               row_places +
+           WidthShifts::halo - column * WidthShifts::step;
+  }
+
+  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other ----
+  static constexpr int piece_bytes = Tile::channels * chunk_bytes;
+  static constexpr int visit_pieces = single ? 1 : Tile::phases;
+  static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
+  static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
+  static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
+  static constexpr long long weight_bytes = weight_sets * set_bytes;
+  // A thread prepares the vector of a tap, an output channel and some input channels.
+  static constexpr long long preparing_items =
+      static_cast<long long>(Layer::groups) * channel_blocks * chunks * chunk_vectors * Tile::channels * taps;
+
+  // ---- outputs ----
+  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of some
+  // channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find different
+  // banks, and mostly also those that read what is neighbours in memory.
+  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 8);
+  static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
+                                         : run > 1 || Tile::channels % 32 != 0 ? 16
+                                                                               : 32;
+  static constexpr int staged_pitch = 68;
+  static constexpr int staged_phase = staged_channels * staged_pitch + (is_power_of_two(run) ? 32 / run % 32 : 0);
+  static constexpr int staged_bytes = Tile::channels_last ? 0 : run * staged_phase * 4;
+
+  // ---- shared memory: stages of weights, of inputs, what is staged, offsets, and the barriers of both ----
+  static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
+  static constexpr int staged_at = inputs_at + Tile::input_stages * input_stage_bytes;
+  static constexpr int offsets_at = staged_at + consumers * staged_bytes;
+  static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
+  static constexpr int offsets_bytes =
+      copied && !by_channel ? offset_places * static_cast<int>(sizeof(long long)) : 0;
+  static constexpr int barriers_at = offsets_at + offsets_bytes;
+  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
+
+  // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
+  static constexpr int channel_width =
+      !Tile::channels_last ? 2 : vector_items < 4 || Tile::channels % 32 != 0 ? 4 : vector_items;
+  // Which row of a block's weights a channel is: of each eight rows a thread has two.
+  static TCONV_CONSTANT int row_of(int channel) {
+    const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
+    return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
+  }
+
+  static_assert(item_bytes <= 4 && (item_bytes == 2 || Layer::rounding != Rounding::none),
+                "tensor cores multiply 16-bit types and TF32");
+  static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
+  static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
+  static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
+  static_assert(Tile::chunk_steps == 2 || Tile::chunk_steps == 4, "rows of weights have 64 or 128 bytes");
+  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
+                                   Tile::Box::rows % Tile::position_tiles == 0),
+                "tiles are stacked where a shift along the height is another tile");
+  static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
+                    position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
+                "stacked tiles have the same columns");
+  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1, "a stage is written while others are read");
+  static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
+                "a patch does not cross what other blocks begin with");
+  static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
+  static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
+};
+
+}  // namespace tconv

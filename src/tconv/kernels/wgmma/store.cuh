@@ -1,0 +1,193 @@
+// wgmma: what becomes of a warpgroup's sums. `wgmma.cuh` has the picture.
+#pragma once
+#include "primitives/layer.cuh"
+#include "primitives/warpgroups.cuh"
+#include "wgmma/boxes.cuh"
+
+namespace tconv {
+
+// A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
+// warp's sixteen, for two of every eight rows of weights.
+template <class Layer, class Tile>
+struct WgmmaSums {
+  using Shape = WgmmaShape<Layer, Tile>;
+  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+
+  TCONV_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Tile::position_tiles; ++i)
+#pragma unroll
+      for (int p = 0; p < Shape::products; ++p)
+#pragma unroll
+        for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] = 0;
+  }
+  // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
+  TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
+    const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
+    return values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+  }
+};
+
+// Stores a warpgroup's outputs, from `y` on: channels_last ones from registers, contiguous ones, whose neighbours other
+// threads have, by way of `staged`. There they are float still, and become outputs where they are read: an epilogue is
+// applied to them in the order of memory.
+template <class Layer, class Tile>
+struct WgmmaStore {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  static constexpr int channels = Layer::groups * Layer::group_out_channels;
+  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  // How many outputs of one row may be stored at once, if rows are aligned.
+  static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
+  static constexpr int aligned = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
+  static constexpr int most_width = aligned % run == 0 || run % aligned == 0 ? aligned : 1;
+
+  const WgmmaSums<Layer, Tile>& sums;
+  const Bias<Layer>& epilogue;  // of the block's group
+  Element* const y;             // of the block's first channel
+  const WgmmaWork<Layer, Tile>& work;
+  float* const staged;  // the warpgroup's
+  const int warp, lane;
+  const int batch, depths, rows, columns;
+
+  // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
+  TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
+    const WgmmaPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
+    image = work.box.image + in_box.image;
+    const int depth = (work.box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
+    const int row = (work.box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
+    const int column = (work.box.column + in_box.column) * Width::stride + phase % Width::stride;
+    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
+    return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
+           in_range(row, rows) && in_range(column, columns);
+  }
+  TCONV_DEVICE int first_channel() const { return work.channel_block * Tile::channels; }
+
+  // Neighbouring lanes store neighbouring outputs of a row, `width` each.
+  template <int width>
+  TCONV_DEVICE void store_staged(int tile, int first_phase, int first_octet) const {
+    constexpr int items = 64 * run / width;  // of a channel
+    constexpr int item_lanes = items >= 128 ? 128 : power_of_two_from(items), channel_lanes = 128 / item_lanes;
+    constexpr int neighbours = width > run ? width / run : 1;  // of one phase
+    const int thread = warp % 4 * 32 + lane;
+    const long long plane = static_cast<long long>(depths) * rows * columns;
+#pragma unroll 1
+    for (int item = thread % item_lanes; item < items; item += item_lanes) {
+      const int place = item * width / run, phase = item * width % run;
+      int image;
+      Index offset;
+      if (!find(warp / 4 * 64 + place, tile, work.first_phase + first_phase + phase, image, offset)) continue;
+      const int first = first_octet * 8 + thread / item_lanes;
+      Element* to = y + (static_cast<long long>(image) * channels + first) * plane + offset;
+#pragma unroll 4
+      for (int channel = thread / item_lanes; channel < Shape::staged_channels; channel += channel_lanes) {
+        const int of_group = first_channel() + first_octet * 8 + channel;
+        if (of_group >= Layer::group_out_channels) break;
+        const auto finish = epilogue.of(of_group);
+        Vector<Element, width> together;
+#pragma unroll
+        for (int i = 0; i < width / neighbours; ++i) {
+          float values[neighbours];
+          load_shared(staged + (phase + i) * Shape::staged_phase + channel * Shape::staged_pitch + place, values);
+#pragma unroll
+          for (int n = 0; n < neighbours; ++n)
+            together.values[n * run % width + i] = from_accumulator<Element>(finish(values[n]));
+        }
+        store_vector(to, together);
+        to += channel_lanes * plane;
+      }
+    }
+  }
+
+  // Whole rows of the box, a tile and some phases and channels at once.
+  TCONV_DEVICE void store_rows() const {
+    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
+    constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+#pragma unroll 1
+    for (int turn = 0; turn < Tile::position_tiles * phase_turns * octet_turns; ++turn) {
+      const int tile = turn / (phase_turns * octet_turns), phase = turn / octet_turns % phase_turns * run;
+      const int octet = turn % octet_turns * staged_octets;
+      meet_warpgroup(1 + warp / 4);  // nobody reads what is staged any more
+      // Registers have no numbers at run time: the turn's are found among all.
+#pragma unroll
+      for (int known = 0; known < Tile::position_tiles * phase_turns * octet_turns; ++known) {
+        if (known != turn) continue;
+#pragma unroll
+        for (int r = 0; r < run; ++r)
+#pragma unroll
+          for (int o = 0; o < staged_octets; ++o)
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+              staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
+                     k / 2 * 8 + lane / 4] =
+                  sums.of(known / (phase_turns * octet_turns), k / 2, known / octet_turns % phase_turns * run + r,
+                          known % octet_turns * staged_octets + o, k % 2);
+      }
+      meet_warpgroup(1 + warp / 4);
+      if (columns % most_width == 0) {
+        store_staged<most_width>(tile, phase, octet);
+      } else if (columns % half == 0) {
+        store_staged<half>(tile, phase, octet);
+      } else if (columns % quarter == 0) {
+        store_staged<quarter>(tile, phase, octet);
+      } else {
+        store_staged<1>(tile, phase, octet);
+      }
+    }
+  }
+
+  // Neighbouring channels of an output at once.
+  TCONV_DEVICE void store_channels() const {
+    constexpr int width = Shape::channel_width;
+    constexpr bool whole = Layer::group_out_channels % width == 0;
+    const long long plane = static_cast<long long>(depths) * rows * columns;
+#pragma unroll
+    for (int tile = 0; tile < Tile::position_tiles; ++tile)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int phase = 0; phase < Tile::phases; ++phase) {
+          int image;
+          Index offset;
+          if (!find(warp * 16 + lane / 4 + 8 * half, tile, work.first_phase + phase, image, offset)) continue;
+          Element* const to = y + (image * plane + offset) * channels;
+#pragma unroll
+          for (int set = 0; set < Tile::channels / (4 * width); ++set) {
+            const int in_block = set * 4 * width + lane % 4 * width, channel = first_channel() + in_block;
+            Vector<Element, width> together;
+#pragma unroll
+            for (int i = 0; i < width; i += 2) {
+              const int octet = set * width / 2 + i / 2;
+              Element two[2];
+              const int last = Layer::group_out_channels - 1;
+              from_accumulators(
+                  epilogue.of(channel + i <= last ? channel + i : last)(sums.of(tile, half, phase, octet, 0)),
+                  epilogue.of(channel + i < last ? channel + i + 1 : last)(sums.of(tile, half, phase, octet, 1)), two);
+              together.values[i] = two[0], together.values[i + 1] = two[1];
+            }
+            if (whole) {
+              if (channel < Layer::group_out_channels)
+                store_vector(to + in_block, together);
+            } else {
+#pragma unroll
+              for (int i = 0; i < width; ++i)
+                if (channel + i < Layer::group_out_channels) to[in_block + i] = together.values[i];
+            }
+          }
+        }
+  }
+
+  TCONV_DEVICE void store() const {
+    if (Tile::channels_last) {
+      store_channels();
+    } else {
+      store_rows();
+    }
+  }
+};
+
+}  // namespace tconv

@@ -1,0 +1,135 @@
+// wgmma: the weights: brought into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
+// picture.
+#pragma once
+#include "primitives/asynchronous.cuh"
+#include "primitives/layer.cuh"
+#include "primitives/tensor_cores.cuh"
+#include "primitives/warpgroups.cuh"
+#include "wgmma/boxes.cuh"
+
+namespace tconv {
+
+// A factor of products: rounded to TF32, or as it is.
+template <class Layer>
+TCONV_DEVICE float wgmma_factor(float value) {
+  return matrix_operand<Layer::rounding>(value);
+}
+template <class Layer, class Half16>
+TCONV_DEVICE Half16 wgmma_factor(Half16 value) {
+  return value;
+}
+
+// A tap on an axis: its phase, and the number of its shift.
+template <class Axis>
+struct WgmmaTap {
+  int tap, phase, shift;
+
+  TCONV_DEVICE explicit WgmmaTap(int tap) : tap(tap) {
+    const int of_tap = Axis::shift_of(tap);
+    phase = tap * Axis::dilation - Axis::padding - of_tap * Axis::stride;
+    shift = (of_tap - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  }
+};
+
+// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a visit
+// lie together, visits in order: along the height fastest, then along the width.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const WgmmaTap<Depth> depth(of_tap / (Height::kernel * Width::kernel));
+  const WgmmaTap<Height> row(of_tap / Width::kernel % Height::kernel);
+  const WgmmaTap<Width> column(of_tap % Width::kernel);
+  const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
+  phase_set = phase / Tile::phases;
+  if (Shape::uniform) {
+    const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
+    piece = visit * Tile::phases + phase % Tile::phases;
+  } else if (Shape::known) {
+    // Taps of lower shifts come first, and of one shift those of lower phases: on each axis that is their own order.
+    const int depth_first = Shape::DepthShifts::first_tap(depth.shift), depths = Shape::DepthShifts::taps(depth.shift);
+    const int row_first = Shape::HeightShifts::first_tap(row.shift), rows = Shape::HeightShifts::taps(row.shift);
+    const int column_first = Shape::WidthShifts::first_tap(column.shift);
+    const int columns = Shape::WidthShifts::taps(column.shift);
+    const int before =
+        depth_first * Width::kernel * Height::kernel + depths * (column_first * Height::kernel + columns * row_first);
+    piece = before + ((depth.tap - depth_first) * rows + row.tap - row_first) * columns + column.tap - column_first;
+  } else {
+    const WgmmaPhases<Layer> own(phase);
+    const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
+    const int c = (column.tap - own.column.first) / Width::tap_period;
+    piece = (d * own.column.count + c) * own.row.count + r;
+  }
+}
+
+// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  let_kernel_behind_begin();
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= Shape::preparing_items) return;
+  // Neighbouring threads read neighbouring taps of neighbouring filters.
+  Digits<Shape::preparing_items> digits(item);
+  const int tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
+  const int vector = digits.next(Shape::chunk_vectors), chunk = digits.next(Shape::chunks);
+  const int channel_block = digits.next(Shape::channel_blocks), group = static_cast<int>(digits.rest);
+
+  const int out_channel = channel_block * Tile::channels + channel;
+  const int first_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+  Vector<Element, Shape::vector_items> values;
+#pragma unroll
+  for (int k = 0; k < Shape::vector_items; ++k) {
+    const bool present = out_channel < Layer::group_out_channels && first_channel + k < Layer::group_in_channels;
+    Element value{};
+    if (present) value = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
+    values.values[k] = wgmma_factor<Layer>(value);
+  }
+  int phase_set, piece;
+  wgmma_piece<Layer, Tile>(tap, phase_set, piece);
+  const int row = Shape::row_of(channel);
+  const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
+  unsigned char* const to = reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes +
+                            (static_cast<long long>(chunk) * Shape::chunk_pieces + piece) * Shape::piece_bytes;
+  *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
+      to + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) = values;
+}
+
+// Brings a block's weights, visit by visit; one thread.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared,
+                                      unsigned char* stages, unsigned char* barriers) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  WgmmaStages<Tile::weight_stages> ring(barriers);
+  const auto bring = [&](const unsigned char*& from, int pieces) {
+    if (pieces == 0) return;
+    const int bytes = pieces * Shape::piece_bytes;
+    ring.wait_empty();
+    arrive_and_expect(ring.full(), bytes);
+    copy_to_shared(stages + ring.stage * Shape::weight_stage_bytes, from, bytes, ring.full());
+    from += bytes;
+    ring.next();
+  };
+  for (; work.is_left(); work.next()) {
+    const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
+    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase).taps() : Shape::visits;
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      const unsigned char* of_chunk = from;
+#pragma unroll 1
+      for (int visit = 0; visit < visits; ++visit) {
+        constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+        bring(of_chunk, !Shape::known ? Shape::visit_pieces
+                                      : Shape::DepthShifts::taps(visit / (rows * columns)) *
+                                            Shape::WidthShifts::taps(visit / rows % columns) *
+                                            Shape::HeightShifts::taps(visit % rows));
+      }
+      from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
+    }
+  }
+}
+
+}  // namespace tconv

@@ -1,0 +1,299 @@
+// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
+//
+// Computes what `mma` computes, for 16-bit types and float32 rounded to TF32. x and y are contiguous, or channels_last,
+// and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began
+// there, too.
+//
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
+// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+//
+//               input channels                rows: phases, output channels
+//              ................            ................................
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
+//   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
+//              : warpgroup 1  :            :..............................:
+//              :..............:            both warpgroups read the same
+//              from shared memory by way
+//              of registers, rounded there
+//
+// at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
+// may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
+// shared memory as they do in global memory, and they are rounded without another pass. Where few rows would keep the
+// tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
+// `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
+// does now. So a fragment is loaded once for all of those shifts.
+//
+// Three warpgroups. Two multiply, 64 positions by all rows of the block for each tile. Of the third, one warp brings
+// weights and the others bring inputs, both into stages that go round:
+//
+//     inputs    | chunk 0      | chunk 1      | chunk 2 ...        a stage has a chunk of channels of the box and the
+//     weights   |v0|v1|v2|...  |v0|v1|v2|...                       halo around it; or the weights of one visit
+//     products      v0 v1 v2 ...   v0 v1 ...
+//
+// Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
+// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box: the
+// next box's inputs come while this one's outputs are stored.
+//
+// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
+// there when the preparing kernel began, and it writes nothing.
+//
+// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that depend
+// on it, and through weights an input outside the map, as 0 * infinity.
+//
+// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
+// WgmmaShape<Layer, Tile>::shared_bytes.
+#pragma once
+#include "wgmma/inputs.cuh"
+#include "wgmma/store.cuh"
+#include "wgmma/weights.cuh"
+
+namespace tconv {
+
+// A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
+template <class Layer, class Tile>
+struct WgmmaPlaces {
+  using Shape = WgmmaShape<Layer, Tile>;
+  // Tiles that are stacked lie a row apart.
+  static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
+  static constexpr int halves = Shape::by_channel ? 2 : 1;
+  int places[own][halves];
+
+  // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
+  // lane / 4 + 8; else it names a row of ldmatrix.
+  TCONV_DEVICE WgmmaPlaces(int first, int lane) {
+#pragma unroll
+    for (int tile = 0; tile < own; ++tile)
+#pragma unroll
+      for (int half = 0; half < halves; ++half) {
+        const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
+        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
+        const WgmmaPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
+                          (Shape::by_channel ? Shape::patch_lead : 0) + at.column;
+        places[tile][half] =
+            place * Shape::place_bytes + (Shape::by_channel ? lane % 4 * Shape::channel_bytes : lane / 16 * 16);
+      }
+  }
+
+  // The fragments of a step, from a stage on, moved by a shift.
+  TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[Shape::fragments][4]) const {
+#pragma unroll
+    for (int f = 0; f < Shape::fragments; ++f) {
+      const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
+      const int tile = Tile::stacked ? 0 : f;
+      if (Shape::by_channel) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+          fragments[f][word] = *reinterpret_cast<const unsigned*>(
+              moved + places[tile][word % 2 % halves] + further +
+              (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+      } else {
+        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f]);
+      }
+#pragma unroll
+      for (int word = 0; word < 4; ++word)
+        if (Shape::item_bytes == 4)
+          fragments[f][word] = float_bits(matrix_operand<Layer::rounding>(bits_float(fragments[f][word])));
+    }
+  }
+};
+
+// A warpgroup that multiplies.
+template <class Layer, class Tile>
+struct WgmmaConsumer {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Rows = FactorRows<Shape::chunk_bytes>;
+  static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+
+  unsigned char *weight_stages, *input_stages;
+  const WgmmaPlaces<Layer, Tile> places;
+  const bool first_lane;
+  WgmmaSums<Layer, Tile> sums;
+  unsigned fragments[2][Shape::batch_steps][Shape::fragments][4];
+  WarpgroupProducts products;
+  WgmmaStages<Tile::weight_stages> weights, read_weights;  // read ones are given back when their products are done
+  WgmmaStages<Tile::input_stages> inputs;
+  bool read = false;
+
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
+      : weight_stages(shared), input_stages(shared + Shape::inputs_at), places(number, lane), first_lane(lane == 0),
+        weights(shared + Shape::barriers_at), read_weights(shared + Shape::barriers_at),
+        inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
+
+  TCONV_DEVICE void give_back() {
+    // No loop: in one, the compiler would wait for the products that are on their way.
+#pragma unroll
+    for (int stage = 0; stage < Shape::row_visits; ++stage) {
+      if (first_lane && read) arrive(read_weights.empty());
+      if (read) read_weights.next();
+    }
+    read = false;
+  }
+
+  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which.
+  template <class HasTap>
+  TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
+#pragma unroll
+    for (int step = 0; step < Shape::batch_steps; ++step) {
+      int piece = 0;
+#pragma unroll
+      for (int product = 0; product < Shape::products; ++product) {
+        if (!has_tap(product)) continue;
+#pragma unroll
+        for (int tile = 0; tile < Tile::position_tiles; ++tile) {
+          const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
+          products.template add<Element, Shape::product_rows>(
+              sums.values[tile][product], fragments[batch % 2][step][fragment], of_stage,
+              piece * Shape::piece_bytes + (batch * Shape::batch_steps + step) * 32);
+        }
+        ++piece;
+      }
+    }
+  }
+
+  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
+  template <class HasTap>
+  TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
+    const int first_stage = weights.stage;
+#pragma unroll
+    for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
+#pragma unroll
+      for (int step = 0; step < Shape::batch_steps; ++step)
+        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % 2][step]);
+      int stage = first_stage;
+#pragma unroll
+      for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
+        // The first batch goes to the tensor core as the weights come.
+        if (batch == 0) weights.wait_full();
+        if (batch == 0 || of_visits == 0) products.begin_group();
+        multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
+        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
+        if (batch == 0) weights.next();
+        stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
+        if (batch == 0 && of_visits == 0) {
+          products.template wait<1>();  // the visits before are done
+          __syncwarp();
+          give_back();
+        }
+      }
+      if (batch > 0) products.template wait<1>();
+    }
+    read = true;
+  }
+
+  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
+    return input_stages + inputs.stage * Shape::input_stage_bytes +
+           Shape::halo_offset(depth, row, column) * Shape::place_bytes;
+  }
+
+  // All products of a chunk.
+  TCONV_DEVICE void chunk(int first_phase) {
+    inputs.wait_full();
+    if (Shape::single) {
+      const WgmmaPhases<Layer> phase(first_phase);
+      int d = 0, c = 0, r = 0;
+#pragma unroll 1
+      do {  // every phase has a tap
+        visit(moved(phase.depth.shift(d), phase.row.shift(r), phase.column.shift(c)), [](int) { return true; });
+        if (++r < phase.row.count) continue;
+        r = 0;
+        if (++c < phase.column.count) continue;
+        c = 0, ++d;
+      } while (d < phase.depth.count);
+    } else {
+#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
+      for (int d = 0; d < Shape::DepthShifts::count; ++d)
+#pragma unroll(Shape::known ? columns : 1)
+        for (int c = 0; c < columns; ++c)
+#pragma unroll(Shape::known ? rows : 1)
+          for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
+            const auto has_tap = [&](int product) {
+              return Shape::uniform ||
+                     (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
+                      Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
+                      Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
+            };
+            if (!Shape::known ||
+                Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
+              visit(moved(d, r, c), has_tap);
+          }
+    }
+    __syncwarp();
+    if (first_lane) arrive(inputs.empty());
+    inputs.next();
+  }
+
+  TCONV_DEVICE void box(int first_phase) {
+    sums.clear();
+#pragma unroll 1
+    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
+    products.template wait<0>();
+    __syncwarp();
+    give_back();
+  }
+};
+
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
+                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  TCONV_SHARED(shared);
+  unsigned char* const weight_barriers = shared + Shape::barriers_at;
+  unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
+  if (threadIdx.x == 0) {
+    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
+    WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 4 * Shape::consumers);
+    show_barriers();
+  }
+  __syncthreads();
+
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  WgmmaWork<Layer, Tile> work(batch, output_depth, output_height, output_width);
+  if (warp < 4 * Shape::consumers) {
+    take_registers<Shape::consumer_registers>();
+    wait_for_kernel_before();
+    WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    for (; work.is_left(); work.next()) {
+      consumer.box(work.first_phase);
+      const long long first = static_cast<long long>(work.group) * Layer::group_out_channels;
+      const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
+      WgmmaStore<Layer, Tile>{consumer.sums,
+                              epilogue,
+                              y + (first + work.channel_block * Tile::channels) * (Tile::channels_last ? 1 : plane),
+                              work,
+                              reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
+                              warp,
+                              lane,
+                              batch,
+                              output_depth,
+                              output_height,
+                              output_width}
+          .store();
+    }
+  } else {
+    give_registers<Shape::producer_registers>();
+    if (warp == 4 * Shape::consumers) {
+      wait_for_kernel_before();  // which prepared the weights
+      if (lane == 0)
+        wgmma_bring_weights<Layer, Tile>(work, reinterpret_cast<const unsigned char*>(weight), shared, weight_barriers);
+    } else {
+      WgmmaInputs<Layer, Tile> inputs(thread - 32 * (4 * Shape::consumers + 1), x, batch, input_depth, input_height,
+                                      input_width, shared + Shape::offsets_at);
+      WgmmaStages<Tile::input_stages> stages(input_barriers);
+      for (; work.is_left(); work.next()) {
+        inputs.begin(work.box, work.group);
+#pragma unroll 1
+        for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+          stages.wait_empty();
+          inputs.bring(chunk, shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes, stages.full());
+          stages.next();
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tconv

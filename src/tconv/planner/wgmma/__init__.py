@@ -1,0 +1,110 @@
+"""The `wgmma` family: dense layers on the tensor cores of Hopper."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from tconv.planner.family import Candidates, Family, Ranked
+from tconv.planner.gpu import Gpu
+from tconv.planner.mma import together
+from tconv.planner.numbers import length
+from tconv.planner.plan import Kernel
+from tconv.planner.sizes import representative
+from tconv.planner.wgmma import launching
+from tconv.planner.wgmma.candidates import candidates
+from tconv.planner.wgmma.launching import PREPARING_THREADS
+from tconv.planner.wgmma.model import predict
+from tconv.planner.wgmma.shape import WgmmaShape
+from tconv.planner.wgmma.tile import WgmmaTile
+from tconv.problem import Layer, Precision, Problem
+
+_INT_LIMIT = 2**31
+_ARCH = 90
+#: Beyond the end of an axis, the last box may have so many positions.
+_MOST_POSITIONS = 1024
+_PRECISIONS: tuple[Precision, ...] = ("tf32", "tf32_rna", "fp16", "bf16")
+#: Phases and shifts from here on would be too much to go through.
+_MOST_PHASES, _MOST_TAPS = 1024, 4096
+
+
+class _Wgmma(Family[WgmmaTile]):
+    name = "wgmma"
+    tile = WgmmaTile
+    shape = WgmmaShape
+    launching = launching
+    on_tensor_cores = True
+    preparing_threads = PREPARING_THREADS
+    alignment = 16
+    reach = "phases"
+
+    def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
+        if gpu.capability != _ARCH:
+            return f"the wgmma family needs sm_{_ARCH}a; {gpu.name} is {gpu.arch}"
+        for axis, size in zip(problem.layer.axes, problem.output_size, strict=True):
+            beyond = _MOST_POSITIONS * axis.stride + axis.padding
+            if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= _INT_LIMIT:
+                return f"an axis of {size} outputs is longer than the wgmma family's 2^31"
+        return why_not_wgmma(problem.layer)
+
+    def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[WgmmaTile] | None:
+        return _candidates(representative(problem), gpu, channels_last, together(problem))
+
+    def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[WgmmaTile], int] | None:
+        return _best(representative(problem), gpu, channels_last, together(problem))
+
+    def runs(self, kernel: Kernel[WgmmaTile], problem: Problem) -> bool:
+        return problem.input_size[2] % kernel.tile.patch_columns == 0
+
+    def reads_channels_last(self, kernel: Kernel[WgmmaTile]) -> bool:
+        return bool(kernel.tile.channels_last)
+
+    def reasons(self, problem: Problem, best: Ranked[WgmmaTile], tried: int) -> tuple[str, ...]:
+        layer, tile = best.kernel.layer, best.kernel.tile
+        own, box = WgmmaShape(layer, tile), tile.box
+        limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
+        stacked = f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
+        kind = "copied" if own.copied else "turned in registers"
+        return (
+            f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} share "
+            f"a box; products of {own.product_rows} rows",
+            f"a box of {box.images} x {box.depths} x {box.rows} x {box.columns} positions (images, slabs, rows, "
+            f"columns): {own.box_positions} of {own.block_positions} multiplied",
+            f"{tile.position_tiles} tiles of 64 positions for each of two warpgroups, {stacked}",
+            f"{own.visits} visits to each of {own.chunks} chunks of {own.chunk_channels} channels; {tile.input_stages} "
+            f"stages of inputs, {kind}, and {tile.weight_stages} of weights",
+            f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
+        )
+
+
+def why_not_wgmma(layer: Layer) -> str | None:
+    """Why the family has no kernel for `layer`; None if it has."""
+    if layer.precision not in _PRECISIONS:
+        return f"the wgmma family multiplies {', '.join(_PRECISIONS)}; this is {layer.precision}"
+    if math.prod(layer.stride) > _MOST_PHASES or math.prod(layer.kernel) > _MOST_TAPS:
+        return f"more than {_MOST_PHASES} phases or {_MOST_TAPS} taps are too many for the wgmma family"
+    if any(axis.phases_with_taps < axis.stride for axis in layer.axes):
+        return "some phases have no taps, which tensor cores would multiply with zeros"
+    return None
+
+
+@lru_cache(maxsize=64)
+def _candidates(
+    problem: Problem, gpu: Gpu, channels_last: bool, most_together: int
+) -> Candidates[WgmmaTile] | None:
+    layer = problem.layer
+    tiles = candidates(problem, layer, gpu, channels_last, most_together)
+    if tiles is None:
+        return None
+    return Candidates("wgmma", layer, tiles, predict(problem, layer, tiles, gpu), length(tiles))
+
+
+@lru_cache(maxsize=4096)
+def _best(
+    problem: Problem, gpu: Gpu, channels_last: bool, most_together: int
+) -> tuple[Ranked[WgmmaTile], int] | None:
+    considered = _candidates(problem, gpu, channels_last, most_together)
+    return None if considered is None else (considered.first(1)[0], len(considered))
+
+
+WGMMA = _Wgmma()

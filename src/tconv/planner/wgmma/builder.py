@@ -1,0 +1,102 @@
+"""Tiles of the `wgmma` family: all fields from the few that are chosen. A choice may be an array of many."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tconv.planner.numbers import least, most, where
+from tconv.planner.wgmma.shape import MOST_PATCHES, WgmmaShape, is_uniform
+from tconv.planner.wgmma.tile import Box, WgmmaTile
+from tconv.problem import Layer
+
+#: Rows of weights that a product may take.
+PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256)
+#: Registers of a thread for sums, and for those and two steps of fragments.
+_MOST_SUMS, _MOST_REGISTERS = 128, 192
+#: Products of a chunk that the compiler unrolls where it knows the phases.
+_MOST_PRODUCTS = 512
+_MOST_INPUT_STAGES, _MOST_WEIGHT_STAGES = 4, 12
+
+
+def wgmma_tile(
+    layer: Layer,
+    *,
+    box: tuple[int, int, int, int],
+    channels: int,
+    phases: int,
+    position_tiles: int,
+    stacked: int,
+    chunk_steps: int,
+    patch_columns: int,
+    channels_last: bool = False,
+) -> WgmmaTile:
+    """The tile with the fewest stages that its kernel can have."""
+    tile = WgmmaTile(
+        box=Box(*box),
+        channels=channels,
+        phases=phases,
+        position_tiles=position_tiles,
+        stacked=stacked,
+        chunk_steps=chunk_steps,
+        input_stages=1,
+        weight_stages=2,
+        patch_columns=patch_columns,
+        channels_last=int(channels_last),
+    )
+    return replace(tile, weight_stages=WgmmaShape(layer, tile).row_visits + 1)
+
+
+def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
+    """`tile` with as many stages as fit into `most_shared` bytes: two of inputs first, then weights, then inputs."""
+
+    def tried(tile: WgmmaTile, **more: int) -> WgmmaTile:
+        larger = replace(tile, **more)
+        fits = WgmmaShape(layer, larger).shared_bytes <= most_shared
+        changes = {name: where(fits, value, getattr(tile, name)) for name, value in more.items()}
+        return replace(tile, **changes)
+
+    tile = tried(tile, input_stages=2)
+    fewest = tile.weight_stages
+    for further in range(1, 5):
+        tile = tried(tile, weight_stages=fewest + further)
+    for stages in range(3, _MOST_INPUT_STAGES + 1):
+        tile = tried(tile, input_stages=where(tile.input_stages == stages - 1, stages, tile.input_stages))
+    for stages in range(6, _MOST_WEIGHT_STAGES + 1):
+        tile = tried(tile, weight_stages=most(tile.weight_stages, least(stages, tile.weight_stages + 1)))
+    return tile
+
+
+def phase_choices(layer: Layer) -> list[int]:
+    """How many phases a block may have."""
+    every = math.prod(layer.stride)
+    if not is_uniform(layer):
+        return sorted({1, every})
+    row = layer.stride[2]
+    return sorted({1, row, row * layer.stride[1], every})
+
+
+def can_stack(layer: Layer) -> bool:
+    """Whether a shift along the height is another tile of those that are stacked, and there are several."""
+    height = layer.axes[1]
+    return is_uniform(layer) and height.stride == 1 and height.dilation == 1 and height.kernel > 1
+
+
+def suits(shape: WgmmaShape) -> bool:
+    """Whether a kernel can be compiled: products of such rows, few registers, few offsets, not too long."""
+    rows = shape.product_rows
+    of_product = rows == PRODUCT_ROWS[0]
+    for allowed in PRODUCT_ROWS[1:]:
+        of_product = of_product | (rows == allowed)
+    width = where(shape.tile.channels_last > 0, _channel_width(shape), 2)
+    of_product = of_product & (shape.tile.channels % (4 * width) == 0)
+    few = (shape.sums <= _MOST_SUMS) & (shape.sums + 8 * shape.batch_steps * shape.fragments <= _MOST_REGISTERS)
+    unrolled = shape.taps * shape.tile.chunk_steps * shape.tile.position_tiles
+    few = few & (unrolled * shape.known <= _MOST_PRODUCTS)
+    return of_product & few & (shape.thread_patches <= MOST_PATCHES)
+
+
+def _channel_width(shape: WgmmaShape) -> int:
+    whole = shape.tile.channels % 32 == 0
+    return where(whole, shape.vector_items, 4) if shape.item_bytes < 4 else 4
+

@@ -1,0 +1,119 @@
+"""The tiles of the `wgmma` family that are worth a prediction."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from tconv.planner.gpu import Gpu
+from tconv.planner.numbers import taken
+from tconv.planner.wgmma.builder import (
+    PRODUCT_ROWS,
+    can_stack,
+    phase_choices,
+    suits,
+    wgmma_tile,
+    with_stages,
+)
+from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, halo, is_uniform
+from tconv.planner.wgmma.tile import WgmmaTile
+from tconv.problem import Layer, Problem
+
+BoxSizes = tuple[int, int, int, int]
+
+_POSITION_TILES = (1, 2, 4, 8)
+_STEPS = (2, 4)
+#: Boxes of each number of positions that waste the least.
+_BOXES = 4
+_MOST_SUMS = 256
+#: Neighbouring columns of a box that are tried.
+_COLUMNS = (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 256, 512)
+
+
+def candidates(
+    problem: Problem, layer: Layer, gpu: Gpu, channels_last: bool = False, together: int = 1
+) -> WgmmaTile | None:
+    """Tiles with which a kernel of `layer` computes `problem`, with loads of up to `together` inputs, as arrays.
+
+    None where none fits.
+    """
+    boxes = {
+        (tiles, stacked): _boxes(problem, layer, tiles, stacked > 0, 1 if channels_last else together)
+        for tiles in _POSITION_TILES
+        for stacked in ((0, 1) if can_stack(layer) and tiles > 1 else (0,))
+    }
+    rows = [
+        (tiles, stacked, channels, phases, *box, patch)
+        for (tiles, stacked), found in boxes.items()
+        for phases, channels in _rows(layer)
+        if tiles * phases * channels <= _MOST_SUMS
+        for box, patch in found
+    ]
+    if not rows:
+        return None
+    position_tiles, stacked, channels, phases, *box, patch = np.repeat(np.array(rows).T, len(_STEPS), axis=1)
+    tile = wgmma_tile(
+        layer,
+        box=(box[0], box[1], box[2], box[3]),
+        channels=channels,
+        phases=phases,
+        position_tiles=position_tiles,
+        stacked=stacked,
+        chunk_steps=np.tile(np.array(_STEPS), len(rows)),
+        patch_columns=patch,
+        channels_last=channels_last,
+    )
+    tile = taken(tile, np.flatnonzero(suits(WgmmaShape(layer, tile))))
+    tile = with_stages(layer, tile, gpu.shared_bytes_per_block)
+    fits = np.flatnonzero(WgmmaShape(layer, tile).shared_bytes <= gpu.shared_bytes_per_block)
+    return taken(tile, fits) if len(fits) else None
+
+
+def _rows(layer: Layer) -> list[tuple[int, int]]:
+    """Phases and channels of a block, where little of its rows is padding."""
+    found = []
+    for phases, rows in itertools.product(phase_choices(layer), PRODUCT_ROWS):
+        together = phases if is_uniform(layer) else 1
+        channels = rows // together
+        if rows % together or channels % 8:
+            continue
+        blocks = -(-layer.out_channels_per_group // channels)
+        if blocks * channels < 2 * layer.out_channels_per_group or channels == 8:
+            found.append((phases, channels))
+    return found
+
+
+def _boxes(
+    problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int
+) -> list[tuple[BoxSizes, int]]:
+    """Boxes of at most so many positions that waste little: of their own, of the map's border, of what lies around.
+
+    Each with the neighbours that are loaded at once.
+    """
+    depth, height, width = (
+        axis.positions(output) for axis, output in zip(layer.axes, problem.output_size, strict=True)
+    )
+    halos = [halo(axis) for axis in layer.axes]
+    numbers = CONSUMERS * TILE_POSITIONS * (1 if stacked else tiles)
+    of_row = tiles if stacked else 1
+    found: dict[tuple[BoxSizes, int], float] = {}
+    for columns in sorted({*(c for c in _COLUMNS if c < width), width, width + width % 2, width + -width % 4}):
+        if columns > numbers:
+            continue
+        patch = math.gcd(columns, together)
+        most_rows = max(1, numbers // columns)
+        enough = -(-height // of_row)
+        for rows in {min(most_rows, enough), max(1, min(most_rows, enough) // 2), min(most_rows, -(-enough // 2))}:
+            left = numbers // (columns * rows)
+            slabs = min(depth, left)
+            for depths in {slabs, max(1, min(depth, round(slabs**0.5)))}:
+                images = max(1, min(problem.batch, left // depths)) if depths == depth and rows * of_row >= height else 1
+                box = (images, depths, rows * of_row, columns)
+                sizes = (problem.batch, depth, height, width)
+                count = math.prod(-(-n // b) for n, b in zip(sizes, box, strict=True))
+                around = math.prod((b + h) / b for b, h in zip(box[1:], halos, strict=True))
+                wasted = count * numbers * of_row / math.prod(sizes)
+                found[box, patch] = wasted * (1 + 0.1 * around) * (1 + 0.5 / patch) * (1 + 4 / columns)
+    return sorted(found, key=lambda key: found[key])[:_BOXES]

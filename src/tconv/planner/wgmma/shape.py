@@ -1,0 +1,316 @@
+"""What follows from a layer and a tile of the `wgmma` family."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+from tconv.planner.numbers import ceil_div, gcd, where
+from tconv.planner.wgmma.tile import WgmmaTile
+from tconv.problem import Axis, Layer
+
+_STEP_BYTES = 32
+#: Warpgroups that multiply, positions of a tile of each, and threads that bring inputs.
+CONSUMERS, TILE_POSITIONS, LOADERS = 2, 64, 96
+#: Neighbouring phases that are staged, and floats from a channel to the next there.
+_MOST_RUN, _STAGED_PITCH = 8, 68
+#: Patches of which a thread keeps the offset.
+MOST_PATCHES = 8
+
+_CONSTANTS = (
+    *("item_bytes", "vector_items", "threads", "phases", "phase_sets", "channel_blocks", "weight_sets"),
+    *("shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments", "batch_steps"),
+    *("chunk_bytes", "chunk_channels", "chunks", "block_positions", "box_positions", "stacked_rows"),
+    *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
+    *("input_stage_bytes", "patch_lanes", "thread_patches", "piece_bytes", "weight_stage_bytes", "chunk_pieces"),
+    *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes"),
+)
+
+
+class WgmmaShape:
+    """The constants of a kernel: `WgmmaShape` of `kernels/wgmma/shape.cuh` has those of the same names.
+
+    The tile may stand for many (`tconv.planner.numbers`).
+    """
+
+    def __init__(self, layer: Layer, tile: WgmmaTile) -> None:
+        self.layer = layer
+        self.tile = tile
+
+    def constants(self) -> tuple[str, ...]:
+        """The names of those that the template must agree on."""
+        return _CONSTANTS
+
+    @cached_property
+    def item_bytes(self) -> int:
+        return self.layer.item_bytes
+
+    @cached_property
+    def vector_items(self) -> int:
+        """Items in 16 bytes."""
+        return 16 // self.item_bytes
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.tile.threads
+
+    # ---- rows: output channels of some phases ----
+
+    @cached_property
+    def phases(self) -> int:
+        return math.prod(self.layer.stride)
+
+    @cached_property
+    def phase_sets(self) -> int:
+        """Blocks that share the phases of a box and some channels."""
+        return self.phases // self.tile.phases
+
+    @cached_property
+    def channel_blocks(self) -> int:
+        """Blocks that share the output channels of a group."""
+        return ceil_div(self.layer.out_channels_per_group, self.tile.channels)
+
+    @cached_property
+    def weight_sets(self) -> int:
+        """Blocks with different weights, which share a box."""
+        return self.layer.groups * self.channel_blocks * self.phase_sets
+
+    # ---- shifts ----
+
+    @cached_property
+    def shifts(self) -> int:
+        return math.prod(map(shift_count, self.layer.axes))
+
+    @cached_property
+    def taps(self) -> int:
+        return math.prod(self.layer.kernel)
+
+    @cached_property
+    def uniform(self) -> bool:
+        """Whether every phase has a tap at every shift."""
+        return is_uniform(self.layer)
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether the compiler leaves out the products of phases without a tap."""
+        return self.tile.phases == (0 if self.uniform else self.phases)
+
+    @cached_property
+    def products(self) -> int:
+        """Products that a visit takes at most, for each tile of positions."""
+        return 1 if self.uniform else self.tile.phases
+
+    @cached_property
+    def product_rows(self) -> int:
+        """Rows of weights of each."""
+        return self.tile.channels * (self.tile.phases if self.uniform else 1)
+
+    @cached_property
+    def visits(self) -> int:
+        """How often a block stops in a chunk: at each shift, or at each tap of its phase."""
+        alone = self.shifts if self.uniform else math.prod(axis.taps_per_phase for axis in self.layer.axes)
+        return where(self.known, self.shifts, alone)
+
+    @cached_property
+    def row_visits(self) -> int:
+        """Visits that share their fragments of positions."""
+        return where(self.tile.stacked > 0, shift_count(self.layer.axes[1]), 1)
+
+    @cached_property
+    def fragments(self) -> int:
+        """Of positions, for a step."""
+        return self.tile.position_tiles + self.row_visits - 1
+
+    @cached_property
+    def batch_steps(self) -> int:
+        """Steps whose products are on their way together."""
+        return where((self.tile.chunk_steps == 4) & (2 * self.fragments <= 6), 2, 1)
+
+    # ---- channels ----
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        return self.tile.chunk_steps * _STEP_BYTES
+
+    @cached_property
+    def chunk_channels(self) -> int:
+        return self.chunk_bytes // self.item_bytes
+
+    @cached_property
+    def chunks(self) -> int:
+        return ceil_div(self.layer.in_channels_per_group, self.chunk_channels)
+
+    # ---- positions ----
+
+    @cached_property
+    def block_positions(self) -> int:
+        return CONSUMERS * TILE_POSITIONS * self.tile.position_tiles
+
+    @cached_property
+    def box_positions(self) -> int:
+        box = self.tile.box
+        return box.images * box.depths * box.rows * box.columns
+
+    @cached_property
+    def stacked_rows(self) -> int:
+        """Rows of the box that follow each other in one tile."""
+        return self.tile.box.rows // where(self.tile.stacked > 0, self.tile.position_tiles, 1)
+
+    @cached_property
+    def halo_columns(self) -> int:
+        return self.tile.box.columns + halo(self.layer.axes[2])
+
+    @cached_property
+    def halo_all_rows(self) -> int:
+        depth, height, _ = map(halo, self.layer.axes)
+        box = self.tile.box
+        return box.images * (box.depths + depth) * (box.rows + height)
+
+    # ---- inputs ----
+
+    @cached_property
+    def by_channel(self) -> bool:
+        """Whether inputs lie channel by channel in shared memory."""
+        return (self.tile.channels_last == 0) & (self.item_bytes == 4)
+
+    @cached_property
+    def copied(self) -> bool:
+        """Whether inputs do not go through registers."""
+        whole = self.layer.in_channels_per_group % self.vector_items == 0
+        return self.by_channel | ((self.tile.channels_last > 0) & whole)
+
+    @cached_property
+    def row_patches(self) -> int:
+        width = self.layer.axes[2]
+        lead = -width.shift_of(width.kernel - 1) % self.tile.patch_columns
+        return ceil_div(lead + self.halo_columns, self.tile.patch_columns)
+
+    @cached_property
+    def halo_patches(self) -> int:
+        return self.halo_all_rows * self.row_patches
+
+    @cached_property
+    def row_places(self) -> int:
+        """Places of a row of the halo in shared memory."""
+        return where(self.by_channel, self.row_patches * self.tile.patch_columns, self.halo_columns)
+
+    @cached_property
+    def channel_bytes(self) -> int:
+        """From a channel to the next."""
+        bytes_of_channel = self.halo_all_rows * self.row_places * self.item_bytes
+        return where(self.by_channel, (bytes_of_channel + 95) // 128 * 128 + 32, self.item_bytes)
+
+    @cached_property
+    def place_bytes(self) -> int:
+        """From a place to the next."""
+        return where(self.by_channel, self.item_bytes, self.chunk_bytes + 16)
+
+    @cached_property
+    def input_stage_bytes(self) -> int:
+        by_place = self.halo_all_rows * self.row_places * self.place_bytes
+        return where(self.by_channel, self.chunk_channels * self.channel_bytes, by_place)
+
+    @cached_property
+    def patch_lanes(self) -> int:
+        """Threads that share the patches of some channels."""
+        best, fewest = LOADERS, self._copies(LOADERS)
+        for lanes in (lanes for lanes in range(LOADERS, 7, -1) if LOADERS % lanes == 0):
+            copies = self._copies(lanes)
+            better = (ceil_div(self.halo_patches, lanes) <= MOST_PATCHES) & (copies < fewest)
+            best, fewest = where(better, lanes, best), where(better, copies, fewest)
+        return where(self.by_channel, best, LOADERS)
+
+    def _copies(self, lanes: int) -> int:
+        return ceil_div(self.halo_patches, lanes) * ceil_div(self.chunk_channels, LOADERS // lanes)
+
+    @cached_property
+    def thread_patches(self) -> int:
+        """Patches of which a thread keeps the offset."""
+        return where(self.by_channel, ceil_div(self.halo_patches, self.patch_lanes), 1)
+
+    # ---- weights ----
+
+    @cached_property
+    def piece_bytes(self) -> int:
+        """One tap's channels of a block in a chunk."""
+        return self.tile.channels * self.chunk_bytes
+
+    @cached_property
+    def weight_stage_bytes(self) -> int:
+        together = self.uniform | self.known
+        return where(together, self.tile.phases, 1) * self.piece_bytes
+
+    @cached_property
+    def chunk_pieces(self) -> int:
+        if self.uniform:
+            return self.shifts * self.tile.phases
+        return where(self.known, self.taps, self.visits)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Of all prepared weights."""
+        return self.weight_sets * self.chunks * self.chunk_pieces * self.piece_bytes
+
+    @cached_property
+    def preparing_items(self) -> int:
+        """Vectors that are prepared, a thread each."""
+        vectors = self.chunks * (self.chunk_bytes // 16) * self.tile.channels * self.taps
+        return self.layer.groups * self.channel_blocks * vectors
+
+    # ---- shared memory and registers ----
+
+    @cached_property
+    def run(self) -> int:
+        """Neighbouring column phases that are stored together."""
+        together = gcd(self.tile.phases, self.layer.stride[2])
+        found = 1
+        for several in range(2, _MOST_RUN + 1):
+            found = where(together % several == 0, several, found)
+        return found
+
+    @cached_property
+    def staged_bytes(self) -> int:
+        """What a warpgroup stages of its outputs at once."""
+        channels = where(
+            (self.run > 2) | (self.tile.channels % 16 != 0),
+            8,
+            where((self.run > 1) | (self.tile.channels % 32 != 0), 16, 32),
+        )
+        skewed = (self.run & (self.run - 1)) == 0
+        phase = channels * _STAGED_PITCH + where(skewed, 32 // self.run % 32, 0)
+        return where(self.tile.channels_last > 0, 0, self.run * phase * 4)
+
+    @cached_property
+    def offsets_bytes(self) -> int:
+        """Where places of the halo lie in memory."""
+        places = ceil_div(self.halo_all_rows * self.halo_columns, 8) * 8
+        return where(self.copied & (self.tile.channels_last > 0), places * 8, 0)
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        tile = self.tile
+        stages = tile.weight_stages * self.weight_stage_bytes + tile.input_stages * self.input_stage_bytes
+        outputs = CONSUMERS * self.staged_bytes
+        return stages + outputs + self.offsets_bytes + 16 * (tile.weight_stages + tile.input_stages)
+
+    @cached_property
+    def sums(self) -> int:
+        """Registers of a thread for them."""
+        return self.tile.position_tiles * self.tile.phases * self.tile.channels // 2
+
+
+def halo(axis: Axis) -> int:
+    """From the lowest to the highest shift."""
+    return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
+
+
+def shift_count(axis: Axis) -> int:
+    """Shifts of an axis."""
+    return halo(axis) // (axis.dilation if axis.stride == 1 else 1) + 1
+
+
+def is_uniform(layer: Layer) -> bool:
+    """Whether every phase has a tap at every shift."""
+    shifts = math.prod(map(shift_count, layer.axes))
+    return math.prod(layer.stride) * shifts == math.prod(layer.kernel)

@@ -1,0 +1,50 @@
+"""The tile of the `wgmma` family: every number in it is compiled in. `kernels/wgmma` has the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Threads of a block: two warpgroups that multiply, and one that brings what they need.
+THREADS = 384
+
+
+@dataclass(frozen=True)
+class Box:
+    """The positions of a block: of so many images, slabs, rows and columns."""
+
+    images: int
+    depths: int
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class WgmmaTile:
+    """How a block shares the work.
+
+    A block has ``channels`` output channels in each of ``phases`` phases; a warpgroup has ``position_tiles`` tiles of
+    64 positions of its box, which are ``stacked`` along its rows, or else follow each other. A stage of inputs holds
+    ``chunk_steps`` times 32 bytes of channels; there are so many stages of inputs and of weights. Contiguous inputs are
+    loaded ``patch_columns`` at a time; or input and output are ``channels_last``.
+    """
+
+    box: Box
+    channels: int
+    phases: int
+    position_tiles: int
+    stacked: int
+    chunk_steps: int
+    input_stages: int
+    weight_stages: int
+    patch_columns: int
+    channels_last: int
+
+    @property
+    def blocks(self) -> int:
+        """Of each multiprocessor: a block has it alone."""
+        return 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return THREADS
