@@ -34,9 +34,6 @@ TCONV_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
-// The threads of a warpgroup meet, which orders their memory; each warpgroup has a number from 1 on. PTX bar.sync.
-TCONV_DEVICE void meet_warpgroup(int number) { asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory"); }
-
 // Eight registers of sums: their numbers in the text of an instruction, and the constraints.
 #define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"

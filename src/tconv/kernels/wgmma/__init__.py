@@ -36,6 +36,7 @@ AXES: dict[str, str] = {
     "Tile::stacked": "both",
     "Tile::chunk_steps": "2 and 4",
     "Tile::input_stages": "1, 2 and 3",
+    "Tile::raw_stages": "0, 1 and 2",
     "Tile::weight_stages": "the fewest, and more",
     "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
     "Tile::channels_last": "both",
@@ -85,7 +86,8 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
     for name, (inputs, more) in deeper.items():
         if name in tiles:
             tile = tiles[name]
-            tiles[name] = replace(tile, input_stages=inputs, weight_stages=tile.weight_stages + more)
+            raw = min(inputs, 2) if tile.raw_stages else 0
+            tiles[name] = replace(tile, input_stages=inputs, raw_stages=raw, weight_stages=tile.weight_stages + more)
     shapes = {name: WgmmaShape(layer, tile) for name, tile in tiles.items()}
     return {
         name: tiles[name] for name, own in shapes.items() if suits(own) and own.shared_bytes <= _MOST_SHARED_BYTES

@@ -1,9 +1,12 @@
 // wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
 //
-// All kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
-// bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed.
+// Most kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
+// bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
+// turned in shared memory comes there first.
 #pragma once
 #include "primitives/memory.cuh"
+#include "primitives/tensor_cores.cuh"
+#include "primitives/warpgroups.cuh"
 #include "wgmma/boxes.cuh"
 
 namespace tconv {
@@ -48,9 +51,9 @@ struct WgmmaInputMap {
   }
 };
 
-// Channel by channel, as they lie in memory, in patches of some neighbouring columns.
-template <class Layer, class Tile>
-struct WgmmaCopiedChannels : WgmmaInputMap<Layer, Tile> {
+// Copies channel by channel, as they lie in memory, in patches of some neighbouring columns.
+template <class Layer, class Tile, class Copies>
+struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   using Map = WgmmaInputMap<Layer, Tile>;
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -60,9 +63,9 @@ struct WgmmaCopiedChannels : WgmmaInputMap<Layer, Tile> {
   const int patch_number, channel_number;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
-  ArrivingCopies copies;
+  Copies copies;
 
-  TCONV_DEVICE WgmmaCopiedChannels(int number, const Element* x, int batch, int depths, int rows, int columns, unsigned char*)
+  TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
       : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
 
   TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
@@ -78,7 +81,7 @@ struct WgmmaCopiedChannels : WgmmaInputMap<Layer, Tile> {
     }
   }
 
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+  TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
     unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * patch_bytes;
@@ -93,7 +96,20 @@ struct WgmmaCopiedChannels : WgmmaInputMap<Layer, Tile> {
       from += pitch;
       to += sharers * Shape::channel_bytes;
     }
-    copies.arrive(barrier);
+  }
+};
+
+// Inputs that stay channel by channel.
+template <class Layer, class Tile>
+struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies> {
+  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies>;
+  TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+                                   int columns, unsigned char*)
+      : Base(number, x, batch, depths, rows, columns) {}
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    this->copy(chunk, stage);
+    this->copies.arrive(barrier);
   }
 };
 
@@ -144,7 +160,7 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
   }
 };
 
-// The channels of a place together, by way of registers: 16-bit inputs that lie channel by channel are turned, and
+// The channels of a place together, by way of registers: 16-bit inputs whose rows begin anywhere are turned, and
 // channels_last ones come one by one where they are no whole vectors. A patch is some neighbouring columns of a vector
 // of channels; a load brings those of one channel.
 template <class Layer, class Tile>
@@ -228,20 +244,112 @@ struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
   }
 };
 
-template <class Layer, class Tile, bool Copied, bool ByChannel>
+// 16-bit inputs that lie channel by channel: copied so, and turned where they are in shared memory. Chunks are copied
+// some ahead.
+template <class Layer, class Tile>
+struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
+  using Base = WgmmaChannelCopies<Layer, Tile, GroupedCopies>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
+  const int number;
+
+  TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+                                   int columns)
+      : Base(number, x, batch, depths, rows, columns), number(number) {}
+
+  // Turns a chunk. A warp takes eight columns of 32 channels at once: a lane gets of each eight channels those two of a
+  // column that lie together afterwards.
+  TCONV_DEVICE void turn(const unsigned char* raw, unsigned char* stage) const {
+    const int lane = number % 32;
+    const unsigned char* const from = raw + lane * Shape::channel_bytes;
+#pragma unroll 2
+    for (int item = number / 32; item < Shape::halo_all_rows * eights * (vectors / 4); item += Shape::loaders / 32) {
+      const int of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+      const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
+      unsigned words[4];
+      load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words);
+      if (!in_range(column, Shape::halo_columns)) continue;
+      unsigned char* const to = stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes +
+                                of_vectors * 64 + lane % 4 * 4;
+#pragma unroll
+      for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[v];
+    }
+  }
+};
+
+template <class Layer, class Tile, bool ByChannel, bool ByPlace>
 struct WgmmaInputsOf {
   using type = WgmmaTurnedInputs<Layer, Tile>;
 };
 template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, true, true> {
+struct WgmmaInputsOf<Layer, Tile, true, false> {
   using type = WgmmaCopiedChannels<Layer, Tile>;
 };
 template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, true, false> {
+struct WgmmaInputsOf<Layer, Tile, false, true> {
   using type = WgmmaCopiedPlaces<Layer, Tile>;
 };
+
+// Brings all inputs of a block's work, into stages that go round.
+template <class Layer, class Tile, bool Turned>
+struct WgmmaProducer {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Inputs = typename WgmmaInputsOf<Layer, Tile, Shape::by_channel, Shape::by_place>::type;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    for (; work.is_left(); work.next()) {
+      inputs.begin(work.box, work.group);
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        stages.wait_empty();
+        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes, stages.full());
+        stages.next();
+      }
+    }
+  }
+};
 template <class Layer, class Tile>
-using WgmmaInputs = typename WgmmaInputsOf<Layer, Tile, WgmmaShape<Layer, Tile>::copied,
-                                           WgmmaShape<Layer, Tile>::by_channel>::type;
+struct WgmmaProducer<Layer, Tile, true> {
+  using Shape = WgmmaShape<Layer, Tile>;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    WgmmaTurnedChannels<Layer, Tile> inputs(number, x, batch, depths, rows, columns);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
+    int chunk_ahead = 0, raw_ahead = 0, raw = 0;
+    const auto copy = [&] {
+      if (ahead.is_left()) {
+        if (chunk_ahead == 0) inputs.begin(ahead.box, ahead.group);
+        inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
+        if (++chunk_ahead == Shape::chunks) {
+          chunk_ahead = 0;
+          ahead.next();
+        }
+        raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
+      }
+      inputs.copies.end_group();
+    };
+#pragma unroll 1
+    for (int i = 0; i < Tile::raw_stages; ++i) copy();
+    for (; work.is_left(); work.next())
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        inputs.copies.template wait<Tile::raw_stages - 1>();
+        meet<Shape::loaders>(3);  // all threads' copies have landed
+        stages.wait_empty();
+        inputs.turn(shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
+                    shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes);
+        arrive(stages.full());
+        stages.next();
+        raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
+        meet<Shape::loaders>(3);  // nobody reads what was turned any more
+        copy();
+      }
+  }
+};
 
 }  // namespace tconv

@@ -81,24 +81,36 @@ struct WgmmaShape {
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
   static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
-  // Whole vectors are copied; others go through registers.
-  static constexpr bool copied = by_channel || (Tile::channels_last && Layer::group_in_channels % vector_items == 0);
+  // 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four bytes or
+  // more. Whole vectors of channels are copied, too. What remains goes through registers.
+  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns > 1;
+  static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
   static constexpr int patch_lead =
       (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::patch_columns);
+  // What is turned is turned in eights of columns.
+  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
+  static constexpr int row_patches =
+      ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
   static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
-  static constexpr int consumer_registers = copied && !by_channel ? 216 : 208;
+  static constexpr int consumer_registers = by_place ? 216 : 208;
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
-  // Four channels of eight neighbouring places are in different banks; and eight neighbours' vectors.
+  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and eight
+  // neighbours' vectors.
+  static constexpr int channel_shift = turned ? 16 : 32;
   static constexpr int channel_bytes =
-      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - 32) / 128 * 128 + 32 : item_bytes;
+      by_channel || turned
+          ? (halo_all_rows * row_patches * Tile::patch_columns * item_bytes + 127 - channel_shift) / 128 * 128 +
+                channel_shift
+          : item_bytes;
   static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
   static constexpr int input_stage_bytes =
       by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
-  static constexpr int patch_lanes = by_channel ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
-  static constexpr int thread_patches = by_channel ? ceil_div(halo_patches, patch_lanes) : 1;
+  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
+  static constexpr int patch_lanes =
+      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
+  static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
   // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
@@ -132,13 +144,14 @@ struct WgmmaShape {
   static constexpr int staged_phase = staged_channels * staged_pitch + (is_power_of_two(run) ? 32 / run % 32 : 0);
   static constexpr int staged_bytes = Tile::channels_last ? 0 : run * staged_phase * 4;
 
-  // ---- shared memory: stages of weights, of inputs, what is staged, offsets, and the barriers of both ----
+  // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
   static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
-  static constexpr int staged_at = inputs_at + Tile::input_stages * input_stage_bytes;
+  static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
+  static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
   static constexpr int offsets_at = staged_at + consumers * staged_bytes;
   static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
   static constexpr int offsets_bytes =
-      copied && !by_channel ? offset_places * static_cast<int>(sizeof(long long)) : 0;
+      by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
   static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
 
@@ -167,6 +180,7 @@ struct WgmmaShape {
   static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1, "a stage is written while others are read");
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
+  static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
   static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
 };

@@ -67,76 +67,92 @@ struct WgmmaStore {
   }
   TCONV_DEVICE int first_channel() const { return work.channel_block * Tile::channels; }
 
-  // Neighbouring lanes store neighbouring outputs of a row, `width` each.
+  // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
   template <int width>
-  TCONV_DEVICE void store_staged(int tile, int first_phase, int first_octet) const {
-    constexpr int items = 64 * run / width;  // of a channel
-    constexpr int item_lanes = items >= 128 ? 128 : power_of_two_from(items), channel_lanes = 128 / item_lanes;
+  struct Items {
+    static constexpr int count = 64 * run / width;  // of a channel
+    static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
+  };
+  struct Found {
+    long long offset;  // in y
+    bool inside;
+  };
+  template <int width>
+  TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
+    int image;
+    Index offset;
+    const bool inside = find(warp / 4 * 64 + item * width / run, tile,
+                             work.first_phase + first_phase + item * width % run, image, offset);
+    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
+  }
+  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
+
+  // What is staged of an item.
+  template <int width>
+  TCONV_DEVICE void store_item(int item, const Found& at, int first_octet) const {
     constexpr int neighbours = width > run ? width / run : 1;  // of one phase
-    const int thread = warp % 4 * 32 + lane;
-    const long long plane = static_cast<long long>(depths) * rows * columns;
-#pragma unroll 1
-    for (int item = thread % item_lanes; item < items; item += item_lanes) {
-      const int place = item * width / run, phase = item * width % run;
-      int image;
-      Index offset;
-      if (!find(warp / 4 * 64 + place, tile, work.first_phase + first_phase + phase, image, offset)) continue;
-      const int first = first_octet * 8 + thread / item_lanes;
-      Element* to = y + (static_cast<long long>(image) * channels + first) * plane + offset;
-#pragma unroll 4
-      for (int channel = thread / item_lanes; channel < Shape::staged_channels; channel += channel_lanes) {
-        const int of_group = first_channel() + first_octet * 8 + channel;
-        if (of_group >= Layer::group_out_channels) break;
-        const auto finish = epilogue.of(of_group);
-        Vector<Element, width> together;
+    if (!at.inside) return;
+    const int place = item * width / run, phase = item * width % run;
+    const int first = first_octet * 8 + (warp % 4 * 32 + lane) / Items<width>::lanes;
+    const long long pitch = Items<width>::channel_lanes * plane();
+    Element* to = y + first * plane() + at.offset;
+    const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
 #pragma unroll
-        for (int i = 0; i < width / neighbours; ++i) {
-          float values[neighbours];
-          load_shared(staged + (phase + i) * Shape::staged_phase + channel * Shape::staged_pitch + place, values);
+    for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
+      const int of_group = first_channel() + first + channel;
+      if (Shape::staged_channels % Items<width>::channel_lanes != 0 && first - first_octet * 8 + channel >= Shape::staged_channels) break;
+      if (of_group >= Layer::group_out_channels) break;
+      const auto finish = epilogue.of(of_group);
+      Vector<Element, width> together;
 #pragma unroll
-          for (int n = 0; n < neighbours; ++n)
-            together.values[n * run % width + i] = from_accumulator<Element>(finish(values[n]));
-        }
-        store_vector(to, together);
-        to += channel_lanes * plane;
+      for (int i = 0; i < width / neighbours; ++i) {
+        float values[neighbours];
+        load_shared(from + i * Shape::staged_phase + channel * Shape::staged_pitch, values);
+#pragma unroll
+        for (int n = 0; n < neighbours; ++n)
+          together.values[n * run % width + i] = from_accumulator<Element>(finish(values[n]));
       }
+      store_vector(to, together);
+      to += pitch;
     }
   }
 
-  // Whole rows of the box, a tile and some phases and channels at once.
+  // Whole rows of the box, a tile and some phases and channels at a turn.
+  template <int width>
   TCONV_DEVICE void store_rows() const {
     constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
-    constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
 #pragma unroll 1
-    for (int turn = 0; turn < Tile::position_tiles * phase_turns * octet_turns; ++turn) {
-      const int tile = turn / (phase_turns * octet_turns), phase = turn / octet_turns % phase_turns * run;
-      const int octet = turn % octet_turns * staged_octets;
-      meet_warpgroup(1 + warp / 4);  // nobody reads what is staged any more
-      // Registers have no numbers at run time: the turn's are found among all.
-#pragma unroll
-      for (int known = 0; known < Tile::position_tiles * phase_turns * octet_turns; ++known) {
-        if (known != turn) continue;
-#pragma unroll
-        for (int r = 0; r < run; ++r)
-#pragma unroll
-          for (int o = 0; o < staged_octets; ++o)
-#pragma unroll
-            for (int k = 0; k < 4; ++k)
-              staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
-                     k / 2 * 8 + lane / 4] =
-                  sums.of(known / (phase_turns * octet_turns), k / 2, known / octet_turns % phase_turns * run + r,
-                          known % octet_turns * staged_octets + o, k % 2);
+    for (int place = 0; place < Tile::position_tiles * phase_turns; ++place) {
+      const int tile = place / phase_turns, phase = place % phase_turns * run;
+      const Found at = found<width>(item, tile, phase);
+#pragma unroll 1
+      for (int turn = 0; turn < octet_turns; ++turn) {
+        meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+        stage(place * octet_turns + turn);
+        meet<128>(1 + warp / 4);
+        store_item<width>(item, at, turn * staged_octets);
+        for (int further = item + Items<width>::lanes; further < Items<width>::count; further += Items<width>::lanes)
+          store_item<width>(further, found<width>(further, tile, phase), turn * staged_octets);
       }
-      meet_warpgroup(1 + warp / 4);
-      if (columns % most_width == 0) {
-        store_staged<most_width>(tile, phase, octet);
-      } else if (columns % half == 0) {
-        store_staged<half>(tile, phase, octet);
-      } else if (columns % quarter == 0) {
-        store_staged<quarter>(tile, phase, octet);
-      } else {
-        store_staged<1>(tile, phase, octet);
-      }
+    }
+  }
+  // Registers have no numbers at run time: the turn's are found among all.
+  TCONV_DEVICE void stage(int turn) const {
+    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
+#pragma unroll
+    for (int known = 0; known < Tile::position_tiles * phase_turns * octet_turns; ++known) {
+      if (known != turn) continue;
+#pragma unroll
+      for (int r = 0; r < run; ++r)
+#pragma unroll
+        for (int o = 0; o < staged_octets; ++o)
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
+                   k / 2 * 8 + lane / 4] =
+                sums.of(known / (phase_turns * octet_turns), k / 2, known / octet_turns % phase_turns * run + r,
+                        known % octet_turns * staged_octets + o, k % 2);
     }
   }
 
@@ -182,10 +198,17 @@ struct WgmmaStore {
   }
 
   TCONV_DEVICE void store() const {
+    constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last) {
       store_channels();
+    } else if (columns % most_width == 0) {
+      store_rows<most_width>();
+    } else if (columns % half == 0) {
+      store_rows<half>();
+    } else if (columns % quarter == 0) {
+      store_rows<quarter>();
     } else {
-      store_rows();
+      store_rows<1>();
     }
   }
 };

@@ -280,18 +280,8 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
       if (lane == 0)
         wgmma_bring_weights<Layer, Tile>(work, reinterpret_cast<const unsigned char*>(weight), shared, weight_barriers);
     } else {
-      WgmmaInputs<Layer, Tile> inputs(thread - 32 * (4 * Shape::consumers + 1), x, batch, input_depth, input_height,
-                                      input_width, shared + Shape::offsets_at);
-      WgmmaStages<Tile::input_stages> stages(input_barriers);
-      for (; work.is_left(); work.next()) {
-        inputs.begin(work.box, work.group);
-#pragma unroll 1
-        for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-          stages.wait_empty();
-          inputs.bring(chunk, shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes, stages.full());
-          stages.next();
-        }
-      }
+      WgmmaProducer<Layer, Tile, Shape::turned>::run(work, thread - 32 * (4 * Shape::consumers + 1), shared,
+                                                     input_barriers, x, batch, input_depth, input_height, input_width);
     }
   }
 }

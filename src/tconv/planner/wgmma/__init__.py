@@ -64,7 +64,7 @@ class _Wgmma(Family[WgmmaTile]):
         own, box = WgmmaShape(layer, tile), tile.box
         limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
         stacked = f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
-        kind = "copied" if own.copied else "turned in registers"
+        kind = "copied" if own.by_channel or own.by_place else "turned" if own.turned else "by way of registers"
         return (
             f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} share "
             f"a box; products of {own.product_rows} rows",

@@ -40,11 +40,13 @@ def wgmma_tile(
         stacked=stacked,
         chunk_steps=chunk_steps,
         input_stages=1,
+        raw_stages=0,
         weight_stages=2,
         patch_columns=patch_columns,
         channels_last=int(channels_last),
     )
-    return replace(tile, weight_stages=WgmmaShape(layer, tile).row_visits + 1)
+    shape = WgmmaShape(layer, tile)
+    return replace(tile, weight_stages=shape.row_visits + 1, raw_stages=where(shape.turned, 1, 0))
 
 
 def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
@@ -57,6 +59,7 @@ def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
         return replace(tile, **changes)
 
     tile = tried(tile, input_stages=2)
+    tile = tried(tile, raw_stages=2 * tile.raw_stages)
     fewest = tile.weight_stages
     for further in range(1, 5):
         tile = tried(tile, weight_stages=fewest + further)

@@ -25,6 +25,7 @@ class Constants:
         batch: cycles that a batch of products takes at least, between those of both warpgroups.
         copy: cycles of a loading warp for what its threads bring at once.
         turn: the same, of a patch that goes through registers.
+        eight: cycles of a loading warp to turn eight places of 32 channels.
         output: cycles of a warp to store 32 outputs.
         overlapped: the part of storing that the other warpgroup's products do not hide.
         cache: bytes a cycle that a multiprocessor gets from the L2 cache.
@@ -41,6 +42,7 @@ class Constants:
     batch: float = 60.0
     copy: float = 10.0
     turn: float = 90.0
+    eight: float = 25.0
     output: float = 5.0
     overlapped: float = 0.7
     cache: float = 24.0
@@ -89,13 +91,12 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     fragments = steps * shape.fragments * CONSUMERS
     input_bytes = 1.0 * shape.chunks * shape.halo_all_rows * shape.row_places * shape.chunk_bytes
     shared = fitted.fragment * fragments + rows / 4 + input_bytes / 128
-    turned = shape.halo_patches * (shape.chunk_bytes // 16) * shape.chunks / 32
-    copies = where(
-        shape.by_channel,
-        shape.halo_patches * shape.chunk_channels * shape.chunks / 32,
-        shape.halo_all_rows * shape.row_places * (shape.chunk_bytes // 16) * shape.chunks / 32,
-    )
-    loading = where(shape.copied, fitted.copy * copies, fitted.turn * turned) / 3
+    one_by_one = shape.halo_patches * shape.chunk_channels * shape.chunks / 32
+    vectors = shape.halo_all_rows * shape.row_places * (shape.chunk_bytes // 16) * shape.chunks / 32
+    copied = fitted.copy * where(shape.by_channel | shape.turned, one_by_one, vectors)
+    direct = shape.by_channel | shape.turned | shape.by_place
+    loading = where(direct, copied, fitted.turn * shape.halo_patches * (shape.chunk_bytes // 16) * shape.chunks / 32)
+    loading = (loading + where(shape.turned, fitted.eight * vectors / 4, 0)) / 3
     outputs = shape.block_positions * tile.phases * tile.channels / 32
     stores = fitted.output * outputs
     weights = 1.0 * shape.chunks * shape.chunk_pieces * shape.piece_bytes

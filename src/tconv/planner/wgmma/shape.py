@@ -22,7 +22,7 @@ _CONSTANTS = (
     *("shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments", "batch_steps"),
     *("chunk_bytes", "chunk_channels", "chunks", "block_positions", "box_positions", "stacked_rows"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
-    *("input_stage_bytes", "patch_lanes", "thread_patches", "piece_bytes", "weight_stage_bytes", "chunk_pieces"),
+    *("input_stage_bytes", "raw_stage_bytes", "patch_lanes", "thread_patches", "piece_bytes", "weight_stage_bytes", "chunk_pieces"),
     *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes"),
 )
 
@@ -175,16 +175,21 @@ class WgmmaShape:
         return (self.tile.channels_last == 0) & (self.item_bytes == 4)
 
     @cached_property
-    def copied(self) -> bool:
-        """Whether inputs do not go through registers."""
-        whole = self.layer.in_channels_per_group % self.vector_items == 0
-        return self.by_channel | ((self.tile.channels_last > 0) & whole)
+    def turned(self) -> bool:
+        """Whether inputs are copied channel by channel, and turned from there."""
+        return (self.tile.channels_last == 0) & (self.item_bytes == 2) & (self.tile.patch_columns > 1)
+
+    @cached_property
+    def by_place(self) -> bool:
+        """Whether vectors of channels are copied."""
+        return (self.tile.channels_last > 0) & (self.layer.in_channels_per_group % self.vector_items == 0)
 
     @cached_property
     def row_patches(self) -> int:
-        width = self.layer.axes[2]
-        lead = -width.shift_of(width.kernel - 1) % self.tile.patch_columns
-        return ceil_div(lead + self.halo_columns, self.tile.patch_columns)
+        width, together = self.layer.axes[2], self.tile.patch_columns
+        lead = -width.shift_of(width.kernel - 1) % together
+        brought = where(self.turned, 8, together)
+        return ceil_div(lead + self.halo_columns, brought) * (brought // together)
 
     @cached_property
     def halo_patches(self) -> int:
@@ -197,9 +202,11 @@ class WgmmaShape:
 
     @cached_property
     def channel_bytes(self) -> int:
-        """From a channel to the next."""
-        bytes_of_channel = self.halo_all_rows * self.row_places * self.item_bytes
-        return where(self.by_channel, (bytes_of_channel + 95) // 128 * 128 + 32, self.item_bytes)
+        """From a channel to the next, where they lie one by one."""
+        bytes_of_channel = self.halo_patches * self.tile.patch_columns * self.item_bytes
+        shift = where(self.turned, 16, 32)
+        one_by_one = (bytes_of_channel + 127 - shift) // 128 * 128 + shift
+        return where(self.by_channel | self.turned, one_by_one, self.item_bytes)
 
     @cached_property
     def place_bytes(self) -> int:
@@ -212,6 +219,11 @@ class WgmmaShape:
         return where(self.by_channel, self.chunk_channels * self.channel_bytes, by_place)
 
     @cached_property
+    def raw_stage_bytes(self) -> int:
+        """What is turned from."""
+        return where(self.turned, self.chunk_channels * self.channel_bytes, 0)
+
+    @cached_property
     def patch_lanes(self) -> int:
         """Threads that share the patches of some channels."""
         best, fewest = LOADERS, self._copies(LOADERS)
@@ -219,7 +231,7 @@ class WgmmaShape:
             copies = self._copies(lanes)
             better = (ceil_div(self.halo_patches, lanes) <= MOST_PATCHES) & (copies < fewest)
             best, fewest = where(better, lanes, best), where(better, copies, fewest)
-        return where(self.by_channel, best, LOADERS)
+        return where(self.by_channel | self.turned, best, LOADERS)
 
     def _copies(self, lanes: int) -> int:
         return ceil_div(self.halo_patches, lanes) * ceil_div(self.chunk_channels, LOADERS // lanes)
@@ -227,7 +239,7 @@ class WgmmaShape:
     @cached_property
     def thread_patches(self) -> int:
         """Patches of which a thread keeps the offset."""
-        return where(self.by_channel, ceil_div(self.halo_patches, self.patch_lanes), 1)
+        return where(self.by_channel | self.turned, ceil_div(self.halo_patches, self.patch_lanes), 1)
 
     # ---- weights ----
 
@@ -285,13 +297,13 @@ class WgmmaShape:
     def offsets_bytes(self) -> int:
         """Where places of the halo lie in memory."""
         places = ceil_div(self.halo_all_rows * self.halo_columns, 8) * 8
-        return where(self.copied & (self.tile.channels_last > 0), places * 8, 0)
+        return where(self.by_place, places * 8, 0)
 
     @cached_property
     def shared_bytes(self) -> int:
         tile = self.tile
         stages = tile.weight_stages * self.weight_stage_bytes + tile.input_stages * self.input_stage_bytes
-        outputs = CONSUMERS * self.staged_bytes
+        outputs = CONSUMERS * self.staged_bytes + tile.raw_stages * self.raw_stage_bytes
         return stages + outputs + self.offsets_bytes + 16 * (tile.weight_stages + tile.input_stages)
 
     @cached_property

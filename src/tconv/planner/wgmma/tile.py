@@ -25,7 +25,8 @@ class WgmmaTile:
     A block has ``channels`` output channels in each of ``phases`` phases; a warpgroup has ``position_tiles`` tiles of
     64 positions of its box, which are ``stacked`` along its rows, or else follow each other. A stage of inputs holds
     ``chunk_steps`` times 32 bytes of channels; there are so many stages of inputs and of weights. Contiguous inputs are
-    loaded ``patch_columns`` at a time; or input and output are ``channels_last``.
+    loaded ``patch_columns`` at a time; of 16-bit types, if those are several, into ``raw_stages`` from which they are
+    turned. Or input and output are ``channels_last``.
     """
 
     box: Box
@@ -35,6 +36,7 @@ class WgmmaTile:
     stacked: int
     chunk_steps: int
     input_stages: int
+    raw_stages: int
     weight_stages: int
     patch_columns: int
     channels_last: int

@@ -14,8 +14,6 @@ inline void take_registers() {}
 template <int Count>
 inline void give_registers() {}
 
-inline void meet_warpgroup(int number) { meet_threads(number, 128, Place::here()); }
-
 template <int RowBytes>
 struct FactorRows {
   const unsigned char* start;
