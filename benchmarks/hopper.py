@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from layers import floor_ms, problem_of, strided
-from results import Results, cases, environment, save
+from results import KINDS, Results, cases, environment, kind, save
 
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
@@ -68,9 +68,8 @@ def rows() -> Iterator[tuple[str, Results, str]]:
     for name, row in {"k(3,7) bf16": k3x7, "k3 bf16": k3}.items():
         for layout in _BOTH:
             yield name, row | {"dtype": "bfloat16"}, layout
-    wide = ("bigvgan-v2-24khz", "u-net-milesial-up1024", "stylegan2")
     for name, row in cases().items():
-        if any(part in name for part in wide) and row["dtype"] in _PRECISION:
+        if kind(row) == KINDS[2] and row["dtype"] in _PRECISION:
             yield name, row, "contiguous"
 
 

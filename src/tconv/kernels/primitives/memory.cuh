@@ -28,6 +28,15 @@ TCONV_DEVICE const T* kept(const T* value) {
 }
 #endif
 
+// The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
+// not computed before a loop and kept in registers meanwhile.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE int renewed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+#endif
+
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {

@@ -262,7 +262,7 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
   TCONV_DEVICE void turn(const unsigned char* raw, unsigned char* stage) const {
     const int lane = number % 32;
     const unsigned char* const from = raw + lane * Shape::channel_bytes;
-#pragma unroll 2
+#pragma unroll 1
     for (int item = number / 32; item < Shape::halo_all_rows * eights * (vectors / 4); item += Shape::loaders / 32) {
       const int of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
       const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;

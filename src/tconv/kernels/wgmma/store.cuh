@@ -97,10 +97,12 @@ struct WgmmaStore {
     const long long pitch = Items<width>::channel_lanes * plane();
     Element* to = y + first * plane() + at.offset;
     const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
-#pragma unroll
+#pragma unroll 4
     for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
       const int of_group = first_channel() + first + channel;
-      if (Shape::staged_channels % Items<width>::channel_lanes != 0 && first - first_octet * 8 + channel >= Shape::staged_channels) break;
+      if (Shape::staged_channels % Items<width>::channel_lanes != 0 &&
+          first - first_octet * 8 + channel >= Shape::staged_channels)
+        break;
       if (of_group >= Layer::group_out_channels) break;
       const auto finish = epilogue.of(of_group);
       Vector<Element, width> together;

@@ -255,9 +255,10 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     take_registers<Shape::consumer_registers>();
     wait_for_kernel_before();
     WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     for (; work.is_left(); work.next()) {
       consumer.box(work.first_phase);
+      const int depths = renewed(output_depth), rows = renewed(output_height), columns = renewed(output_width);
+      const long long plane = static_cast<long long>(depths) * rows * columns;
       const long long first = static_cast<long long>(work.group) * Layer::group_out_channels;
       const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
       WgmmaStore<Layer, Tile>{consumer.sums,
@@ -265,12 +266,12 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                               y + (first + work.channel_block * Tile::channels) * (Tile::channels_last ? 1 : plane),
                               work,
                               reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
-                              warp,
-                              lane,
+                              renewed(warp),
+                              renewed(lane),
                               batch,
-                              output_depth,
-                              output_height,
-                              output_width}
+                              depths,
+                              rows,
+                              columns}
           .store();
     }
   } else {

@@ -22,14 +22,17 @@ class Constants:
     Args:
         product: how much longer products take than the tensor core alone.
         fragment: cycles of shared memory for a warpgroup's fragment of a step.
-        batch: cycles that a batch of products takes at least, between those of both warpgroups.
+        batch: cycles of a warpgroup from one batch of products to the next, beside the products.
+        visit: the same from one visit to the next.
+        chunk: the same from one chunk to the next.
         copy: cycles of a loading warp for what its threads bring at once.
-        turn: the same, of a patch that goes through registers.
+        register: the same, of a patch that goes through registers.
         eight: cycles of a loading warp to turn eight places of 32 channels.
-        output: cycles of a warp to store 32 outputs.
-        overlapped: the part of storing that the other warpgroup's products do not hide.
-        cache: bytes a cycle that a multiprocessor gets from the L2 cache.
         latency: cycles from asking for inputs to having them.
+        turn: cycles of a warpgroup to stage outputs once and store them.
+        sector: cycles of a multiprocessor to store a sector of memory, or a part of one.
+        overlapped: the part of storing that products do not hide.
+        cache: bytes a cycle that a multiprocessor gets from the L2 cache.
         work: cycles that a box takes at least, beside its products.
         launch: seconds of a kernel's start.
         norm: how sharply the largest limit rules.
@@ -37,21 +40,24 @@ class Constants:
         prepared: how often a byte that it writes counts.
     """
 
-    product: float = 1.08
+    product: float = 1.0
     fragment: float = 16.0
-    batch: float = 60.0
-    copy: float = 10.0
-    turn: float = 90.0
-    eight: float = 25.0
-    output: float = 5.0
-    overlapped: float = 0.7
-    cache: float = 24.0
-    latency: float = 1500.0
-    work: float = 1200.0
+    batch: float = 70.0
+    visit: float = 32.0
+    chunk: float = 76.0
+    copy: float = 56.0
+    register: float = 150.0
+    eight: float = 136.0
+    latency: float = 512.0
+    turn: float = 538.0
+    sector: float = 0.0763
+    overlapped: float = 0.37
+    cache: float = 25.0
+    work: float = 819.0
     launch: float = 2.5e-6
-    norm: float = 6.0
-    preparing: float = 2.5e-6
-    prepared: float = 2.0
+    norm: float = 2.36
+    preparing: float = 1.5e-06
+    prepared: float = 1.0
 
 
 FITTED = Constants()
@@ -79,38 +85,48 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
     shape = WgmmaShape(layer, tile)
     kernel = launching(layer, tile, gpu.multiprocessors)
-    turns = 1.0 * ceil_div(works(problem, layer, kernel), grid(problem, layer, kernel))
+    rounds = 1.0 * ceil_div(works(problem, layer, kernel), grid(problem, layer, kernel))
 
     # Of a box, in cycles. A product of N rows takes the tensor core N / 2 of them.
-    steps = 1.0 * shape.chunks * tile.chunk_steps * shape.visits / shape.row_visits
-    batches = steps / shape.batch_steps
+    visits = 1.0 * shape.chunks * shape.visits / shape.row_visits
+    steps = visits * tile.chunk_steps
     pieces = 1.0 * where(shape.uniform | shape.known, shape.chunk_pieces, shape.visits)
-    of_chunk = pieces * tile.channels * tile.chunk_steps  # rows, steps
-    rows = of_chunk * shape.chunks * tile.position_tiles * CONSUMERS
+    rows = pieces * tile.channels * tile.chunk_steps * shape.chunks * tile.position_tiles * CONSUMERS
     products = fitted.product * rows / 2
-    fragments = steps * shape.fragments * CONSUMERS
     input_bytes = 1.0 * shape.chunks * shape.halo_all_rows * shape.row_places * shape.chunk_bytes
-    shared = fitted.fragment * fragments + rows / 4 + input_bytes / 128
-    one_by_one = shape.halo_patches * shape.chunk_channels * shape.chunks / 32
-    vectors = shape.halo_all_rows * shape.row_places * (shape.chunk_bytes // 16) * shape.chunks / 32
-    copied = fitted.copy * where(shape.by_channel | shape.turned, one_by_one, vectors)
-    direct = shape.by_channel | shape.turned | shape.by_place
-    loading = where(direct, copied, fitted.turn * shape.halo_patches * (shape.chunk_bytes // 16) * shape.chunks / 32)
-    loading = (loading + where(shape.turned, fitted.eight * vectors / 4, 0)) / 3
-    outputs = shape.block_positions * tile.phases * tile.channels / 32
-    stores = fitted.output * outputs
+    shared = fitted.fragment * steps * shape.fragments * CONSUMERS + rows / 4 + input_bytes / 128
+    # A warpgroup waits for these while the other one's products go on.
+    waits = fitted.batch * steps / shape.batch_steps + fitted.visit * visits + fitted.chunk * shape.chunks
+
+    patches = 1.0 * shape.halo_patches * shape.chunks
+    vectors = 1.0 * shape.halo_all_rows * shape.row_places * (shape.chunk_bytes // 16) * shape.chunks
+    one_by_one = shape.by_channel | shape.turned
+    copies = where(one_by_one, patches * shape.chunk_channels, vectors) / 32
+    by_register = fitted.register * patches * (shape.chunk_bytes // 16) / 32
+    loading = where(one_by_one | shape.by_place, fitted.copy * copies, by_register)
+    loading = (loading + where(shape.turned, fitted.eight * vectors / 32, 0.0)) / 3
+    deep = where(shape.turned, 1.0 * tile.raw_stages, tile.input_stages - 0.5)
+    arriving = fitted.latency * shape.chunks / deep
+
+    outputs = 1.0 * shape.block_positions * tile.phases * tile.channels
+    last = tile.channels_last > 0
+    side_by_side = where(last, tile.channels, where(shape.run == layer.stride[2], tile.box.columns, 1) * shape.run)
+    run_bytes = side_by_side * layer.item_bytes
+    whole = (run_bytes % 32 == 0) & (last | (problem.output_size[2] * layer.item_bytes % 32 == 0))
+    sectors = outputs * layer.item_bytes / run_bytes * (ceil_div(run_bytes, 32) + where(whole, 0, 1))
+    turns = where(last, 0.0, outputs / (CONSUMERS * 2048))
+    stores = fitted.sector * sectors + fitted.turn * turns
     weights = 1.0 * shape.chunks * shape.chunk_pieces * shape.piece_bytes
     brought = (weights + input_bytes) / fitted.cache
-    in_flight = tile.input_stages - 1 + 0.5
-    chain = fitted.batch * batches + fitted.latency * shape.chunks / in_flight
 
+    alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     limits = (
-        (products + fitted.overlapped * stores + fitted.work) * turns / _CLOCK,
-        (shared + stores) * turns / _CLOCK,
-        loading * turns / _CLOCK,
+        (most(products, alone) + fitted.overlapped * stores + fitted.work) * rounds / _CLOCK,
+        (shared + stores) * rounds / _CLOCK,
+        loading * rounds / _CLOCK,
         (problem.bytes_moved + shape.weight_bytes) / gpu.copy_bandwidth,
-        brought * turns / _CLOCK,
-        (chain + fitted.work) * turns / _CLOCK,
+        brought * rounds / _CLOCK,
+        (arriving + fitted.work) * rounds / _CLOCK,
     )
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK

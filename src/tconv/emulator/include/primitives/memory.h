@@ -8,6 +8,8 @@ inline T kept(T value) {
   return value;
 }
 
+inline int renewed(int value) { return value; }
+
 template <int Bytes>
 inline void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]) {
   struct alignas(Bytes) Aligned {
