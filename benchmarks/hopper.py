@@ -47,7 +47,7 @@ def _flat(kernel: list[int], batch: int, channels: tuple[int, int], size: list[i
 
 
 def rows() -> Iterator[tuple[str, Results, str]]:
-    """Layers by name, each with a memory format."""
+    """Layers by name, each with a memory format: those of the docs, then the dense ones of cases.json."""
     k3x7, k3 = _flat([3, 7], 8, (64, 64), [512, 512]), _flat([3, 3], 8, (64, 64), [1024, 1024])
     float32 = {
         "k(3,7) 8x64-64 512": k3x7,
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
     with compilers() as pool:
         submitted = []
         for name, row, layout in rows():
-            if options.only not in f"{name} {layout}":
+            if options.only not in f"{name} {layout}" or (options.cases and name not in cases()):
                 continue
             problem = problem_of(row)
             problem = replace(problem, layer=replace(problem.layer, precision=_PRECISION[row["dtype"]]))
@@ -142,7 +142,10 @@ def run(options: argparse.Namespace) -> int:
                 times[family].append((layer.milliseconds(call), rank, predicted * 1e3, trial.kernel.tile))
             floor = floor_ms(layer.problem) or 0.0
             mma = times["mma"][0][0] if times["mma"] else float("nan")
-            own = times["wgmma"] or [(float("nan"), -1, float("nan"), None)]
+            if not times["wgmma"]:
+                print(f"{name}: the wgmma family has no tile", flush=True)
+                continue
+            own = times["wgmma"]
             best = min(own, key=lambda found: found[0])
             numbers = (layer.default, layer.best, mma, own[0][0], layer.default / own[0][0], best[0])
             numbers = (*numbers, layer.default / best[0], layer.best / best[0], floor)
@@ -159,7 +162,6 @@ def run(options: argparse.Namespace) -> int:
                 "wgmma": [
                     {"ms": round(ms, 5), "rank": rank, "predicted_ms": round(predicted, 5), "tile": dict(tile_fields(tile))}
                     for ms, rank, predicted, tile in own
-                    if tile is not None
                 ],
             }
             save("hopper", kept)
@@ -173,6 +175,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=3, help="of the model's ranking")
     parser.add_argument("--others", type=int, default=5, help="of the rest, evenly")
     parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose name contains this")
+    parser.add_argument("--cases", action="store_true", help="only the layers of cases.json")
     parser.add_argument("--fields", action="store_true", help="print the fastest tiles")
     options = parser.parse_args()
     if not torch.cuda.is_available():

@@ -21,6 +21,7 @@ class Constants:
 
     Args:
         product: how much longer products take than the tensor core alone.
+        narrow: cycles that a product of few rows takes.
         fragment: cycles of shared memory for a warpgroup's fragment of a step.
         batch: cycles of a warpgroup from one batch of products to the next, beside the products.
         visit: the same from one visit to the next.
@@ -30,7 +31,8 @@ class Constants:
         eight: cycles of a loading warp to turn eight places of 32 channels.
         latency: cycles from asking for inputs to having them.
         turn: cycles of a warpgroup to stage outputs once and store them.
-        sector: cycles of a multiprocessor to store a sector of memory, or a part of one.
+        sector: cycles of a multiprocessor to store a sector of memory.
+        part: bytes of memory that a row of a box costs more if it begins and ends within sectors.
         overlapped: the part of storing that products do not hide.
         cache: bytes a cycle that a multiprocessor gets from the L2 cache.
         work: cycles that a box takes at least, beside its products.
@@ -41,23 +43,25 @@ class Constants:
     """
 
     product: float = 1.0
+    narrow: float = 12.0
     fragment: float = 16.0
-    batch: float = 70.0
-    visit: float = 32.0
-    chunk: float = 76.0
-    copy: float = 56.0
-    register: float = 150.0
-    eight: float = 136.0
-    latency: float = 512.0
-    turn: float = 538.0
-    sector: float = 0.0763
-    overlapped: float = 0.37
+    batch: float = 92.0
+    visit: float = 25.0
+    chunk: float = 30.0
+    copy: float = 74.0
+    register: float = 568.0
+    eight: float = 138.0
+    latency: float = 964.0
+    turn: float = 790.0
+    sector: float = 0.46
+    part: float = 130.0
+    overlapped: float = 0.07
     cache: float = 25.0
-    work: float = 819.0
+    work: float = 1380.0
     launch: float = 2.5e-6
-    norm: float = 2.36
-    preparing: float = 1.5e-06
-    prepared: float = 1.0
+    norm: float = 2.88
+    preparing: float = 3.46e-06
+    prepared: float = 4.0
 
 
 FITTED = Constants()
@@ -92,7 +96,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     steps = visits * tile.chunk_steps
     pieces = 1.0 * where(shape.uniform | shape.known, shape.chunk_pieces, shape.visits)
     rows = pieces * tile.channels * tile.chunk_steps * shape.chunks * tile.position_tiles * CONSUMERS
-    products = fitted.product * rows / 2
+    products = fitted.product * rows * most(0.5, fitted.narrow / shape.product_rows)
     input_bytes = 1.0 * shape.chunks * shape.halo_all_rows * shape.row_places * shape.chunk_bytes
     shared = fitted.fragment * steps * shape.fragments * CONSUMERS + rows / 4 + input_bytes / 128
     # A warpgroup waits for these while the other one's products go on.
@@ -113,9 +117,10 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     side_by_side = where(last, tile.channels, where(shape.run == layer.stride[2], tile.box.columns, 1) * shape.run)
     run_bytes = side_by_side * layer.item_bytes
     whole = (run_bytes % 32 == 0) & (last | (problem.output_size[2] * layer.item_bytes % 32 == 0))
-    sectors = outputs * layer.item_bytes / run_bytes * (ceil_div(run_bytes, 32) + where(whole, 0, 1))
+    runs = outputs * layer.item_bytes / run_bytes
     turns = where(last, 0.0, outputs / (CONSUMERS * 2048))
-    stores = fitted.sector * sectors + fitted.turn * turns
+    stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
+    parts = where(whole | (run_bytes < 32), 0.0, fitted.part * runs) * works(problem, layer, kernel)
     weights = 1.0 * shape.chunks * shape.chunk_pieces * shape.piece_bytes
     brought = (weights + input_bytes) / fitted.cache
 
@@ -124,7 +129,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
         (most(products, alone) + fitted.overlapped * stores + fitted.work) * rounds / _CLOCK,
         (shared + stores) * rounds / _CLOCK,
         loading * rounds / _CLOCK,
-        (problem.bytes_moved + shape.weight_bytes) / gpu.copy_bandwidth,
+        (problem.bytes_moved + shape.weight_bytes + parts) / gpu.copy_bandwidth,
         brought * rounds / _CLOCK,
         (arriving + fitted.work) * rounds / _CLOCK,
     )
