@@ -22,14 +22,14 @@ from runs import measure_missing, parser
 from torch import Tensor
 
 import tconv
-from tconv.evaluation.awkward import Reach
 from tconv.evaluation.draws import draw
 from tconv.evaluation.equality import check_layer
+from tconv.evaluation.precision import Wanted
 from tconv.evaluation.reference import Operands
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Call, Measured, interleave, quantile
 from tconv.jit.loader import gpu_of
-from tconv.planner import floor_seconds
+from tconv.planner import FAMILIES, floor_seconds
 from tconv.planner.choice import why_pytorch
 from tconv.planner.plan import tile_fields
 from tconv.precision import allows_tf32, of_kind, question_of
@@ -145,8 +145,9 @@ def measure(case: Results, quick: bool, variant: str | None = None) -> Results:
     gpu = gpu_of(torch.cuda.current_device())
     question = question_of(problem, gpu, allows_tf32(), variant == "channels_last")
     draws = 1 if quick else _DRAWS
-    reach: Reach = "phases" if explained.plan.kernel.family == "mma" else "exact"
-    verdict = check_layer(candidate, problem, "match", device="cuda", draw_count=draws, awkward=not quick, reach=reach)
+    reach = FAMILIES[explained.plan.kernel.family].reach
+    wanted: Wanted = "tf32" if allows_tf32() else "match"
+    verdict = check_layer(candidate, problem, wanted, device="cuda", draw_count=draws, awkward=not quick, reach=reach)
     return {
         "equal": verdict.equal,
         "reasons": list(verdict.reasons),

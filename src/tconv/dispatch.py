@@ -24,7 +24,7 @@ from tconv.problem import DTYPE_OF, InvalidProblem, Layer, Precision, Problem, T
 from tconv.settings import settings
 
 #: On CUDA cores, fp32 tensors keep full fp32 products whatever PyTorch's TF32 flags allow; on tensor cores they are
-#: rounded where the flags allow it and PyTorch does it.
+#: rounded where the flags allow it.
 PRECISION_OF: dict[torch.dtype, Precision] = {
     getattr(torch, DTYPE_OF[precision]): precision for precision in ("fp32", "fp16", "bf16", "fp64")
 }

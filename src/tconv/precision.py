@@ -39,12 +39,14 @@ def of_kind(problem: Problem) -> Precision:
 def question_of(problem: Problem, gpu: Gpu, allowed: bool, channels_last: bool = False) -> Question:
     """What the planner is asked for a call of the library: what it answers, and what `tconv tune` measures.
 
+    To PyTorch TF32 is a permission, and so it is here: whether cuDNN has an engine that rounds does not matter.
+
     Args:
         problem: with the precision of its dtype.
         allowed: whether PyTorch may round float32 operands to TF32.
     """
     rounds = allowed and problem.layer.precision == "fp32" and gpu.capability >= FIRST_WITH_TF32
-    return Question(problem, of_kind(problem) if rounds else None, channels_last)
+    return Question(problem, rounding_of_kind(problem.layer) if rounds else None, channels_last)
 
 
 def rounding_of_kind(layer: Layer) -> Precision:

@@ -27,6 +27,8 @@ COMMON_ARCHS = ("sm_80", "sm_90a")
 _log = logging.getLogger("tconv")
 
 _NOT_TUNED: Answers = MappingProxyType({})
+#: The families whose kernels a written file may carry.
+WRITTEN = tuple(name for name, family in FAMILIES.items() if family.written)
 _SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
 _OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
 
@@ -37,7 +39,7 @@ def plan_layers(
     gpu: Gpu,
     wanted: Wanted,
     resolve: Resolve,
-    families: Sequence[str] = tuple(FAMILIES),
+    families: Sequence[str] = WRITTEN,
     tuned: Answers = _NOT_TUNED,
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in.

@@ -25,7 +25,7 @@ from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.check import Compile, LayerCheck, check_layers, compile_text
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
-from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
+from tconv.rewriter.pipeline import COMMON_ARCHS, WRITTEN, build, leave, plan_layers
 from tconv.sandbox.cut import WrittenFile
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
@@ -82,7 +82,7 @@ class _Job:
 
     def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted) -> Outcome:
         """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
-        attempts: tuple[tuple[str, ...], ...] = (tuple(FAMILIES), _PLAINEST)
+        attempts = (WRITTEN, _PLAINEST)
         for families in attempts:
             self.say("planning")
             layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, self._tuned(gpu))

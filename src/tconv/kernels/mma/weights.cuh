@@ -136,9 +136,9 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
       Element value{};
       if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
-        value = load_constant(
-            weight_at<Layer>(weight, group, in_channel, out_channel,
-                              (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
+        value =
+            load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
+                                           (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
       values[i] = mma_factor<Layer>(value, plane);
     }
     mma_pack(values, u, words);

@@ -32,7 +32,8 @@ TCONV_DEVICE void wait(void* barrier, unsigned parity) {
       : "memory");
 }
 
-// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX bar.sync.
+// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
+// bar.sync.
 template <int Count>
 TCONV_DEVICE void meet(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory");

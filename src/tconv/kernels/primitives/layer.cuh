@@ -8,7 +8,7 @@ namespace tconv {
 // channel.
 template <class Layer>
 TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
-                                                       int out_channel, int tap) {
+                                                      int out_channel, int tap) {
   const long long filter =
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;

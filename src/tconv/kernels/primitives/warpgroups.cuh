@@ -39,23 +39,27 @@ TCONV_DEVICE void give_registers() {
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define TCONV_NUMBERS_6                                          \
-  TCONV_NUMBERS_4 ", %32, %33, %34, %35, %36, %37, %38, %39"     \
-                  ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define TCONV_NUMBERS_8                                          \
-  TCONV_NUMBERS_6 ", %48, %49, %50, %51, %52, %53, %54, %55"     \
-                  ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define TCONV_NUMBERS_12                                         \
-  TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"     \
-                  ", %72, %73, %74, %75, %76, %77, %78, %79"     \
-                  ", %80, %81, %82, %83, %84, %85, %86, %87"     \
-                  ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define TCONV_NUMBERS_16                                         \
-  TCONV_NUMBERS_12 ", %96, %97, %98, %99, %100, %101, %102, %103"       \
-                   ", %104, %105, %106, %107, %108, %109, %110, %111"   \
-                   ", %112, %113, %114, %115, %116, %117, %118, %119"   \
-                   ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define TCONV_OCTET(n)                                                                                              \
+#define TCONV_NUMBERS_6                          \
+  TCONV_NUMBERS_4                                \
+      ", %32, %33, %34, %35, %36, %37, %38, %39" \
+      ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_8                          \
+  TCONV_NUMBERS_6                                \
+      ", %48, %49, %50, %51, %52, %53, %54, %55" \
+      ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_12                         \
+  TCONV_NUMBERS_8                                \
+      ", %64, %65, %66, %67, %68, %69, %70, %71" \
+      ", %72, %73, %74, %75, %76, %77, %78, %79" \
+      ", %80, %81, %82, %83, %84, %85, %86, %87" \
+      ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TCONV_NUMBERS_16                                 \
+  TCONV_NUMBERS_12                                       \
+      ", %96, %97, %98, %99, %100, %101, %102, %103"     \
+      ", %104, %105, %106, %107, %108, %109, %110, %111" \
+      ", %112, %113, %114, %115, %116, %117, %118, %119" \
+      ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TCONV_OCTET(n)                                                                                          \
   "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
       "+f"(sums[n + 6]), "+f"(sums[n + 7])
 #define TCONV_SUMS_1 TCONV_OCTET(0)
@@ -70,20 +74,20 @@ TCONV_DEVICE void give_registers() {
 // The instruction for `Rows` rows of the second factor.
 template <class Element, int Rows>
 struct WarpgroupProduct;
-#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                           \
-  template <>                                                                                                      \
-  struct WarpgroupProduct<element, 16 * octets> {                                                                  \
-    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) {   \
-      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type   \
-                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b        \
-                   ", adds, 1, 1" turned "; }"                                                                     \
-                   : TCONV_SUMS_##octets                                                                           \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                     \
-    }                                                                                                              \
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
+  template <>                                                                                                    \
+  struct WarpgroupProduct<element, 16 * octets> {                                                                \
+    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
+                                                        ", adds, 1, 1" turned "; }"                              \
+                   : TCONV_SUMS_##octets                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
+    }                                                                                                            \
   };
-#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                                          \
-  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)                 \
-  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b)               \
+#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
+  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
+  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
   TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
 TCONV_WARPGROUP_PRODUCTS(16, 1, 8, 9, 10, 11, 12)
 TCONV_WARPGROUP_PRODUCTS(32, 2, 16, 17, 18, 19, 20)

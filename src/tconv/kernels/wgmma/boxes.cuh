@@ -17,8 +17,8 @@ TCONV_DEVICE WgmmaPosition wgmma_in_box(int number, int tile) {
   if (!Tile::stacked) number += tile * Shape::position_numbers;
   const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
   const int row = rows % Shape::stacked_rows, slabs = rows / Shape::stacked_rows;
-  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths,
-          Tile::stacked ? row * Tile::position_tiles + tile : row, column};
+  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, Tile::stacked ? row * Tile::position_tiles + tile : row,
+          column};
 }
 // Whether a number stands for a position.
 template <class Layer, class Tile>

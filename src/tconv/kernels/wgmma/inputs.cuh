@@ -25,7 +25,11 @@ struct WgmmaInputMap {
   WgmmaPosition box;
 
   TCONV_DEVICE WgmmaInputMap(const Element* x, int batch, int depths, int rows, int columns)
-      : x(x), batch(batch), depths(depths), rows(rows), columns(columns),
+      : x(x),
+        batch(batch),
+        depths(depths),
+        rows(rows),
+        columns(columns),
         plane(static_cast<Index>(depths) * rows * columns) {}
 
   TCONV_DEVICE void enter(const WgmmaPosition& of_box, int group) {
@@ -74,8 +78,8 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int patch = patch_number + i * lanes;
-      const auto place = this->place(patch / Shape::row_patches,
-                                     patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+      const auto place =
+          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
     }
@@ -114,7 +118,8 @@ struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies> {
 };
 
 // The channels of a place together, from channels_last inputs: vectors of them are copied. Neighbouring lanes copy
-// neighbouring vectors; where the places of a warp lie it keeps in a part of `offsets` of its own, -1 outside the input.
+// neighbouring vectors; where the places of a warp lie it keeps in a part of `offsets` of its own, -1 outside the
+// input.
 template <class Layer, class Tile>
 struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
   using Map = WgmmaInputMap<Layer, Tile>;
@@ -129,7 +134,9 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
 
   TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
                                  unsigned char* offsets)
-      : Map(x, batch, depths, rows, columns), lane(number % 32), first_place(number / 32 * of_warp),
+      : Map(x, batch, depths, rows, columns),
+        lane(number % 32),
+        first_place(number / 32 * of_warp),
         offsets(reinterpret_cast<long long*>(offsets)) {}
 
   TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
@@ -139,7 +146,8 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
       const int number = i / of_warp * together + first_place + i % of_warp;
       if (number >= places) continue;
       const auto place = this->place(number / Shape::halo_columns, number % Shape::halo_columns);
-      offsets[number] = place.inside ? static_cast<long long>(place.image * this->plane + place.position) * Map::channels : -1;
+      offsets[number] =
+          place.inside ? static_cast<long long>(place.image * this->plane + place.position) * Map::channels : -1;
     }
     __syncwarp();
   }
@@ -175,7 +183,8 @@ struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
   static constexpr int units = Shape::halo_patches * Shape::chunk_vectors;
   const int number;
 
-  TCONV_DEVICE WgmmaTurnedInputs(int number, const Element* x, int batch, int depths, int rows, int columns, unsigned char*)
+  TCONV_DEVICE WgmmaTurnedInputs(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                 unsigned char*)
       : Map(x, batch, depths, rows, columns), number(number) {}
 
   TCONV_DEVICE void begin(const WgmmaPosition& box, int group) { this->enter(box, group); }
@@ -235,8 +244,9 @@ struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
             }
           }
           *reinterpret_cast<Vector<unsigned, 4>*>(
-              stage + (patch(own) / Shape::row_patches * Shape::halo_columns + halo_column(own) + c) *
-                          Shape::place_bytes + vector(own) * 16) = together_at;
+              stage +
+              (patch(own) / Shape::row_patches * Shape::halo_columns + halo_column(own) + c) * Shape::place_bytes +
+              vector(own) * 16) = together_at;
         }
       }
     }
@@ -269,8 +279,8 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
       unsigned words[4];
       load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words);
       if (!in_range(column, Shape::halo_columns)) continue;
-      unsigned char* const to = stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes +
-                                of_vectors * 64 + lane % 4 * 4;
+      unsigned char* const to =
+          stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes + of_vectors * 64 + lane % 4 * 4;
 #pragma unroll
       for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[v];
     }

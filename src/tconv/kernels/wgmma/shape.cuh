@@ -96,8 +96,8 @@ struct WgmmaShape {
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
   static constexpr int consumer_registers = by_place ? 216 : 208;
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
-  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and eight
-  // neighbours' vectors.
+  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
+  // eight neighbours' vectors.
   static constexpr int channel_shift = turned ? 16 : 32;
   static constexpr int channel_bytes =
       by_channel || turned
@@ -133,9 +133,9 @@ struct WgmmaShape {
       static_cast<long long>(Layer::groups) * channel_blocks * chunks * chunk_vectors * Tile::channels * taps;
 
   // ---- outputs ----
-  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of some
-  // channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find different
-  // banks, and mostly also those that read what is neighbours in memory.
+  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
+  // some channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find
+  // different banks, and mostly also those that read what is neighbours in memory.
   static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 8);
   static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
                                          : run > 1 || Tile::channels % 32 != 0 ? 16
@@ -150,14 +150,14 @@ struct WgmmaShape {
   static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
   static constexpr int offsets_at = staged_at + consumers * staged_bytes;
   static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
-  static constexpr int offsets_bytes =
-      by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
+  static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
   static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
 
   // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
-  static constexpr int channel_width =
-      !Tile::channels_last ? 2 : vector_items < 4 || Tile::channels % 32 != 0 ? 4 : vector_items;
+  static constexpr int channel_width = !Tile::channels_last                           ? 2
+                                       : vector_items < 4 || Tile::channels % 32 != 0 ? 4
+                                                                                      : vector_items;
   // Which row of a block's weights a channel is: of each eight rows a thread has two.
   static TCONV_CONSTANT int row_of(int channel) {
     const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
@@ -177,7 +177,8 @@ struct WgmmaShape {
   static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
                     position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
                 "stacked tiles have the same columns");
-  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1, "a stage is written while others are read");
+  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1,
+                "a stage is written while others are read");
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");

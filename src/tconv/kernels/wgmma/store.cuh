@@ -188,8 +188,7 @@ struct WgmmaStore {
               together.values[i] = two[0], together.values[i + 1] = two[1];
             }
             if (whole) {
-              if (channel < Layer::group_out_channels)
-                store_vector(to + in_block, together);
+              if (channel < Layer::group_out_channels) store_vector(to + in_block, together);
             } else {
 #pragma unroll
               for (int i = 0; i < width; ++i)

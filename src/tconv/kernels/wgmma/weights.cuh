@@ -31,8 +31,8 @@ struct WgmmaTap {
   }
 };
 
-// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a visit
-// lie together, visits in order: along the height fastest, then along the width.
+// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
+// visit lie together, visits in order: along the height fastest, then along the width.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -100,8 +100,8 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
 
 // Brings a block's weights, visit by visit; one thread.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared,
-                                      unsigned char* stages, unsigned char* barriers) {
+TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
+                                      unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
   WgmmaStages<Tile::weight_stages> ring(barriers);
   const auto bring = [&](const unsigned char*& from, int pieces) {

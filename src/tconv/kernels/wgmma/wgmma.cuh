@@ -31,14 +31,14 @@
 //     products      v0 v1 v2 ...   v0 v1 ...
 //
 // Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
-// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box: the
-// next box's inputs come while this one's outputs are stored.
+// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
+// the next box's inputs come while this one's outputs are stored.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
 //
-// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that depend
-// on it, and through weights an input outside the map, as 0 * infinity.
+// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
+// depend on it, and through weights an input outside the map, as 0 * infinity.
 //
 // Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
 // WgmmaShape<Layer, Tile>::shared_bytes.
@@ -84,9 +84,9 @@ struct WgmmaPlaces {
       if (Shape::by_channel) {
 #pragma unroll
         for (int word = 0; word < 4; ++word)
-          fragments[f][word] = *reinterpret_cast<const unsigned*>(
-              moved + places[tile][word % 2 % halves] + further +
-              (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+          fragments[f][word] =
+              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
       } else {
         load_matrices(moved + places[tile][0] + further + step * 32, fragments[f]);
       }
@@ -117,8 +117,12 @@ struct WgmmaConsumer {
   bool read = false;
 
   TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
-      : weight_stages(shared), input_stages(shared + Shape::inputs_at), places(number, lane), first_lane(lane == 0),
-        weights(shared + Shape::barriers_at), read_weights(shared + Shape::barriers_at),
+      : weight_stages(shared),
+        input_stages(shared + Shape::inputs_at),
+        places(number, lane),
+        first_lane(lane == 0),
+        weights(shared + Shape::barriers_at),
+        read_weights(shared + Shape::barriers_at),
         inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
 
   TCONV_DEVICE void give_back() {

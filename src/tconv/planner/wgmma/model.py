@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
-from tconv.planner.numbers import ceil_div, least, most, where
+from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.planner.wgmma.launching import grid, launching, works
 from tconv.planner.wgmma.shape import CONSUMERS, WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -31,6 +31,7 @@ class Constants:
         eight: cycles of a loading warp to turn eight places of 32 channels.
         latency: cycles from asking for inputs to having them.
         turn: cycles of a warpgroup to stage outputs once and store them.
+        store: cycles of a multiprocessor for a warp's store of some neighbours each.
         sector: cycles of a multiprocessor to store a sector of memory.
         part: bytes of memory that a row of a box costs more if it begins and ends within sectors.
         overlapped: the part of storing that products do not hide.
@@ -53,6 +54,7 @@ class Constants:
     eight: float = 138.0
     latency: float = 964.0
     turn: float = 790.0
+    store: float = 8.0
     sector: float = 0.46
     part: float = 130.0
     overlapped: float = 0.07
@@ -120,6 +122,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     runs = outputs * layer.item_bytes / run_bytes
     turns = where(last, 0.0, outputs / (CONSUMERS * 2048))
     stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
+    stores = stores + fitted.store * outputs / 32 / where(last, shape.vector_items, _width(problem, shape))
     parts = where(whole | (run_bytes < 32), 0.0, fitted.part * runs) * works(problem, layer, kernel)
     weights = 1.0 * shape.chunks * shape.chunk_pieces * shape.piece_bytes
     brought = (weights + input_bytes) / fitted.cache
@@ -137,3 +140,12 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK
     preparation = fitted.preparing + fitted.prepared * shape.weight_bytes / gpu.copy_bandwidth
     return WgmmaCost(*limits, preparation, SHORTEST_SECONDS + fitted.launch + preparation + first + together)
+
+
+def _width(problem: Problem, shape: WgmmaShape) -> int:
+    """Neighbouring outputs of a row that a lane stores at once."""
+    run = shape.run
+    side_by_side = where(run == shape.layer.stride[2], shape.tile.box.columns * run, run)
+    width = gcd(side_by_side, shape.vector_items)
+    width = where((width % run == 0) | (run % width == 0), width, 1)
+    return gcd(width, problem.output_size[2])

@@ -31,8 +31,8 @@ State& state_of(void* barrier, const char* operation, Place place) {
 
 void Block::make(void* barrier, int arrivals, Place place) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 != 0 || arrivals <= 0)
-    fail("barrier", "a barrier of " + std::to_string(arrivals) + " arrivals, or not at a multiple of 8 bytes, " +
-                        text(place));
+    fail("barrier",
+         "a barrier of " + std::to_string(arrivals) + " arrivals, or not at a multiple of 8 bytes, " + text(place));
   State& state = *static_cast<State*>(barrier);
   state.phase = 0;
   state.pending = state.arrivals = static_cast<unsigned>(arrivals);
