@@ -41,9 +41,11 @@ def _flat(kernel: list[int], batch: int, channels: tuple[int, int], size: list[i
     dims = len(size)
     ones, zeros = [1] * dims, [0] * dims
     row = strided(1, batch, channels, 1)
-    return row | {"kernel": kernel, "stride": ones, "padding": zeros, "output_padding": zeros, "dilation": ones} | {
-        "input_size": size
-    }
+    return (
+        row
+        | {"kernel": kernel, "stride": ones, "padding": zeros, "output_padding": zeros, "dilation": ones}
+        | {"input_size": size}
+    )
 
 
 def rows() -> Iterator[tuple[str, Results, str]]:
@@ -124,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
                 found = FAMILIES[family].considered(problem, gpu, layout == "channels_last")
                 order = [] if found is None else [int(place) for place in found.order()]
                 rest = order[first:]
-                chosen = order[:first] + rest[:: max(1, len(rest) // max(1, others))][: others]
+                chosen = order[:first] + rest[:: max(1, len(rest) // max(1, others))][:others]
                 for place in chosen:
                     assert found is not None
                     trial = submit(problem, found[place].kernel, gpu, pool)
@@ -160,7 +162,12 @@ def run(options: argparse.Namespace) -> int:
                 "mma_ms": round(mma, 5),
                 "floor_ms": round(floor, 5),
                 "wgmma": [
-                    {"ms": round(ms, 5), "rank": rank, "predicted_ms": round(predicted, 5), "tile": dict(tile_fields(tile))}
+                    {
+                        "ms": round(ms, 5),
+                        "rank": rank,
+                        "predicted_ms": round(predicted, 5),
+                        "tile": dict(tile_fields(tile)),
+                    }
                     for ms, rank, predicted, tile in own
                 ],
             }

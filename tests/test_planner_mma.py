@@ -225,7 +225,7 @@ def test_what_the_family_does_not_run(problem, gpu, words):
 
 
 def test_the_faster_family_is_chosen_of_those_allowed():
-    both = choose(Question(U_NET), H200)
+    both = choose(Question(U_NET), H200, ("direct", "mma"))
     assert both.kernel.family == "mma"
     assert both.predicted_seconds < DIRECT.plan(U_NET, H200).predicted_seconds
     alone = replace(U_NET, layer=replace(U_NET.layer, in_channels=64, out_channels=64, groups=64))
@@ -239,7 +239,7 @@ def test_the_faster_family_is_chosen_of_those_allowed():
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_dense_layer_runs_on_tensor_cores_in_every_precision(precision):
     problem = replace(U_NET, layer=replace(U_NET.layer, precision=precision))
-    plan = choose(Question(problem), H200)
+    plan = choose(Question(problem), H200, ("direct", "mma"))
     assert plan.kernel.family == "mma"
     assert plan.predicted_seconds < DIRECT.plan(problem, H200).predicted_seconds / 1.5
     shape, warps = MmaShape(problem.layer, plan.kernel.tile), plan.kernel.tile.warps

@@ -108,7 +108,7 @@ def test_a_layer_that_pytorch_runs_faster_is_left_to_it() -> None:
 
 
 def test_memory_formats_are_decided_apart() -> None:
-    row = rows()[2]
+    row = cases()["flownets-deconv-1024-512"]
     assert explained(row, H200).runs == "tconv"
     assert explained(row, H200, "channels_last").runs == "pytorch"
 

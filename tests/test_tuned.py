@@ -36,7 +36,8 @@ def test_the_leading_kernels_begin_with_the_planners_own_and_know_every_family(q
     kernels = [kernel for kernel, _ in leading(question, H200, 12)]
     assert (kernels[0].family, kernels[0].tile, kernels[0].layer) == (own.family, own.tile, own.layer)
     assert len(kernels) == len(set(kernels)) == 12
-    assert all(sum(kernel.family == family for kernel in kernels) >= 3 for family in FAMILIES)
+    runs = [name for name, family in FAMILIES.items() if not family.why_not(question.problem_of(name), H200)]
+    assert len(runs) >= 2 and all(sum(kernel.family == name for kernel in kernels) >= 3 for name in runs)
     assert {kernel.layer.precision for kernel in kernels if kernel.family == "direct"} == {"fp32"}
     predicted = [seconds for _, seconds in leading(question, H200, 12)]
     assert predicted == sorted(predicted)
@@ -53,7 +54,7 @@ def test_a_measured_tile_is_taken(place: int) -> None:
     measured = answer(place)
     plan = asked(QUESTION, tuned={QUESTION: measured})
     assert (plan.kernel.family, plan.kernel.tile) == (measured.family, measured.tile)
-    assert plan.kernel.layer.precision == ("tf32" if measured.family == "mma" else "fp32")
+    assert plan.kernel.layer.precision == ("fp32" if measured.family == "direct" else "tf32")
     assert plan.problem.layer == plan.kernel.layer and plan.grid > 0
     assert plan.reasons == (
         "measured fastest of 12 tiles by tconv tune: 0.25 ms; PyTorch's operator took 0.5 ms",
@@ -83,7 +84,7 @@ def test_a_family_that_is_insisted_on_is_taken_all_the_same() -> None:
     assert asked(QUESTION, tuned=tuned, families=["mma"]).kernel.tile == tuned[QUESTION].tile
 
 
-@pytest.mark.parametrize("field", ["channels", "blocks"])
+@pytest.mark.parametrize("field", ["channels", "position_tiles"])
 def test_a_tile_that_the_planner_does_not_consider_is_not_taken(field: str) -> None:
     measured = answer(0)
     edited = replace(measured, tile=replace(measured.tile, **{field: 7}))
@@ -125,13 +126,13 @@ def _set(*path: str, to: Any) -> Callable[[dict[str, Any]], None]:
     "change",
     [
         lambda entry: entry.pop("question"),
-        lambda entry: entry["answer"]["tile"].pop("blocks"),
+        lambda entry: entry["answer"]["tile"].pop("channels"),
         lambda entry: entry["answer"].pop("tried"),
         _set("answer", "tile", "more", to=1),
-        _set("answer", "tile", "blocks", to=2.0),
-        _set("answer", "tile", "blocks", to=[2]),
+        _set("answer", "tile", "channels", to=2.0),
+        _set("answer", "tile", "channels", to=[2]),
         _set("answer", "tile", to="large"),
-        _set("answer", "family", to="wgmma"),
+        _set("answer", "family", to="strips"),
         _set("answer", "tried", to="12"),
         _set("answer", "milliseconds", to=-1.0),
         _set("answer", "milliseconds", to=float("nan")),

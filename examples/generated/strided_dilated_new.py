@@ -27,7 +27,7 @@ namespace tconv {
 #define TCONV_DEVICE __device__ __forceinline__
 #define TCONV_MAY_ALIAS
 #define TCONV_SHARED(name)                                      \
-  extern __shared__ __align__(16) unsigned char tconv_shared[]; \
+  extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
 #endif
 

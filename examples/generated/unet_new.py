@@ -32,7 +32,7 @@ namespace tconv {
 #define TCONV_DEVICE __device__ __forceinline__
 #define TCONV_MAY_ALIAS
 #define TCONV_SHARED(name)                                      \
-  extern __shared__ __align__(16) unsigned char tconv_shared[]; \
+  extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
 #endif
 
@@ -63,6 +63,31 @@ TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
     if (rows * pitch % 32 == columns) return pitch;
   return least;
 }
+
+template <bool Small>
+struct CountOf {
+  using type = long long;
+};
+template <>
+struct CountOf<true> {
+  using type = int;
+};
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count>
+struct Digits {
+  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
 
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
@@ -110,6 +135,35 @@ struct Axis {
   }
 
   static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+};
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis>
+struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
+  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
+               ? -1
+               : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // The taps that read it, one of each of some phases: the first, and how many.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
 };
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
@@ -514,6 +568,34 @@ TCONV_DEVICE void let_kernel_behind_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// What families know alike of a layer: where its weights lie, and what becomes of its sums.
+
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
+                                                      int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
+// what the channel needs once, and gives what is applied to each of its sums.
+template <class Layer>
+struct Bias {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  struct Channel {
+    Sum bias;
+    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+
+  TCONV_DEVICE Channel of(int out_channel) const {
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
+  }
+};
 
 // direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
@@ -1476,24 +1558,6 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
-template <class Axis>
-struct MmaShifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
-  static constexpr int count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
-               ? -1
-               : static_cast<int>(distance / Axis::dilation);
-  }
-};
-
 // Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
 // positions of neighbouring rows then find different banks.
 TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
@@ -1533,9 +1597,9 @@ struct MmaShape {
                       Layer::Height::dilation>;
   using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
                      Layer::Width::dilation>;
-  using DepthShifts = MmaShifts<Depth>;
-  using HeightShifts = MmaShifts<Height>;
-  using WidthShifts = MmaShifts<Width>;
+  using DepthShifts = Shifts<Depth>;
+  using HeightShifts = Shifts<Height>;
+  using WidthShifts = Shifts<Width>;
 
   // ---- products ----
   // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
@@ -2245,22 +2309,6 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
 
 // mma: what becomes of a warp's sums. `mma.cuh` has the picture.
 
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer>
-struct MmaBias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
-
 // A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
@@ -2443,41 +2491,6 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
 // mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
 // picture.
 
-template <bool Small>
-struct MmaCount {
-  using type = long long;
-};
-template <>
-struct MmaCount<true> {
-  using type = int;
-};
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct MmaDigits {
-  using Number = typename MmaCount<(Count <= 0x7fffffff)>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit MmaDigits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* mma_weight(const typename Layer::Element* weight, int group, int in_channel,
-                                                       int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
-
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
 // zeros where they are brought to shared memory with the others, though nobody looks at them.
@@ -2534,7 +2547,7 @@ struct MmaFilters {
         const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
         const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
         const Element* const from =
-            mma_weight<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
+            weight_at<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
 #pragma unroll
         for (int l = 0; l < loads; ++l)
           load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
@@ -2578,7 +2591,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   const int lane = static_cast<int>(vector % 32);
-  MmaDigits<Shape::weight_vectors> digits(vector / 32);
+  Digits<Shape::weight_vectors> digits(vector / 32);
   const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
   const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
   const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
@@ -2606,9 +2619,9 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
       Element value{};
       if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
           depth_tap >= 0 && row_tap >= 0 && tap >= 0)
-        value = load_constant(
-            mma_weight<Layer>(weight, group, in_channel, out_channel,
-                              (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
+        value =
+            load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
+                                           (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
       values[i] = mma_factor<Layer>(value, plane);
     }
     mma_pack(values, u, words);
@@ -2627,7 +2640,7 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
     mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
     return;
   }
-  MmaDigits<Shape::preparing_items> digits(item / 32);
+  Digits<Shape::preparing_items> digits(item / 32);
   const int tap_group = digits.next(Shape::taps / Tile::taps_together);
   const int step = digits.next(Shape::chunks * Shape::stage_steps);
   const int channel_tile = digits.next(Shape::prepared_channel_tiles);
@@ -2886,7 +2899,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-    const MmaBias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
+    const Bias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,

@@ -15,7 +15,7 @@ from random_cases import large_problem, random_unit
 from shapes import differences, evaluate, numbers
 
 from tconv.kernels.instances import AXES
-from tconv.planner import FAMILIES, Gpu, Kernel, MmaTile
+from tconv.planner import FAMILIES, Gpu, Kernel, MmaTile, WgmmaTile
 from tconv.problem import Layer, Problem
 
 #: How many candidates are checked: `TCONV_CANDIDATES=20000` is the full run.
@@ -96,6 +96,8 @@ def test_what_is_wrong_is_told_of_the_kernel_that_it_is_of(family, monkeypatch):
     if isinstance(other.tile, MmaTile):
         tile = replace(other.tile, warps=replace(other.tile.warps, position_tiles=3))
         text = "matrices of two tiles of positions are loaded at once"
+    elif isinstance(other.tile, WgmmaTile):
+        tile, text = replace(other.tile, chunk_steps=3), "rows of weights have 64 or 128 bytes"
     else:
         tile = replace(other.tile, chunk_channels=5, unroll=2)
         text = "a stage is whole groups of input channels"

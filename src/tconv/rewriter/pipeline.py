@@ -79,9 +79,7 @@ def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, wanted: Wante
     source = read_source(model)
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
     rewritten = rewrite(source, model.name, keep)
-    settled = tuple(
-        layer if layer.left else replace(layer, plan=_without_spills(layer.plan, gpu)) for layer in layers
-    )
+    settled = tuple(layer if layer.left else replace(layer, plan=_without_spills(layer.plan, gpu)) for layer in layers)
     return generate(rewritten, settled, gpu, wanted)
 
 

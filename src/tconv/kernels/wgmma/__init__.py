@@ -89,9 +89,7 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
             raw = min(inputs, 2) if tile.raw_stages else 0
             tiles[name] = replace(tile, input_stages=inputs, raw_stages=raw, weight_stages=tile.weight_stages + more)
     shapes = {name: WgmmaShape(layer, tile) for name, tile in tiles.items()}
-    return {
-        name: tiles[name] for name, own in shapes.items() if suits(own) and own.shared_bytes <= _MOST_SHARED_BYTES
-    }
+    return {name: tiles[name] for name, own in shapes.items() if suits(own) and own.shared_bytes <= _MOST_SHARED_BYTES}
 
 
 def _tile(

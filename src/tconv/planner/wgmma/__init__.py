@@ -64,11 +64,13 @@ class _Wgmma(Family[WgmmaTile]):
         layer, tile = best.kernel.layer, best.kernel.tile
         own, box = WgmmaShape(layer, tile), tile.box
         limits = ", ".join(f"{name} {seconds * 1e3:.3f}" for name, seconds in best.cost.limits.items())
-        stacked = f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
+        stacked = (
+            f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
+        )
         kind = "copied" if own.by_channel or own.by_place else "turned" if own.turned else "by way of registers"
         return (
-            f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} share "
-            f"a box; products of {own.product_rows} rows",
+            f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} "
+            f"share a box; products of {own.product_rows} rows",
             f"a box of {box.images} x {box.depths} x {box.rows} x {box.columns} positions (images, slabs, rows, "
             f"columns): {own.box_positions} of {own.block_positions} multiplied",
             f"{tile.position_tiles} tiles of 64 positions for each of two warpgroups, {stacked}",
@@ -90,9 +92,7 @@ def why_not_wgmma(layer: Layer) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _candidates(
-    problem: Problem, gpu: Gpu, channels_last: bool, most_together: int
-) -> Candidates[WgmmaTile] | None:
+def _candidates(problem: Problem, gpu: Gpu, channels_last: bool, most_together: int) -> Candidates[WgmmaTile] | None:
     layer = problem.layer
     tiles = candidates(problem, layer, gpu, channels_last, most_together)
     if tiles is None:
@@ -101,9 +101,7 @@ def _candidates(
 
 
 @lru_cache(maxsize=4096)
-def _best(
-    problem: Problem, gpu: Gpu, channels_last: bool, most_together: int
-) -> tuple[Ranked[WgmmaTile], int] | None:
+def _best(problem: Problem, gpu: Gpu, channels_last: bool, most_together: int) -> tuple[Ranked[WgmmaTile], int] | None:
     considered = _candidates(problem, gpu, channels_last, most_together)
     return None if considered is None else (considered.first(1)[0], len(considered))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from tconv.planner.numbers import least, most, where
 from tconv.planner.wgmma.shape import MOST_PATCHES, WgmmaShape, is_uniform
@@ -52,7 +53,7 @@ def wgmma_tile(
 def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
     """`tile` with as many stages as fit into `most_shared` bytes: two of inputs first, then weights, then inputs."""
 
-    def tried(tile: WgmmaTile, **more: int) -> WgmmaTile:
+    def tried(tile: WgmmaTile, **more: Any) -> WgmmaTile:
         larger = replace(tile, **more)
         fits = WgmmaShape(layer, larger).shared_bytes <= most_shared
         changes = {name: where(fits, value, getattr(tile, name)) for name, value in more.items()}
@@ -102,4 +103,3 @@ def suits(shape: WgmmaShape) -> bool:
 def _channel_width(shape: WgmmaShape) -> int:
     whole = shape.tile.channels % 32 == 0
     return where(whole, shape.vector_items, 4) if shape.item_bytes < 4 else 4
-

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from tconv.planner.gpu import Gpu
-from tconv.planner.numbers import taken
+from tconv.planner.numbers import Array, taken
 from tconv.planner.wgmma.builder import (
     PRODUCT_ROWS,
     can_stack,
@@ -54,6 +54,7 @@ def candidates(
     if not rows:
         return None
     position_tiles, stacked, channels, phases, *box, patch = np.repeat(np.array(rows).T, len(_STEPS), axis=1)
+    chunk_steps: Array = np.tile(np.array(_STEPS), len(rows))
     tile = wgmma_tile(
         layer,
         box=(box[0], box[1], box[2], box[3]),
@@ -61,7 +62,7 @@ def candidates(
         phases=phases,
         position_tiles=position_tiles,
         stacked=stacked,
-        chunk_steps=np.tile(np.array(_STEPS), len(rows)),
+        chunk_steps=chunk_steps,
         patch_columns=patch,
         channels_last=channels_last,
     )
@@ -85,9 +86,7 @@ def _rows(layer: Layer) -> list[tuple[int, int]]:
     return found
 
 
-def _boxes(
-    problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int
-) -> list[tuple[BoxSizes, int]]:
+def _boxes(problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int) -> list[tuple[BoxSizes, int]]:
     """Boxes of at most so many positions that waste little: of their own, of the map's border, of what lies around.
 
     Each with the neighbours that are loaded at once.
@@ -109,7 +108,9 @@ def _boxes(
             left = numbers // (columns * rows)
             slabs = min(depth, left)
             for depths in {slabs, max(1, min(depth, round(slabs**0.5)))}:
-                images = max(1, min(problem.batch, left // depths)) if depths == depth and rows * of_row >= height else 1
+                images = (
+                    max(1, min(problem.batch, left // depths)) if depths == depth and rows * of_row >= height else 1
+                )
                 box = (images, depths, rows * of_row, columns)
                 sizes = (problem.batch, depth, height, width)
                 count = math.prod(-(-n // b) for n, b in zip(sizes, box, strict=True))

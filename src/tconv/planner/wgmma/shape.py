@@ -22,7 +22,15 @@ _CONSTANTS = (
     *("shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments", "batch_steps"),
     *("chunk_bytes", "chunk_channels", "chunks", "block_positions", "box_positions", "stacked_rows"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
-    *("input_stage_bytes", "raw_stage_bytes", "patch_lanes", "thread_patches", "piece_bytes", "weight_stage_bytes", "chunk_pieces"),
+    *(
+        "input_stage_bytes",
+        "raw_stage_bytes",
+        "patch_lanes",
+        "thread_patches",
+        "piece_bytes",
+        "weight_stage_bytes",
+        "chunk_pieces",
+    ),
     *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes"),
 )
 
