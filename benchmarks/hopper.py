@@ -4,8 +4,8 @@
     PYTHONPATH=src python3 benchmarks/hopper.py --only k4 --first 4 --others 8 --fields
 
 Every result is compared with PyTorch's. Prints, for each layer and memory format, milliseconds of PyTorch's default and
-of its best setting, of the tile that mma's model prefers, of the one that wgmma's prefers and of the best one measured;
-with weights that are frozen, too. Writes benchmarks/results/hopper.json.
+of its best setting, of the tile that mma's model prefers, of the one that wgmma's prefers and of the best one measured,
+all with weights that are prepared in each call. Writes benchmarks/results/hopper.json.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Layer:
     def milliseconds(self, call: Callable[[], Any]) -> float:
         return quantile(self.clock.device_ms(call, _CALLS), 0.5)
 
-    def call(self, compiled: Any, gpu: Any, frozen: bool = False) -> Callable[[], torch.Tensor]:
+    def call(self, compiled: Any, gpu: Any) -> Callable[[], torch.Tensor]:
         kernel, code = compiled
         plan = replan(self.problem, kernel, gpu)
         assert plan is not None
@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
     with compilers() as pool:
         submitted = []
         for name, row, layout in rows():
-            if options.only not in f"{name} {layout}" or (options.cases and name not in cases()):
+            if options.only not in f"{name} {layout}" or (name in cases()) != options.cases:
                 continue
             problem = problem_of(row)
             problem = replace(problem, layer=replace(problem.layer, precision=_PRECISION[row["dtype"]]))
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=3, help="of the model's ranking")
     parser.add_argument("--others", type=int, default=5, help="of the rest, evenly")
     parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose name contains this")
-    parser.add_argument("--cases", action="store_true", help="only the layers of cases.json")
+    parser.add_argument("--cases", action="store_true", help="the dense layers of cases.json, not those of the docs")
     parser.add_argument("--fields", action="store_true", help="print the fastest tiles")
     options = parser.parse_args()
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The generated parts of docs/performance.md."""
+"""The generated parts of docs/performance.md and docs/hopper.md."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ def dense_body(dense: Results | None) -> str:
     cells = [[*names, *dense_cells(formats)] for names, formats in rows.items()]
     said = f"On {machine(dense['environment'])}, beside PyTorch's default on the same tensors; {dense_means(dense)}"
     return f"{said}:\n\n" + noted(table(["layer", "type", *head, "floor ms", "equal"], cells))
+
+
+def hopper_body(hopper: Results | None) -> str:
+    """Dense layers on Hopper: the tile that the model prefers, beside PyTorch's default and its best setting."""
+    if not hopper:
+        return NOTHING
+    rows = []
+    for name, result in hopper["layers"].items():
+        theirs, ours = result["pytorch_ms"], result["wgmma"][0]["ms"]
+        times = (theirs["default"], theirs["best"], result["mma_ms"], ours)
+        faster = (factor(theirs[setting] / ours) for setting in ("default", "best"))
+        rows.append([name, *map(milliseconds, times), *faster, milliseconds(result["floor_ms"])])
+    head = ["layer", "PyTorch's default ms", "its best ms", "`mma` ms", "`wgmma` ms", "× default", "× best", "floor ms"]
+    said = f"The tile that the model prefers, weights prepared in each call, on {machine(hopper['environment'])}"
+    best = "PyTorch's best is the faster of its default and cudnn.benchmark on the same tensors"
+    return f"{said}. {best}:\n\n" + table(head, rows)
 
 
 def noted(text: str) -> str:

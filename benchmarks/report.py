@@ -1,8 +1,8 @@
-"""The tables of README.md, examples/README.md and docs/performance.md and the plots, from benchmarks/results.
+"""The tables of README.md, examples/README.md and of docs and the plots, from benchmarks/results.
 
-    python benchmarks/report.py             writes them
-    python benchmarks/report.py --check     exit code 1 where they are not what the results say
-    python benchmarks/report.py --stored X  prints the stored figures of one example
+python benchmarks/report.py             writes them
+python benchmarks/report.py --check     exit code 1 where they are not what the results say
+python benchmarks/report.py --stored X  prints the stored figures of one example
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from performance import dense_body, growth_body, variants_body
+from performance import dense_body, growth_body, hopper_body, variants_body
 from plot import PLOTS, digest
 from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
@@ -152,6 +152,7 @@ def targets() -> dict[Path, str]:
             dense_body(load("dense")),
             growth_body(load("growth")),
         ],
+        "docs/hopper.md": [hopper_body(load("hopper"))],
     }
     return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), *parts) for name, parts in bodies.items()}
 

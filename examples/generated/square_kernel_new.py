@@ -3,7 +3,7 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   conv_transpose2d  2-D 64→64 k3 s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
+#   conv_transpose2d  2-D 64→64 k3 s1 tf32  mma: 34056 blocks of 128, 69520 bytes of shared memory
 
 import functools
 import hashlib
@@ -58,31 +58,6 @@ TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
     if (rows * pitch % 32 == columns) return pitch;
   return least;
 }
-
-template <bool Small>
-struct CountOf {
-  using type = long long;
-};
-template <>
-struct CountOf<true> {
-  using type = int;
-};
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct Digits {
-  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
 
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
@@ -183,6 +158,13 @@ struct AccumulatorOf<double> {
 
 TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
 TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
+
+// The words of a double: its low one first, where it is written to memory.
+TCONV_DEVICE unsigned low_word(double value) { return static_cast<unsigned>(__double2loint(value)); }
+TCONV_DEVICE unsigned high_word(double value) { return static_cast<unsigned>(__double2hiint(value)); }
+TCONV_DEVICE double words_double(unsigned low, unsigned high) {
+  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
+}
 
 // binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
 #if !defined(TCONV_EMULATOR)
@@ -294,31 +276,11 @@ TCONV_DEVICE const T* kept(const T* value) {
 }
 #endif
 
-// The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
-// not computed before a loop and kept in registers meanwhile.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE int renewed(int value) {
-  asm volatile("" : "+r"(value));
-  return value;
-}
-#endif
-
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
-
-// A word of a vector; of 16-bit items two, or one alone.
-template <int N>
-TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) {
-  return float_bits(vector.values[number]);
-}
-template <class Half16, int N>
-TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
-  const unsigned low = vector.values[2 * number].bits;
-  return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
-}
 
 // 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
 // word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
@@ -360,39 +322,6 @@ TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (
       : "l"(address), "r"(static_cast<int>(present)));
 }
 #endif
-
-// Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
-// registers that lie far from each other. PTX st.global.
-#if !defined(TCONV_EMULATOR)
-template <int Bytes>
-TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
-template <>
-TCONV_DEVICE void store_words<2>(void* address, const unsigned (&words)[1]) {
-  asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(words[0])) : "memory");
-}
-template <>
-TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
-}
-template <>
-TCONV_DEVICE void store_words<8>(void* address, const unsigned (&words)[2]) {
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
-}
-template <>
-TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-               "r"(words[3])
-               : "memory");
-}
-#endif
-template <class T, int N>
-TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
-  constexpr int bytes = N * static_cast<int>(sizeof(T)), count = (bytes + 3) / 4;
-  unsigned words[count];
-#pragma unroll
-  for (int i = 0; i < count; ++i) words[i] = word_of(vector, i);
-  store_words<bytes>(address, words);
-}
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
@@ -458,160 +387,134 @@ TCONV_DEVICE float matrix_operand(float value) {
   return operand<rounding>(value);
 }
 
-// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
-// wgmma, sm_90a alone.
-
-// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
-// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
-// banks.
-TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
-
+// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
+// (double, its low word first), before sm_90 twice m8n8k4.
 #if !defined(TCONV_EMULATOR)
-// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
-// multiple of 16, lie the next 32 bytes or other rows.
-template <int RowBytes>
-struct FactorRows {
-  unsigned long long descriptor;
-
-  explicit TCONV_DEVICE FactorRows(const void* shared)
-      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
-                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
-  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
-};
-
-// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
-// say so. PTX setmaxnreg.
-template <int Count>
-TCONV_DEVICE void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+#define TCONV_MULTIPLY(name, shape, type)                                                    \
+  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
+  }
+TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
+TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
+TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
+#undef TCONV_MULTIPLY
+TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
+#if __CUDA_ARCH__ >= 900
+  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
+      : "d"(upper), "d"(lower), "d"(column));
+#else
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(sums[0]), "+d"(sums[1])
+      : "d"(upper), "d"(column));
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(sums[2]), "+d"(sums[3])
+      : "d"(lower), "d"(column));
+#endif
 }
-template <int Count>
-TCONV_DEVICE void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-}
+#endif
 
-// The instruction for `Rows` rows of the second factor.
-template <class Element, int Rows>
-struct WarpgroupProduct;
-#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
-  template <>                                                                                                    \
-  struct WarpgroupProduct<element, 16 * octets> {                                                                \
-    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
-      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
-                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
-                                                        ", adds, 1, 1" turned "; }"                              \
-                   : TCONV_SUMS_##octets                                                                         \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
-    }                                                                                                            \
+// The product of an element type.
+template <class Element>
+struct MatrixProduct;
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
+  template <>                                                                                      \
+  struct MatrixProduct<element> {                                                                  \
+    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      multiply(sums, a, b);                                                                        \
+    }                                                                                              \
   };
-#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
-  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
-  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
-  TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
-TCONV_WARPGROUP_PRODUCTS(16, 1, 8, 9, 10, 11, 12)
-TCONV_WARPGROUP_PRODUCTS(32, 2, 16, 17, 18, 19, 20)
-TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
-TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
-TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
-TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
-TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
-TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
-#undef TCONV_WARPGROUP_PRODUCTS
-#undef TCONV_WARPGROUP_PRODUCT
+TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
+TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
+TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
+#undef TCONV_MATRIX_PRODUCT
 
-// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
-// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
-// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
-// touches their sums, their `a`, or the rows of B.
-struct WarpgroupProducts {
-  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-  template <class Element, int Rows, int RowBytes>
-  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
+// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
+
+// A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
+// global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
+// a barrier since they used the place; what landed is visible to a thread after its `wait` and a barrier behind it.
+// Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
+// cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
+// copies 16 bytes at a time, by cp.async.cg.
+#if !defined(TCONV_EMULATOR)
+template <int Threads, class Wanted>
+struct BlockCopy {
+#if __CUDA_ARCH__ >= 900
+  unsigned barrier, parity = 0;
+
+  TCONV_DEVICE explicit BlockCopy(void* memory) : barrier(static_cast<unsigned>(__cvta_generic_to_shared(memory))) {
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "n"(Threads / 32) : "memory");
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
   }
-  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-  template <int N>
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
+    constexpr int warps = Threads / 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+    for (int piece = lane * warps + warp; piece < pieces; piece += Threads) {
+      if (!wanted(piece)) continue;
+      asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(piece_bytes)
+                   : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                       to + piece * piece_bytes),
+                   "l"(from + piece * piece_bytes), "r"(piece_bytes), "r"(barrier)
+                   : "memory");
+    }
+    __syncwarp();
+    if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  }
   TCONV_DEVICE void wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+    unsigned landed;
+    do {
+      asm volatile(
+          "{ .reg .pred landed; mbarrier.try_wait.parity.shared::cta.b64 landed, [%1], %2; selp.u32 %0, 1, 0, landed; }"
+          : "=r"(landed)
+          : "r"(barrier), "r"(parity)
+          : "memory");
+    } while (landed == 0);
+    parity ^= 1;
   }
+#else
+  TCONV_DEVICE explicit BlockCopy(void*) {}
+  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    const unsigned char* from = static_cast<const unsigned char*>(global);
+#pragma unroll 8
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < pieces * piece_bytes; i += 16 * Threads)
+      if (wanted(i / piece_bytes))
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
+  }
+  TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#endif
 };
 #endif
 
-// Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
-
-// A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
-// and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
-// n % 2, and then sees what those wrote that had arrived. A barrier that was just made lets pass who asks for parity 1:
-// so a producer finds its stages empty.
+// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
+// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
+// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
+// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
-TCONV_DEVICE unsigned shared_address(const void* shared) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
-}
-TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-// Behind the last `make_barrier`, by the thread that made them and before a `__syncthreads`.
-TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-TCONV_DEVICE void arrive(void* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-TCONV_DEVICE void wait(void* barrier, unsigned parity) {
-  asm volatile(
-      "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }" ::"r"(
-          shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
-// bar.sync.
-template <int Count>
-TCONV_DEVICE void meet(int number) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory");
-}
-
-// Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
-// counts those that landed. PTX cp.async.bulk.
-TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-
-// A thread's copies of 4, 8 or 16 bytes to shared memory, zeros instead of what is not `present`. PTX cp.async.
-template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
-  if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(present ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
-                 "n"(Bytes == 16 ? 8 : Bytes), "r"(present ? Bytes : 0)
-                 : "memory");
-}
-// Copies behind which the thread arrives at a barrier when all that it asked for has landed. PTX
-// cp.async.mbarrier.arrive.noinc.
-struct ArrivingCopies {
-  template <int Bytes>
+template <int Bytes, int OfGroup, int Groups>
+struct ThreadCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Bytes>(shared, global, present);
-  }
-  TCONV_DEVICE void arrive(void* barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-  }
-};
-// Copies in groups: `wait<N>` returns when all but the last N have landed for the thread itself. PTX
-// cp.async.commit_group and cp.async.wait_group.
-struct GroupedCopies {
-  template <int Bytes>
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Bytes>(shared, global, present);
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    if (Bytes == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
+                   : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+                   "r"(present ? Bytes : 0)
+                   : "memory");
   }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N>
@@ -621,7 +524,48 @@ struct GroupedCopies {
 };
 #endif
 
-// What families know alike of a layer: where its weights lie, and what becomes of its sums.
+// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
+// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
+TCONV_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+TCONV_DEVICE void let_kernel_behind_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
+// sums.
+
+template <bool Small>
+struct CountOf {
+  using type = long long;
+};
+template <>
+struct CountOf<true> {
+  using type = int;
+};
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count>
+struct Digits {
+  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
 
 // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
 // channel.
@@ -648,23 +592,6 @@ struct Bias {
     return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
   }
 };
-
-// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
-
-// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
-// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
-TCONV_DEVICE void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
-TCONV_DEVICE void let_kernel_behind_begin() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
 
 // direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
@@ -1624,333 +1551,419 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   }
 }
 
-// wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
+// mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 
-// Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
-// copies, of few patches.
-TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
+// Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
+// positions of neighbouring rows then find different banks.
+TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
+  const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
+  return least + (wanted - least % 128 + 128) % 128;
+}
+
+// What a turn may take of shared memory, if the stages took less.
+constexpr int mma_turn_least_bytes = 32 * 1024;
+
+// The position tiles of a turn: as many as fit.
+TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
+  int tiles = all;
+  while (tiles > 1 && (all % tiles != 0 || rows * mma_turn_pitch(tiles, item_bytes, channels_last) > most_bytes))
+    --tiles;
+  return tiles;
+}
+
+// Of all threads, those that share the patches of some channels: so that a thread has the fewest.
+TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
   int best = threads;
-  for (int lanes = threads; lanes >= 8; --lanes)
-    if (threads % lanes == 0 && ceil_div(patches, lanes) <= 8 &&
-        ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
-            ceil_div(patches, best) * ceil_div(channels, threads / best))
+  for (int lanes = threads; lanes >= 8 && threads % lanes == 0; lanes /= 2)
+    if (ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
+        ceil_div(patches, best) * ceil_div(channels, threads / best))
       best = lanes;
   return best;
 }
 
 template <class Layer, class Tile>
-struct WgmmaShape {
+struct MmaShape {
   using Element = typename Layer::Element;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
+  using Sum = typename AccumulatorOf<Element>::type;
+  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
+  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
+                     Layer::Depth::dilation>;
+  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::Box::row_origin,
+                      Layer::Height::dilation>;
+  using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
+                     Layer::Width::dilation>;
   using DepthShifts = Shifts<Depth>;
   using HeightShifts = Shifts<Height>;
   using WidthShifts = Shifts<Width>;
 
-  // ---- products: of 64 positions and some rows of weights, over a step of 32 bytes of channels ----
+  // ---- products ----
+  // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
+  // number, its rounding to TF32 and what that leaves, and three products.
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
-  static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
+  static constexpr int vector_items = 16 / item_bytes;
+  static constexpr int step_channels = 32 / item_bytes;
+  // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
+  static constexpr int unit_bytes = item_bytes > 4 ? item_bytes : 4;
+  static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
+  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
+  static constexpr int planes = exact ? 2 : 1;
 
-  // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
-  static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
-
-  // ---- rows: output channels of some phases ----
+  // ---- rows: output channels and phases ----
   static constexpr int phases = Depth::stride * Height::stride * Width::stride;
-  static constexpr int phase_sets = phases / Tile::phases;
-  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int row_blocks = channel_blocks * phase_sets;
-  static constexpr int weight_sets = Layer::groups * row_blocks;
+  static constexpr int tile_phases = 16 / Tile::channels;
+  static constexpr int phase_tiles = ceil_div(phases, tile_phases);
+  static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
+  static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
+  // Where a warp has all phases, the compiler knows which of its row tiles have which.
+  static constexpr bool phases_known = Tile::Warps::row_tiles % phase_tiles == 0;
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
-  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-  // Every phase has a tap at every shift: products take the rows of all phases of a block together.
-  static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
-  // A block has all phases, and the compiler leaves out the products of those without a tap.
-  static constexpr bool known = !uniform && Tile::phases == phases;
-  // A block has one phase, and goes through the taps of its own.
-  static constexpr bool single = !uniform && !known;
-  static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
-  static constexpr int product_rows = product_phases * Tile::channels;
-  static constexpr int phase_taps = Depth::taps_per_phase * Height::taps_per_phase * Width::taps_per_phase;
-  // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
-  static constexpr int visits = single ? phase_taps : shifts;
-  // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
-  // the height.
-  static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
-  static constexpr int fragments = Tile::position_tiles + row_visits - 1;
-  // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
-  // fragments of two batches.
-  static constexpr int batch_steps = Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2 : 1;
+  static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::chunk_shifts);
+  static constexpr bool every_phase_has_every_shift =
+      static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
-  // ---- channels ----
-  static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
+  // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
+  // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
+  static constexpr int shifts_together =
+      exact && Tile::Pipeline::chunk_steps < 4 && Layer::group_in_channels >= step_channels
+          ? 4 / Tile::Pipeline::chunk_steps
+          : 1;
+
+  // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
+  static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
+    return every_phase_has_every_shift || tile_phases > 1 ||
+           (DepthShifts::tap(phase_tile / (Height::stride * Width::stride),
+                             shift / (HeightShifts::count * WidthShifts::count)) >= 0 &&
+            HeightShifts::tap(phase_tile / Width::stride % Height::stride,
+                              shift / WidthShifts::count % HeightShifts::count) >= 0 &&
+            WidthShifts::tap(phase_tile % Width::stride, shift % WidthShifts::count) >= 0);
+  }
+
+  // ---- channels: a chunk has some steps for each set of warps ----
+  static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
+  static constexpr int chunk_channels = stage_steps * step_channels;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
   static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
-  static constexpr int block_positions = position_numbers * Tile::position_tiles;
+  static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
+  static constexpr int threads = 32 * warps * Tile::Warps::splits;
+  static constexpr int block_positions = Tile::Warps::wide * Tile::Warps::position_tiles * 8;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
-  static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
   static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
   static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
   static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
+  static constexpr int halo_positions = halo_all_rows * halo_columns;
 
-  // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
-  static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
-  // 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four bytes or
-  // more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns > 1;
-  static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
+  // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  // What is turned is turned in eights of columns.
-  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
-  static constexpr int row_patches =
-      ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+      (-WidthShifts::highest % Tile::Pipeline::patch_columns + Tile::Pipeline::patch_columns) %
+      Tile::Pipeline::patch_columns;
+  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
-  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
-  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
-  static constexpr int consumer_registers = by_place ? 216 : 208;
-  static constexpr int producer_registers = 504 - 2 * consumer_registers;
-  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
-  // eight neighbours' vectors.
-  static constexpr int channel_shift = turned ? 16 : 32;
-  static constexpr int channel_bytes =
-      by_channel || turned
-          ? (halo_all_rows * row_patches * Tile::patch_columns * item_bytes + 127 - channel_shift) / 128 * 128 +
-                channel_shift
-          : item_bytes;
-  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
-  static constexpr int input_stage_bytes =
-      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
-  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
-  static constexpr int patch_lanes =
-      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
-  static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
-  static constexpr int chunk_vectors = chunk_bytes / 16;
 
-  // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
-  static TCONV_CONSTANT int halo_offset(int depth, int row, int column) {
+  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
+  // others position by position, as what they are multiplied as.
+  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
+  static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
+
+  // How far the input at a shift lies behind that at the highest one.
+  static TCONV_CONSTANT int halo_offset(int shift) {
+    const int depth = shift / (HeightShifts::count * WidthShifts::count);
+    const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
     return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
             row * HeightShifts::step) *
                row_places +
            WidthShifts::halo - column * WidthShifts::step;
   }
 
-  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other ----
-  static constexpr int piece_bytes = Tile::channels * chunk_bytes;
-  static constexpr int visit_pieces = single ? 1 : Tile::phases;
-  static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
-  static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
-  static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
-  static constexpr long long weight_bytes = weight_sets * set_bytes;
-  // A thread prepares the vector of a tap, an output channel and some input channels.
-  static constexpr long long preparing_items =
-      static_cast<long long>(Layer::groups) * channel_blocks * chunks * chunk_vectors * Tile::channels * taps;
-
-  // ---- outputs ----
-  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
-  // some channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find
-  // different banks, and mostly also those that read what is neighbours in memory.
-  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 8);
-  static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
-                                         : run > 1 || Tile::channels % 32 != 0 ? 16
-                                                                               : 32;
-  static constexpr int staged_pitch = 68;
-  static constexpr int staged_phase = staged_channels * staged_pitch + (is_power_of_two(run) ? 32 / run % 32 : 0);
-  static constexpr int staged_bytes = Tile::channels_last ? 0 : run * staged_phase * 4;
-
-  // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
-  static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
-  static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
-  static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
-  static constexpr int offsets_at = staged_at + consumers * staged_bytes;
-  static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
-  static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
-  static constexpr int barriers_at = offsets_at + offsets_bytes;
-  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
-
-  // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
-  static constexpr int channel_width = !Tile::channels_last                           ? 2
-                                       : vector_items < 4 || Tile::channels % 32 != 0 ? 4
-                                                                                      : vector_items;
-  // Which row of a block's weights a channel is: of each eight rows a thread has two.
-  static TCONV_CONSTANT int row_of(int channel) {
-    const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
-    return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
+  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
+  // Copied inputs have more, for what is still on its way.
+  static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
+                                      : chunks > 1 || Tile::Pipeline::resident ? 2
+                                                                               : 1;
+  static TCONV_CONSTANT int next_input_stage(int stage) {
+    return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
   }
+  static TCONV_CONSTANT int input_stage_before(int stage) {
+    return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
+  }
+  // So many chunks are asked for before the first is waited for.
+  static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
+  static constexpr int steps = chunks * shift_groups;
+  static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
+  // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
+  static constexpr int position_bytes = planes * stage_steps * 32 + 16;
+  // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
+  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
+  static constexpr int channel_bytes =
+      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
+                 : item_bytes;
+  static constexpr int place_bytes = by_channel ? item_bytes : position_bytes;
+  static constexpr int step_bytes = by_channel ? step_channels * channel_bytes : 32;
+  static constexpr int plane_bytes = stage_steps * step_bytes;
+  static constexpr int input_stage_bytes = by_channel ? planes * plane_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
+  static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
+  static constexpr int shift_bytes = block_row_tiles * tile_bytes;
+  static constexpr int weight_stage_bytes = Tile::Pipeline::chunk_shifts * shift_bytes;
+  // Behind the stage that begins at so many bytes; the first one behind the last.
+  static TCONV_CONSTANT int next_weight_stage(int stage) {
+    return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
+  }
+  static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
+  // In their place, what the other sets of warps give to the first.
+  static constexpr int sum_bytes = static_cast<int>(sizeof(Sum));  // a lane has four of a tile of rows and positions
+  static constexpr int joined_bytes =
+      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * 4 * sum_bytes;
 
-  static_assert(item_bytes <= 4 && (item_bytes == 2 || Layer::rounding != Rounding::none),
-                "tensor cores multiply 16-bit types and TF32");
-  static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
-  static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
-  static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
-  static_assert(Tile::chunk_steps == 2 || Tile::chunk_steps == 4, "rows of weights have 64 or 128 bytes");
+  // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
+  // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
+  static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
+  static constexpr int turn_row_tiles =
+      Tile::Warps::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0 ? whole_row_tiles
+      : phases_known                                                                      ? phase_tiles
+                                                                                          : 1;
+  static constexpr int turn_slots = turn_row_tiles * tile_phases;
+  static constexpr int turn_position_tiles = mma_turn_position_tiles(
+      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+                                                                                     : stages_bytes - joined_bytes);
+  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
+  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
+  // Resident weights stay where they are, and the next box's inputs beside them.
+  static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
+  static constexpr int stored_bytes = stored_at + warps * turn_bytes;
+  // Behind all of it, what tells when weights have landed.
+  static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
+  static constexpr int shared_bytes = barrier_at + 16;
+
+  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
+  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
+  // are.
+  static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::chunk_steps *
+                                                     Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
+                                                 1024;
+
+  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
+  // many threads share the patches of some channels.
+  static constexpr int chunk_vectors = chunk_channels / vector_items;
+  static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
+  static constexpr int thread_patches =
+      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
+  static constexpr bool whole_vectors = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
+  static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
+                                         : whole_vectors ? 1
+                                                         : vector_items;
+  static constexpr int thread_loads = thread_patches * thread_channels;
+  // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
+  // many would come too late, and are asked for at once. So are all where shifts are a loop.
+  static constexpr int input_parts =
+      unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
+
+  // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
+  // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
+  static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
+  static constexpr long long weight_bytes = Layer::groups * row_blocks * block_weight_bytes;
+  static constexpr long long weight_vectors = weight_bytes / 16;
+
+  // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
+  // also of tiles that only fill up the last block; else one for each vector.
+  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+  static constexpr int prepared_channel_tiles = ceil_div(row_blocks * block_row_tiles, phase_tiles);
+  static constexpr long long preparing_items = tile_phases > 1
+                                                   ? weight_vectors
+                                                   : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
+                                                         chunks * stage_steps * (taps / Tile::taps_together) * 32;
+
+  static_assert(Tile::Box::origin >= 0 && Tile::Box::origin <= Layer::Width::padding &&
+                    Tile::Box::origin < Width::stride && Tile::Box::row_origin >= 0 &&
+                    Tile::Box::row_origin <= Layer::Height::padding && Tile::Box::row_origin < Height::stride &&
+                    Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
+                    Tile::Box::depth_origin < Depth::stride,
+                "an origin is what padding cut off of the first position");
+  static_assert(!exact || Tile::Pipeline::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
   static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
-  static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
-                                   Tile::Box::rows % Tile::position_tiles == 0),
-                "tiles are stacked where a shift along the height is another tile");
-  static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
-                    position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
-                "stacked tiles have the same columns");
-  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1,
-                "a stage is written while others are read");
-  static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
-                "a patch does not cross what other blocks begin with");
-  static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
-  static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
-  static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
+  static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");
+  static_assert(Tile::Pipeline::patch_columns == 1 ||
+                    (!Tile::channels_last && is_power_of_two(Tile::Pipeline::patch_columns) &&
+                     Tile::Pipeline::patch_columns <= vector_items &&
+                     Tile::Box::columns % Tile::Pipeline::patch_columns == 0),
+                "a patch is loaded at once, and does not cross what other blocks begin with");
+  static_assert(!Tile::Pipeline::resident || (Tile::Warps::splits == 1 && shift_groups == 1),
+                "resident weights have a stage for each chunk, and nothing is joined in their place");
+  static_assert(input_stages > 1 || (chunks == 1 && !Tile::Pipeline::resident),
+                "what is read is not written at the same time");
+  static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
+  static_assert(!by_channel || item_bytes >= 4 ||
+                    (WidthShifts::count == 1 && Tile::Pipeline::patch_columns == 8 && patch_lead == 0),
+                "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
+  static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
+  static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
-// wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
+// mma: where a box lies, and where its inputs lie in a stage. `mma.cuh` has the picture.
 
-// An image and a position in it: of a box's first corner, or in a box.
-struct WgmmaPosition {
-  int image, depth, row, column;
-};
-
-// The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
+// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// without dividing.
 template <class Layer, class Tile>
-TCONV_DEVICE WgmmaPosition wgmma_in_box(int number, int tile) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  if (!Tile::stacked) number += tile * Shape::position_numbers;
+struct MmaCursor {
+  using Shape = MmaShape<Layer, Tile>;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
+  static constexpr int slab_bytes =
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
+
+  TCONV_DEVICE int next() {
+    const int here = moved;
+    moved -= column_bytes;
+    if (++column == Shape::WidthShifts::count) {
+      column = 0;
+      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
+      if (++row == Shape::HeightShifts::count) {
+        row = 0;
+        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
+      }
+    }
+    return here;
+  }
+};
+
+// Where a block's box starts: its first image, and the position of its first corner.
+struct MmaBox {
+  int sample, depth, row, column;
+};
+
+// A position of a box, by its number.
+template <class Tile>
+TCONV_DEVICE MmaBox mma_in_box(int number) {
   const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
-  const int row = rows % Shape::stacked_rows, slabs = rows / Shape::stacked_rows;
-  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, Tile::stacked ? row * Tile::position_tiles + tile : row,
-          column};
-}
-// Whether a number stands for a position.
-template <class Layer, class Tile>
-TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  return Tile::stacked ? number * Tile::position_tiles < Shape::box_positions
-                       : number + tile * Shape::position_numbers < Shape::box_positions;
+  const int row = rows % Tile::Box::rows, slabs = rows / Tile::Box::rows;
+  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, row, column};
 }
 
-// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
-// block has each gridDim.x-th.
+// The box of a number among all that the outputs take: columns first, images last.
 template <class Layer, class Tile>
-struct WgmmaWork {
-  using Shape = WgmmaShape<Layer, Tile>;
-  int columns, rows, depths, count;
-  int number, group, channel_block, first_phase;
-  WgmmaPosition box;
+struct MmaBoxes {
+  using Shape = MmaShape<Layer, Tile>;
+  int columns, rows, depths;
 
-  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width)
-      : columns(ceil_div(Shape::Width::positions(output_width), Tile::Box::columns)),
-        rows(ceil_div(Shape::Height::positions(output_height), Tile::Box::rows)),
-        depths(ceil_div(Shape::Depth::positions(output_depth), Tile::Box::depths)),
-        count(columns * rows * depths * ceil_div(batch, Tile::Box::images) * Shape::weight_sets),
-        number(static_cast<int>(blockIdx.x)) {
-    find();
-  }
-  TCONV_DEVICE bool is_left() const { return number < count; }
-  TCONV_DEVICE void next() {
-    number += static_cast<int>(gridDim.x);
-    find();
-  }
-  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+  TCONV_DEVICE MmaBoxes(int output_depth, int output_height, int output_width)
+      : columns(ceil_div(Shape::Width::positions(output_width + Tile::Box::origin), Tile::Box::columns)),
+        rows(ceil_div(Shape::Height::positions(output_height + Tile::Box::row_origin), Tile::Box::rows)),
+        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::Box::depth_origin), Tile::Box::depths)) {}
 
- private:
-  TCONV_DEVICE void find() {
-    const int set = weight_set();
-    first_phase = set % Shape::phase_sets * Tile::phases;
-    channel_block = set / Shape::phase_sets % Shape::channel_blocks;
-    group = set / Shape::row_blocks;
-    const int here = number / Shape::weight_sets, row = here / columns, depth = row / rows;
-    box = {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
-           here % columns * Tile::Box::columns};
+  TCONV_DEVICE MmaBox box(int number) const {
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
+            number % columns * Tile::Box::columns};
   }
 };
 
-// The taps of one phase on an axis: how many, and the numbers of their shifts.
-template <class Axis>
-struct WgmmaPhase {
-  int first, count;
+// mma: factors of products, weights and inputs alike: rounded or split, and by words. `mma.cuh` has the picture.
 
-  TCONV_DEVICE explicit WgmmaPhase(int phase)
-      : first(Axis::first_tap(phase)), count(ceil_div(Axis::kernel - first, Axis::tap_period)) {}
-  TCONV_DEVICE int shift(int number) const {
-    return (Axis::shift_of(first + number * Axis::tap_period) - Shifts<Axis>::lowest) / Shifts<Axis>::step;
-  }
-};
+// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
+TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = float_bits(items[0]);
+}
+TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
+}
+template <class Half16>
+TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
+}
 
-// The phase of a block on each axis, where it has one alone.
+// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
+TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
+TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
+  words[0] = low_word(factor), words[1] = high_word(factor);
+}
+
+// Gets an item out of the words in which some lie one after the other.
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+  item = bits_float(words.values[number]);
+}
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
+}
+template <int N, class Half16>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
+}
+
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
 template <class Layer>
-struct WgmmaPhases {
-  WgmmaPhase<typename Layer::Depth> depth;
-  WgmmaPhase<typename Layer::Height> row;
-  WgmmaPhase<typename Layer::Width> column;
+TCONV_DEVICE float mma_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
+}
+template <class Layer, class Element>
+TCONV_DEVICE Element mma_factor(Element value, int) {
+  return value;
+}
 
-  TCONV_DEVICE explicit WgmmaPhases(int phase)
-      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
-        row(phase / Layer::Width::stride % Layer::Height::stride),
-        column(phase % Layer::Width::stride) {}
-  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
-};
+// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
+//
+// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
+// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 
-// Stages that go round: full ones are read, empty ones written. Each has two barriers.
-template <int Count>
-struct WgmmaStages {
-  unsigned char* barriers;
-  int stage = 0;
-  unsigned parity = 0;
-
-  TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
-  TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
-    for (int i = 0; i < Count; ++i) {
-      make_barrier(barriers + 16 * i, producers);
-      make_barrier(barriers + 16 * i + 8, consumers);
+// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
+// lie apart: of 32 bytes of channels the low words first.
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
+                          unsigned char* place) {
+  using Shape = MmaShape<Layer, Tile>;
+  constexpr int items = Shape::unit_items;
+#pragma unroll
+  for (int plane = 0; plane < Shape::planes; ++plane) {
+    Vector<unsigned, 4> words;
+#pragma unroll
+    for (int u = 0; u < Shape::units; ++u) {
+      typename Layer::Element factors[items];
+#pragma unroll
+      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[u * items + k], plane);
+      mma_pack(factors, u, words);
+    }
+    if (Shape::item_bytes < 8) {
+      *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
+    } else {
+      Vector<unsigned, 2>* const low = reinterpret_cast<Vector<unsigned, 2>*>(place + vector / 2 * 32) + vector % 2;
+      low[0] = {words.values[0], words.values[2]};
+      low[2] = {words.values[1], words.values[3]};
     }
   }
-  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage; }
-  TCONV_DEVICE unsigned char* empty() const { return barriers + 16 * stage + 8; }
-  TCONV_DEVICE void wait_full() const { wait(full(), parity); }
-  TCONV_DEVICE void wait_empty() const { wait(empty(), parity ^ 1); }
-  TCONV_DEVICE void next() {
-    if (++stage < Count) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
-
-// wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
-//
-// Most kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
-// bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
-// turned in shared memory comes there first.
+}
 
 // The input of a block's group, and of it what a box needs.
 template <class Layer, class Tile>
-struct WgmmaInputMap {
-  using Shape = WgmmaShape<Layer, Tile>;
+struct MmaInputMap {
+  using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const Element* const x;
-  const int batch, depths, rows, columns;
-  const Index plane;
-  const Element* first;  // of the box's first image and the block's group
-  WgmmaPosition box;
+  const Element* x;
+  int batch, depths, rows, columns;
+  Index plane;
+  const Element* first;  // of the box's first image
 
-  TCONV_DEVICE WgmmaInputMap(const Element* x, int batch, int depths, int rows, int columns)
-      : x(x),
-        batch(batch),
-        depths(depths),
-        rows(rows),
-        columns(columns),
-        plane(static_cast<Index>(depths) * rows * columns) {}
-
-  TCONV_DEVICE void enter(const WgmmaPosition& of_box, int group) {
-    box = of_box;
-    first = x + static_cast<long long>(box.image) * channels * plane +
-            static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+  TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
+      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
   }
+
+  TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
 
   struct Place {
     int image;
@@ -1958,524 +1971,460 @@ struct WgmmaInputMap {
     bool inside;     // the input
   };
   // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(int halo_row, int halo_column) const {
+  TCONV_DEVICE Place place(const MmaBox& box, int halo_row, int halo_column) const {
     const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
     const int column = box.column - Shape::WidthShifts::highest + halo_column;
     const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
     const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside = halo_row < Shape::halo_all_rows && box.image + image < batch && in_range(depth, depths) &&
-                        in_range(row, rows) && in_range(column, columns);
+    const bool inside =
+        box.sample + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
     return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
   }
 };
 
-// Copies channel by channel, as they lie in memory, in patches of some neighbouring columns.
-template <class Layer, class Tile, class Copies>
-struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
+// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
+// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
+// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
+// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
+template <class Layer, class Tile>
+struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
+  using Map = MmaInputMap<Layer, Tile>;
+  using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
-  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
-  const int patch_number, channel_number;
+  static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
+  static constexpr bool vectors = Shape::whole_vectors;
+  static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
+  static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
-  Copies copies;
-
-  TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
-      : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
-
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
-    this->enter(box, group);
-    inside = 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int patch = patch_number + i * lanes;
-      const auto place =
-          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
-      if (place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
-    }
-  }
-
-  TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
-    const long long pitch = static_cast<long long>(sharers) * this->plane;
-    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * patch_bytes;
-#pragma unroll 1
-    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
-      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
-#pragma unroll
-      for (int i = 0; i < Shape::thread_patches; ++i)
-        if ((i + 1) * lanes <= Shape::halo_patches || patch_number + i * lanes < Shape::halo_patches)
-          copies.template begin<patch_bytes>(to + i * lanes * patch_bytes, from + offsets[i],
-                                             present && (inside >> i & 1u) != 0);
-      from += pitch;
-      to += sharers * Shape::channel_bytes;
-    }
-  }
-};
-
-// Inputs that stay channel by channel.
-template <class Layer, class Tile>
-struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies> {
-  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies>;
-  TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
-                                   int columns, unsigned char*)
-      : Base(number, x, batch, depths, rows, columns) {}
-
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-    this->copy(chunk, stage);
-    this->copies.arrive(barrier);
-  }
-};
-
-// The channels of a place together, from channels_last inputs: vectors of them are copied. Neighbouring lanes copy
-// neighbouring vectors; where the places of a warp lie it keeps in a part of `offsets` of its own, -1 outside the
-// input.
-template <class Layer, class Tile>
-struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
-  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
-  const int lane, first_place;  // of the warp
-  long long* const offsets;
-  ArrivingCopies copies;
-
-  TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
-                                 unsigned char* offsets)
-      : Map(x, batch, depths, rows, columns),
-        lane(number % 32),
-        first_place(number / 32 * of_warp),
-        offsets(reinterpret_cast<long long*>(offsets)) {}
-
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
-    this->enter(box, group);
-    __syncwarp();  // nobody reads the box before any more
-    for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
-      const int number = i / of_warp * together + first_place + i % of_warp;
-      if (number >= places) continue;
-      const auto place = this->place(number / Shape::halo_columns, number % Shape::halo_columns);
-      offsets[number] =
-          place.inside ? static_cast<long long>(place.image * this->plane + place.position) * Map::channels : -1;
-    }
-    __syncwarp();
-  }
-
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-    const int vector = lane % vectors, channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
-    const bool present = Shape::whole_chunks || channel < Layer::group_in_channels;
-    const Element* const from = this->first + channel;
-    const int own = first_place + lane / vectors;
-    unsigned char* to = stage + own * Shape::place_bytes + vector * 16;
-#pragma unroll 4
-    for (int number = own; number < places; number += together) {
-      const long long offset = offsets[number];
-      copies.template begin<16>(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
-      to += together * Shape::place_bytes;
-    }
-    copies.arrive(barrier);
-  }
-};
-
-// The channels of a place together, by way of registers: 16-bit inputs whose rows begin anywhere are turned, and
-// channels_last ones come one by one where they are no whole vectors. A patch is some neighbouring columns of a vector
-// of channels; a load brings those of one channel.
-template <class Layer, class Tile>
-struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
-  static constexpr int load_bytes = columns_together * Shape::item_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  static constexpr int together = columns_together > 4 ? 1 : 2;  // patches whose loads are on their way at once
-  static constexpr int units = Shape::halo_patches * Shape::chunk_vectors;
-  const int number;
-
-  TCONV_DEVICE WgmmaTurnedInputs(int number, const Element* x, int batch, int depths, int rows, int columns,
-                                 unsigned char*)
-      : Map(x, batch, depths, rows, columns), number(number) {}
-
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) { this->enter(box, group); }
+  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
+  // Words are not taken apart before they are stored: that would wait for each load.
+  Vector<unsigned, words> values[Shape::thread_patches][loads];
 
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
-  static constexpr int vectors_first = Tile::channels_last || columns_together > 1 ? Shape::chunk_vectors : 1;
-  static TCONV_DEVICE int vector(int unit) {
-    return unit / (vectors_first * Shape::halo_patches) * vectors_first + unit % vectors_first;
+  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
+  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
+                                       : columns_together == 1 ? 1
+                                       : Shape::chunk_vectors > 8 && Shape::chunk_vectors % 8 == 0
+                                           ? 8
+                                           : Shape::chunk_vectors;
+  static TCONV_DEVICE int vector(int i) {
+    return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
-  static TCONV_DEVICE int patch(int unit) { return unit / vectors_first % Shape::halo_patches; }
+  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
+  static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
   // In the halo's row; negative where the first patch begins before it.
-  static TCONV_DEVICE int halo_column(int unit) {
-    return patch(unit) % Shape::row_patches * columns_together - Shape::patch_lead;
+  static TCONV_DEVICE int halo_column(int i) {
+    return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
+  }
+  // Most are known to be there; the compiler cannot see it from their numbers.
+  static TCONV_DEVICE bool present(int i) {
+    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
+    return (i + 1) * Shape::threads <= all || number(i) < all;
+  }
+  static TCONV_DEVICE bool in_halo(int column) {
+    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
+    return whole || in_range(column, Shape::halo_columns);
   }
 
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-    const long long pitch = Tile::channels_last ? 1 : this->plane;
-    const int first_channel = chunk * Shape::chunk_channels;
-#pragma unroll 1
-    for (int unit = number; unit < units; unit += together * Shape::loaders) {
-      Vector<unsigned, words> values[together][side];
+  using Map::Map;
+
+  // Whatever is loaded from now on is of this box.
+  TCONV_DEVICE void begin(const MmaBox& box) {
+    this->enter(box);
+    inside = 0;
 #pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int own = unit + i * Shape::loaders;
-        const auto place = this->place(patch(own) / Shape::row_patches, halo_column(own));
-        const int channel = first_channel + vector(own) * side;
-        const Index offset =
-            Tile::channels_last
-                ? (place.image * this->plane + place.position) * Map::channels + channel
-                : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
-        const Element* from = this->first + offset;
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const auto place = this->place(box, row(i), halo_column(i));
+      if (present(i) && place.inside) inside |= 1u << i;
+      const int channel = vector(i) * side;
+      offsets[i] = Tile::channels_last
+                       ? (place.image * this->plane + place.position) * Map::channels + channel
+                       : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
+    }
+  }
+
+  // Asks for one of so many parts of a chunk, if it is `wanted`.
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
+    const long long channel_pitch = Tile::channels_last ? 1 : this->plane;
+    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
+    const unsigned here = wanted ? inside : 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
+      const Element* from = of_chunk + offsets[i];
+#pragma unroll
+      for (int k = 0; k < loads; ++k) {
+        const int number = i * loads + k;
+        if (number * parts / (Shape::thread_patches * loads) == part)
+          load_present<load_bytes>(
+              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k].values);
+        from = kept(from + channel_pitch);
+      }
+    }
+  }
+
+  TCONV_DEVICE void wait() {}
+
+  // Behind the last part of a chunk: stores it.
+  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
+    if (!wanted) return;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      if (!present(i)) continue;
+#pragma unroll
+      for (int c = 0; c < columns_together; ++c) {
+        if (!in_halo(halo_column(i) + c)) continue;
+        Element column[side];
 #pragma unroll
         for (int k = 0; k < side; ++k) {
-          load_present<load_bytes>(
-              from, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k].values);
-          from += pitch;
+          mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
         }
-      }
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int own = unit + i * Shape::loaders;
-        if (own >= units) break;
-#pragma unroll
-        for (int c = 0; c < columns_together; ++c) {
-          if (!in_range(halo_column(own) + c, Shape::halo_columns)) continue;
-          Vector<unsigned, 4> together_at;
-#pragma unroll
-          for (int w = 0; w < 4; ++w) {
-            if (Shape::item_bytes == 4) {
-              together_at.values[w] = values[i][w].values[c];
-            } else {
-              const unsigned low = values[i][2 * w].values[c / 2] >> c % 2 * 16;
-              const unsigned high = values[i][2 * w + 1].values[c / 2] >> c % 2 * 16;
-              together_at.values[w] = (low & 0xffffu) | high << 16;
-            }
-          }
-          *reinterpret_cast<Vector<unsigned, 4>*>(
-              stage +
-              (patch(own) / Shape::row_patches * Shape::halo_columns + halo_column(own) + c) * Shape::place_bytes +
-              vector(own) * 16) = together_at;
-        }
+        mma_put<Layer, Tile>(column, vector(i),
+                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
       }
     }
-    arrive(barrier);
   }
 };
 
-// 16-bit inputs that lie channel by channel: copied so, and turned where they are in shared memory. Chunks are copied
-// some ahead.
+// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
 template <class Layer, class Tile>
-struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
-  using Base = WgmmaChannelCopies<Layer, Tile, GroupedCopies>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
-  const int number;
+struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
+  using Map = MmaInputMap<Layer, Tile>;
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
+  static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
 
-  TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
-                                   int columns)
-      : Base(number, x, batch, depths, rows, columns), number(number) {}
+  static TCONV_DEVICE int patch(int i) { return static_cast<int>(threadIdx.x) % lanes + i * lanes; }
+  static TCONV_DEVICE int channel(int k) { return static_cast<int>(threadIdx.x) / lanes + k * sharers; }
+  static TCONV_DEVICE bool present(int i) {
+    return (i + 1) * lanes <= Shape::halo_patches || patch(i) < Shape::halo_patches;
+  }
+  static TCONV_DEVICE bool in_chunk(int k) {
+    return (k + 1) * sharers <= Shape::chunk_channels || channel(k) < Shape::chunk_channels;
+  }
 
-  // Turns a chunk. A warp takes eight columns of 32 channels at once: a lane gets of each eight channels those two of a
-  // column that lie together afterwards.
-  TCONV_DEVICE void turn(const unsigned char* raw, unsigned char* stage) const {
-    const int lane = number % 32;
-    const unsigned char* const from = raw + lane * Shape::channel_bytes;
-#pragma unroll 1
-    for (int item = number / 32; item < Shape::halo_all_rows * eights * (vectors / 4); item += Shape::loaders / 32) {
-      const int of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-      const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
+  using Map::Map;
+
+  // Whatever is copied from now on is of this box.
+  TCONV_DEVICE void begin(const MmaBox& box) {
+    this->enter(box);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const auto place = this->place(box, patch(i) / Shape::row_patches,
+                                     patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
+      if (place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
+    }
+  }
+
+  // Asks for one of so many parts of a chunk, if it is `wanted`.
+  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
+    if (!wanted) return;
+    constexpr int in_channels = Layer::group_in_channels;
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const Element* from = of_chunk + offsets[i];
+#pragma unroll
+      for (int k = 0; k < Shape::thread_channels; ++k) {
+        const int number = i * Shape::thread_channels + k;
+        if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
+          copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
+                       (inside >> i & 1u) != 0 &&
+                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels));
+        from = kept(from + pitch);
+      }
+    }
+  }
+
+  // Behind the last part of a chunk.
+  TCONV_DEVICE void end_chunk(bool, unsigned char*) { copies.end_group(); }
+  // Returns when the oldest chunk that was asked for has come.
+  TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
+};
+
+// mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
+// picture.
+
+// `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
+// of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
+template <class Layer, class Tile, int ItemBytes>
+struct MmaColumns;
+
+// Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
+// bytes of channels.
+template <class Layer, class Tile>
+struct MmaColumns<Layer, Tile, 0> {
+  using Shape = MmaShape<Layer, Tile>;
+  using Inputs = MmaTurnedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
+
+  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
+  static TCONV_DEVICE int number(int lane) { return lane % 8; }
+  static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
+#pragma unroll
+    for (int plane = 0; plane < Shape::planes; ++plane)
+#pragma unroll
+      for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
+        unsigned words[4];
+        load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
+        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
+        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
+      }
+  }
+};
+
+// Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
+template <class Layer, class Tile>
+struct MmaColumns<Layer, Tile, 2> {
+  using Shape = MmaShape<Layer, Tile>;
+  using Inputs = MmaCopiedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
+
+  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
+  static TCONV_DEVICE int number(int) { return 0; }
+  static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
+#pragma unroll
+    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
       unsigned words[4];
-      load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words);
-      if (!in_range(column, Shape::halo_columns)) continue;
-      unsigned char* const to =
-          stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes + of_vectors * 64 + lane % 4 * 4;
+      load_turned_matrices(places[j / 2] + moved, words);
+      columns[0][j][0] = words[0], columns[0][j][1] = words[1];
+      columns[0][j + 1][0] = words[2], columns[0][j + 1][1] = words[3];
+    }
+  }
+};
+
+// Inputs by channel, of one word or two: each lane loads its own, and rounds them.
+template <class Layer, class Tile>
+struct MmaColumns<Layer, Tile, 4> {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Inputs = MmaCopiedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::Warps::position_tiles;
+
+  static TCONV_DEVICE int tile(int i, int) { return i; }
+  static TCONV_DEVICE int number(int lane) { return lane / 4; }
+  static TCONV_DEVICE int offset(int lane) { return lane % 4 * Shape::channel_bytes; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
 #pragma unroll
-      for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[v];
-    }
-  }
-};
-
-template <class Layer, class Tile, bool ByChannel, bool ByPlace>
-struct WgmmaInputsOf {
-  using type = WgmmaTurnedInputs<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, true, false> {
-  using type = WgmmaCopiedChannels<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, false, true> {
-  using type = WgmmaCopiedPlaces<Layer, Tile>;
-};
-
-// Brings all inputs of a block's work, into stages that go round.
-template <class Layer, class Tile, bool Turned>
-struct WgmmaProducer {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = typename WgmmaInputsOf<Layer, Tile, Shape::by_channel, Shape::by_place>::type;
-
-  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
-                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-    Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
-    WgmmaStages<Tile::input_stages> stages(barriers);
-    for (; work.is_left(); work.next()) {
-      inputs.begin(work.box, work.group);
-#pragma unroll 1
-      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-        stages.wait_empty();
-        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes, stages.full());
-        stages.next();
-      }
-    }
-  }
-};
-template <class Layer, class Tile>
-struct WgmmaProducer<Layer, Tile, true> {
-  using Shape = WgmmaShape<Layer, Tile>;
-
-  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
-                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-    WgmmaTurnedChannels<Layer, Tile> inputs(number, x, batch, depths, rows, columns);
-    WgmmaStages<Tile::input_stages> stages(barriers);
-    WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
-    int chunk_ahead = 0, raw_ahead = 0, raw = 0;
-    const auto copy = [&] {
-      if (ahead.is_left()) {
-        if (chunk_ahead == 0) inputs.begin(ahead.box, ahead.group);
-        inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
-        if (++chunk_ahead == Shape::chunks) {
-          chunk_ahead = 0;
-          ahead.next();
-        }
-        raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
-      }
-      inputs.copies.end_group();
-    };
-#pragma unroll 1
-    for (int i = 0; i < Tile::raw_stages; ++i) copy();
-    for (; work.is_left(); work.next())
-#pragma unroll 1
-      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-        inputs.copies.template wait<Tile::raw_stages - 1>();
-        meet<Shape::loaders>(3);  // all threads' copies have landed
-        stages.wait_empty();
-        inputs.turn(shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
-                    shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes);
-        arrive(stages.full());
-        stages.next();
-        raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
-        meet<Shape::loaders>(3);  // nobody reads what was turned any more
-        copy();
+    for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+#pragma unroll
+      for (int half = 0; half < Shape::step_channels / 4; ++half) {
+        const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
+        mma_words(mma_factor<Layer>(value, 0), half, columns[0][j]);
       }
   }
 };
-
-// wgmma: what becomes of a warpgroup's sums. `wgmma.cuh` has the picture.
-
-// A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
-// warp's sixteen, for two of every eight rows of weights.
 template <class Layer, class Tile>
-struct WgmmaSums {
-  using Shape = WgmmaShape<Layer, Tile>;
-  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+struct MmaColumns<Layer, Tile, 8> : MmaColumns<Layer, Tile, 4> {};
+
+template <class Layer, class Tile>
+using MmaColumnsOf = MmaColumns<Layer, Tile, MmaShape<Layer, Tile>::by_channel ? MmaShape<Layer, Tile>::item_bytes : 0>;
+
+// mma: a warp's sums, and those that sets of warps join. `mma.cuh` has the picture.
+
+// A warp's sums.
+template <class Layer, class Tile>
+struct MmaSums {
+  using Shape = MmaShape<Layer, Tile>;
+  typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 
   TCONV_DEVICE void clear() {
 #pragma unroll
-    for (int i = 0; i < Tile::position_tiles; ++i)
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll
-      for (int p = 0; p < Shape::products; ++p)
+      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
-        for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] = 0;
+        for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
   }
-  // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
-  TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
-    const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
-    return values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+
+  TCONV_DEVICE void add(const MmaSums& other) {
+#pragma unroll
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+#pragma unroll
+      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+#pragma unroll
+        for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
   }
 };
 
-// Stores a warpgroup's outputs, from `y` on: channels_last ones from registers, contiguous ones, whose neighbours other
-// threads have, by way of `staged`. There they are float still, and become outputs where they are read: an epilogue is
-// applied to them in the order of memory.
+// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
 template <class Layer, class Tile>
-struct WgmmaStore {
-  using Shape = WgmmaShape<Layer, Tile>;
+TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
+  using Shape = MmaShape<Layer, Tile>;
+  if (Tile::Warps::splits == 1) return true;
+  constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
+  const int split = static_cast<int>(threadIdx.x) / set;
+  // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
+  using Sum = typename Shape::Sum;
+  constexpr int items = 16 / static_cast<int>(sizeof(Sum)), vectors = 4 / items;
+  using Joined = Vector<Sum, items>;
+  Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
+  if (split > 0)
+#pragma unroll
+    for (int n = 0; n < tiles * vectors; ++n) {
+      const Sum(&own)[4] =
+          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+      Joined vector;
+#pragma unroll
+      for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
+      joined[((split - 1) * tiles * vectors + n) * set] = vector;
+    }
+  __syncthreads();
+  if (split > 0) return false;
+#pragma unroll 1
+  for (int other = 0; other < Tile::Warps::splits - 1; ++other)
+#pragma unroll
+    for (int n = 0; n < tiles * vectors; ++n) {
+      const Joined theirs = joined[(other * tiles * vectors + n) * set];
+      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+#pragma unroll
+      for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
+    }
+  return true;
+}
+
+// mma: what becomes of a warp's sums. `mma.cuh` has the picture.
+
+// A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
+// the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
+// neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
+// outputs.
+template <class Layer, class Tile>
+struct MmaTurn {
+  using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  static constexpr int channels = Layer::groups * Layer::group_out_channels;
-  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
-  // How many outputs of one row may be stored at once, if rows are aligned.
-  static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
-  static constexpr int aligned = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
-  static constexpr int most_width = aligned % run == 0 || run % aligned == 0 ? aligned : 1;
+  using Height = typename Shape::Height;
+  using Width = typename Shape::Width;
+  static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
+  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::item_bytes;
+  // Neighbouring column phases, and how many times as many a turn has.
+  static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
+  static constexpr int most = 16 / Shape::item_bytes;
+  // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
+  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
+                                          ? Tile::Box::columns * Width::stride
+                                      : Width::stride % slots == 0 ? slots
+                                                                   : 1;
+  // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
+  static constexpr int row_width =
+      greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
+  static constexpr int channel_width =
+      greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
-  const WgmmaSums<Layer, Tile>& sums;
-  const Bias<Layer>& epilogue;  // of the block's group
-  Element* const y;             // of the block's first channel
-  const WgmmaWork<Layer, Tile>& work;
-  float* const staged;  // the warpgroup's
-  const int warp, lane;
-  const int batch, depths, rows, columns;
+  const Element* staged;
+  Element* y;  // of the block's group
+  const MmaBox& box;
+  int first_number, first_channel, first_slot;
+  int batch, depths, rows, columns;
 
-  // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
-  TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
-    const WgmmaPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
-    image = work.box.image + in_box.image;
-    const int depth = (work.box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
-    const int row = (work.box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
-    const int column = (work.box.column + in_box.column) * Width::stride + phase % Width::stride;
+  static TCONV_DEVICE int row_of(int slot, int channel) {
+    return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
+  }
+
+  // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
+  TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
+    const int number = first_number + place;
+    const MmaBox in_box = mma_in_box<Tile>(number);
+    sample = box.sample + in_box.sample;
+    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
+                      phase / (Height::stride * Width::stride);
+    const int row =
+        (box.row + in_box.row) * Height::stride - Tile::Box::row_origin + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride - Tile::Box::origin + phase % Width::stride;
     offset = (static_cast<Index>(depth) * rows + row) * columns + column;
-    return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
+    return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
-  TCONV_DEVICE int first_channel() const { return work.channel_block * Tile::channels; }
 
-  // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
-  template <int width>
-  struct Items {
-    static constexpr int count = 64 * run / width;  // of a channel
-    static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
-  };
-  struct Found {
-    long long offset;  // in y
-    bool inside;
-  };
-  template <int width>
-  TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
-    int image;
-    Index offset;
-    const bool inside = find(warp / 4 * 64 + item * width / run, tile,
-                             work.first_phase + first_phase + item * width % run, image, offset);
-    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
-  }
-  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
-
-  // What is staged of an item.
-  template <int width>
-  TCONV_DEVICE void store_item(int item, const Found& at, int first_octet) const {
-    constexpr int neighbours = width > run ? width / run : 1;  // of one phase
-    if (!at.inside) return;
-    const int place = item * width / run, phase = item * width % run;
-    const int first = first_octet * 8 + (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const long long pitch = Items<width>::channel_lanes * plane();
-    Element* to = y + first * plane() + at.offset;
-    const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
-#pragma unroll 4
-    for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
-      const int of_group = first_channel() + first + channel;
-      if (Shape::staged_channels % Items<width>::channel_lanes != 0 &&
-          first - first_octet * 8 + channel >= Shape::staged_channels)
-        break;
-      if (of_group >= Layer::group_out_channels) break;
-      const auto finish = epilogue.of(of_group);
-      Vector<Element, width> together;
-#pragma unroll
-      for (int i = 0; i < width / neighbours; ++i) {
-        float values[neighbours];
-        load_shared(from + i * Shape::staged_phase + channel * Shape::staged_pitch, values);
-#pragma unroll
-        for (int n = 0; n < neighbours; ++n)
-          together.values[n * run % width + i] = from_accumulator<Element>(finish(values[n]));
-      }
-      store_vector(to, together);
-      to += pitch;
-    }
-  }
-
-  // Whole rows of the box, a tile and some phases and channels at a turn.
+  // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
   template <int width>
   TCONV_DEVICE void store_rows() const {
-    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
-    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
+    constexpr int items = places * run / width;
+    constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
+    // Of one phase, lying side by side.
+    constexpr int neighbours = width % run == 0 ? width / run : 1;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const Index plane = static_cast<Index>(depths) * rows * columns;
 #pragma unroll 1
-    for (int place = 0; place < Tile::position_tiles * phase_turns; ++place) {
-      const int tile = place / phase_turns, phase = place % phase_turns * run;
-      const Found at = found<width>(item, tile, phase);
+    for (int q = 0; q < runs; ++q)
 #pragma unroll 1
-      for (int turn = 0; turn < octet_turns; ++turn) {
-        meet<128>(1 + warp / 4);  // nobody reads what is staged any more
-        stage(place * octet_turns + turn);
-        meet<128>(1 + warp / 4);
-        store_item<width>(item, at, turn * staged_octets);
-        for (int further = item + Items<width>::lanes; further < Items<width>::count; further += Items<width>::lanes)
-          store_item<width>(further, found<width>(further, tile, phase), turn * staged_octets);
+      for (int item = lane % item_lanes; item < items; item += item_lanes) {
+        const int place = item * width / run, slot = q * run + item * width % run;
+        int sample;
+        Index offset;
+        if (slot >= slots || !find(place, first_slot + slot, sample, offset)) continue;
+        Element* to =
+            y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
+#pragma unroll 4
+        for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
+          if (first_channel + channel >= Layer::group_out_channels) break;
+          Vector<Element, width> together;
+#pragma unroll
+          for (int i = 0; i < width / neighbours; ++i) {
+            const int at = neighbours > 1 ? i : slot % run + i;
+            const auto* const of_phase =
+                staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
+            const auto part = *reinterpret_cast<const Vector<Element, neighbours>*>(of_phase);
+#pragma unroll
+            for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
+          }
+          *reinterpret_cast<Vector<Element, width>*>(to) = together;
+          to += channel_lanes * plane;
+        }
       }
-    }
-  }
-  // Registers have no numbers at run time: the turn's are found among all.
-  TCONV_DEVICE void stage(int turn) const {
-    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
-#pragma unroll
-    for (int known = 0; known < Tile::position_tiles * phase_turns * octet_turns; ++known) {
-      if (known != turn) continue;
-#pragma unroll
-      for (int r = 0; r < run; ++r)
-#pragma unroll
-        for (int o = 0; o < staged_octets; ++o)
-#pragma unroll
-          for (int k = 0; k < 4; ++k)
-            staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
-                   k / 2 * 8 + lane / 4] =
-                sums.of(known / (phase_turns * octet_turns), k / 2, known / octet_turns % phase_turns * run + r,
-                        known % octet_turns * staged_octets + o, k % 2);
-    }
   }
 
-  // Neighbouring channels of an output at once.
+  // Neighbouring lanes store neighbouring channels of an output.
+  template <int width>
   TCONV_DEVICE void store_channels() const {
-    constexpr int width = Shape::channel_width;
-    constexpr bool whole = Layer::group_out_channels % width == 0;
-    const long long plane = static_cast<long long>(depths) * rows * columns;
+    constexpr int channel_lanes = Tile::channels / width, place_lanes = 32 / channel_lanes;
+    const int lane = static_cast<int>(threadIdx.x) % 32, channel = lane % channel_lanes * width;
+    if (first_channel + channel >= Layer::group_out_channels) return;
+    const Index plane = static_cast<Index>(depths) * rows * columns;
+#pragma unroll 1
+    for (int place = lane / channel_lanes; place < places; place += place_lanes)
+#pragma unroll 1
+      for (int slot = 0; slot < slots; ++slot) {
+        int sample;
+        Index offset;
+        if (!find(place, first_slot + slot, sample, offset)) continue;
+        Vector<Element, width> together;
 #pragma unroll
-    for (int tile = 0; tile < Tile::position_tiles; ++tile)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int phase = 0; phase < Tile::phases; ++phase) {
-          int image;
-          Index offset;
-          if (!find(warp * 16 + lane / 4 + 8 * half, tile, work.first_phase + phase, image, offset)) continue;
-          Element* const to = y + (image * plane + offset) * channels;
-#pragma unroll
-          for (int set = 0; set < Tile::channels / (4 * width); ++set) {
-            const int in_block = set * 4 * width + lane % 4 * width, channel = first_channel() + in_block;
-            Vector<Element, width> together;
-#pragma unroll
-            for (int i = 0; i < width; i += 2) {
-              const int octet = set * width / 2 + i / 2;
-              Element two[2];
-              const int last = Layer::group_out_channels - 1;
-              from_accumulators(
-                  epilogue.of(channel + i <= last ? channel + i : last)(sums.of(tile, half, phase, octet, 0)),
-                  epilogue.of(channel + i < last ? channel + i + 1 : last)(sums.of(tile, half, phase, octet, 1)), two);
-              together.values[i] = two[0], together.values[i + 1] = two[1];
-            }
-            if (whole) {
-              if (channel < Layer::group_out_channels) store_vector(to + in_block, together);
-            } else {
-#pragma unroll
-              for (int i = 0; i < width; ++i)
-                if (channel + i < Layer::group_out_channels) to[in_block + i] = together.values[i];
-            }
-          }
-        }
+        for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
+        *reinterpret_cast<Vector<Element, width>*>(y + (static_cast<long long>(sample) * plane + offset) * channels +
+                                                   first_channel + channel) = together;
+      }
   }
 
   TCONV_DEVICE void store() const {
-    constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last) {
-      store_channels();
-    } else if (columns % most_width == 0) {
-      store_rows<most_width>();
+      store_channels<channel_width>();
+      return;
+    }
+    constexpr int half = row_width > 1 ? row_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+    if (columns % row_width == 0) {
+      store_rows<row_width>();
     } else if (columns % half == 0) {
       store_rows<half>();
     } else if (columns % quarter == 0) {
@@ -2486,417 +2435,473 @@ struct WgmmaStore {
   }
 };
 
-// wgmma: the weights: brought into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
+// Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
+template <class Layer, class Tile, class Epilogue>
+TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
+                            typename Layer::Element* y, const MmaBox& box, int first_row_tile, int first_position,
+                            int batch, int depths, int rows, int columns) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
+  constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
+  constexpr int pitch = MmaTurn<Layer, Tile>::pitch;
+  Element* const staged = reinterpret_cast<Element*>(shared);
+  // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+
+#pragma unroll 1
+  for (int turn = 0; turn < turns; ++turn) {
+    const int row_tile = first_row_tile + turn % groups * Shape::turn_row_tiles;
+    const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
+    __syncwarp();
+    // Registers have no numbers at run time: the turn's are found among all.
+#pragma unroll
+    for (int known = 0; known < turns; ++known) {
+      if (known != turn) continue;
+#pragma unroll
+      for (int i = 0; i < Shape::turn_row_tiles; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
+          const auto finish = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
+#pragma unroll
+          for (int j = 0; j < Shape::turn_position_tiles; ++j) {
+            const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
+                                         [known / groups * Shape::turn_position_tiles + j];
+            Vector<Element, 2> two;
+            from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
+            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
+          }
+        }
+    }
+    __syncwarp();
+    MmaTurn<Layer, Tile>{staged,        y,
+                         box,           first_position + turn / groups * Shape::turn_position_tiles * 8,
+                         first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
+                         batch,         depths,
+                         rows,          columns}
+        .store();
+  }
+}
+
+// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
 // picture.
 
-// A factor of products: rounded to TF32, or as it is.
-template <class Layer>
-TCONV_DEVICE float wgmma_factor(float value) {
-  return matrix_operand<Layer::rounding>(value);
-}
-template <class Layer, class Half16>
-TCONV_DEVICE Half16 wgmma_factor(Half16 value) {
-  return value;
-}
+// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
+// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
+// zeros where they are brought to shared memory with the others, though nobody looks at them.
+template <class Layer, class Tile>
+struct MmaFilters {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Depth = typename Shape::Depth;
+  using Height = typename Shape::Height;
+  using Width = typename Shape::Width;
+  static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
+  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  using Loaded = Vector<unsigned, words>;
 
-// A tap on an axis: its phase, and the number of its shift.
-template <class Axis>
-struct WgmmaTap {
-  int tap, phase, shift;
+  Element* prepared;
+  int group, step, channel_tile, lane;
 
-  TCONV_DEVICE explicit WgmmaTap(int tap) : tap(tap) {
-    const int of_tap = Axis::shift_of(tap);
-    phase = tap * Axis::dilation - Axis::padding - of_tap * Axis::stride;
-    shift = (of_tap - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  // The number of a phase and that of a shift.
+  struct Pair {
+    int phase, shift;
+  };
+  template <class Axis, class Shifts>
+  static TCONV_DEVICE Pair on_axis(int tap) {
+    const int shift = Axis::shift_of(tap);
+    return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
+  }
+  static TCONV_DEVICE Pair pair_of(int tap) {
+    const Pair depth = on_axis<Depth, typename Shape::DepthShifts>(tap / (Height::kernel * Width::kernel));
+    const Pair row = on_axis<Height, typename Shape::HeightShifts>(tap / Width::kernel % Height::kernel);
+    const Pair column = on_axis<Width, typename Shape::WidthShifts>(tap % Width::kernel);
+    return {(depth.phase * Height::stride + row.phase) * Width::stride + column.phase,
+            (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
+  }
+
+  // A pair's vector, of one plane; of a tile beyond the last, nothing.
+  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
+    const int tile = channel_tile * Shape::phase_tiles + pair.phase;
+    if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
+    const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
+    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
+    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
+    const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
+    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
+  }
+
+  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
+    Loaded loaded[units][items][loads];
+#pragma unroll
+    for (int u = 0; u < units; ++u)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
+        const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
+        const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
+        const Element* const from =
+            weight_at<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
+#pragma unroll
+        for (int l = 0; l < loads; ++l)
+          load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
+      }
+#pragma unroll
+    for (int t = 0; t < together; ++t) {
+      const Pair pair = pair_of(first_tap + t);
+      constexpr int of_load = load_bytes / Shape::item_bytes;
+#pragma unroll
+      for (int plane = 0; plane < Shape::planes; ++plane) {
+        Vector<unsigned, 4> vector;
+#pragma unroll
+        for (int u = 0; u < units; ++u) {
+          Element values[items];
+#pragma unroll
+          for (int i = 0; i < items; ++i) {
+            Element value;
+            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
+            values[i] = mma_factor<Layer>(value, plane);
+          }
+          mma_pack(values, u, vector);
+        }
+        put(pair, plane, vector);
+      }
+    }
+  }
+
+  // Gaps, shared by the threads that bring the taps of the same filters.
+  TCONV_DEVICE void clear_gaps(int number, int threads) const {
+    for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
+      if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
+        for (int plane = 0; plane < Shape::planes; ++plane)
+          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
   }
 };
 
-// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
-// visit lie together, visits in order: along the height fastest, then along the width.
+// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const WgmmaTap<Depth> depth(of_tap / (Height::kernel * Width::kernel));
-  const WgmmaTap<Height> row(of_tap / Width::kernel % Height::kernel);
-  const WgmmaTap<Width> column(of_tap % Width::kernel);
-  const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
-  phase_set = phase / Tile::phases;
-  if (Shape::uniform) {
-    const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
-    piece = visit * Tile::phases + phase % Tile::phases;
-  } else if (Shape::known) {
-    // Taps of lower shifts come first, and of one shift those of lower phases: on each axis that is their own order.
-    const int depth_first = Shape::DepthShifts::first_tap(depth.shift), depths = Shape::DepthShifts::taps(depth.shift);
-    const int row_first = Shape::HeightShifts::first_tap(row.shift), rows = Shape::HeightShifts::taps(row.shift);
-    const int column_first = Shape::WidthShifts::first_tap(column.shift);
-    const int columns = Shape::WidthShifts::taps(column.shift);
-    const int before =
-        depth_first * Width::kernel * Height::kernel + depths * (column_first * Height::kernel + columns * row_first);
-    piece = before + ((depth.tap - depth_first) * rows + row.tap - row_first) * columns + column.tap - column_first;
-  } else {
-    const WgmmaPhases<Layer> own(phase);
-    const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
-    const int c = (column.tap - own.column.first) / Width::tap_period;
-    piece = (d * own.column.count + c) * own.row.count + r;
+TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
+                                        long long vector) {
+  using Shape = MmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  const int lane = static_cast<int>(vector % 32);
+  Digits<Shape::weight_vectors> digits(vector / 32);
+  const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
+  const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
+  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
+  const int group = static_cast<int>(digits.rest);
+
+  const int tile = row_block * Shape::block_row_tiles + row_tile;
+  const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
+  constexpr int items = Shape::unit_items;
+  Vector<unsigned, 4> words;
+#pragma unroll
+  for (int u = 0; u < Shape::units; ++u) {
+    const int row = lane / 4 + u % 2 * 8;
+    const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
+    const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
+    const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
+                                                  shift / (Shape::HeightShifts::count * Shape::WidthShifts::count));
+    const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
+                                                 shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
+    const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
+    Element values[items];
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int in_channel =
+          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
+      Element value{};
+      if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
+          depth_tap >= 0 && row_tap >= 0 && tap >= 0)
+        value =
+            load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
+                                           (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
+      values[i] = mma_factor<Layer>(value, plane);
+    }
+    mma_pack(values, u, words);
   }
+  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
 }
 
-// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`.
+// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
+TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = MmaShape<Layer, Tile>;
   let_kernel_behind_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  // Neighbouring threads read neighbouring taps of neighbouring filters.
-  Digits<Shape::preparing_items> digits(item);
-  const int tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
-  const int vector = digits.next(Shape::chunk_vectors), chunk = digits.next(Shape::chunks);
-  const int channel_block = digits.next(Shape::channel_blocks), group = static_cast<int>(digits.rest);
-
-  const int out_channel = channel_block * Tile::channels + channel;
-  const int first_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
-  Vector<Element, Shape::vector_items> values;
-#pragma unroll
-  for (int k = 0; k < Shape::vector_items; ++k) {
-    const bool present = out_channel < Layer::group_out_channels && first_channel + k < Layer::group_in_channels;
-    Element value{};
-    if (present) value = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
-    values.values[k] = wgmma_factor<Layer>(value);
+  if (Shape::tile_phases > 1) {
+    mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
+    return;
   }
-  int phase_set, piece;
-  wgmma_piece<Layer, Tile>(tap, phase_set, piece);
-  const int row = Shape::row_of(channel);
-  const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
-  unsigned char* const to = reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes +
-                            (static_cast<long long>(chunk) * Shape::chunk_pieces + piece) * Shape::piece_bytes;
-  *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-      to + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) = values;
+  Digits<Shape::preparing_items> digits(item / 32);
+  const int tap_group = digits.next(Shape::taps / Tile::taps_together);
+  const int step = digits.next(Shape::chunks * Shape::stage_steps);
+  const int channel_tile = digits.next(Shape::prepared_channel_tiles);
+  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
+                                        static_cast<int>(item % 32)};
+  filters.bring(weight, tap_group * Tile::taps_together);
+  if (!Shape::every_phase_has_every_shift && !Tile::gaps)
+    filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
 }
 
-// Brings a block's weights, visit by visit; one thread.
+// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
+// one stage after the other; resident ones come into all stages at once.
 template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
-                                      unsigned char* barriers) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  WgmmaStages<Tile::weight_stages> ring(barriers);
-  const auto bring = [&](const unsigned char*& from, int pieces) {
-    if (pieces == 0) return;
-    const int bytes = pieces * Shape::piece_bytes;
-    ring.wait_empty();
-    arrive_and_expect(ring.full(), bytes);
-    copy_to_shared(stages + ring.stage * Shape::weight_stage_bytes, from, bytes, ring.full());
-    from += bytes;
-    ring.next();
-  };
-  for (; work.is_left(); work.next()) {
-    const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
-    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase).taps() : Shape::visits;
-#pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* of_chunk = from;
-#pragma unroll 1
-      for (int visit = 0; visit < visits; ++visit) {
-        constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
-        bring(of_chunk, !Shape::known ? Shape::visit_pieces
-                                      : Shape::DepthShifts::taps(visit / (rows * columns)) *
-                                            Shape::WidthShifts::taps(visit / rows % columns) *
-                                            Shape::HeightShifts::taps(visit % rows));
-      }
-      from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
-    }
-  }
-}
+struct MmaWeightStages {
+  using Shape = MmaShape<Layer, Tile>;
+  // A piece is a tile of rows at a shift, where those without taps are left out.
+  struct WithTaps {
+    int first_shift, first_row_tile;
 
-// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
+    TCONV_DEVICE bool operator()(int piece) const {
+      return !Tile::gaps || Shape::has_taps((first_shift + piece / Shape::block_row_tiles) % Shape::shifts,
+                                            (first_row_tile + piece % Shape::block_row_tiles) % Shape::phase_tiles);
+    }
+  };
+  BlockCopy<Shape::threads, WithTaps> copy;
+  const unsigned char* from;
+  unsigned char* const stages;
+  const int first_row_tile;  // of the block
+  int stage = 0, shift_group = 0, left = Tile::Pipeline::resident ? 1 : Shape::steps;
+
+  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
+      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
+
+  // Asks for the weights of one more step, if there is one.
+  TCONV_DEVICE void ask() {
+    if (left == 0) return;
+    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
+    const bool last = shift_group == Shape::shift_groups - 1;
+    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
+                       : last                   ? of_last
+                                                : Tile::Pipeline::chunk_shifts;
+    const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
+    copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
+               {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
+    from += shifts * Shape::shift_bytes;
+    shift_group = last ? 0 : shift_group + 1;
+    stage = Shape::next_weight_stage(stage);
+    --left;
+  }
+};
+
+// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
 //
-// Computes what `mma` computes, for 16-bit types and float32 rounded to TF32. x and y are contiguous, or channels_last,
-// and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began
-// there, too.
+// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
+// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+// phase reads the input at q - shift. So for all phases together
 //
-//               input channels                rows: phases, output channels
-//              ................            ................................
-//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
-//   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
-//              : warpgroup 1  :            :..............................:
-//              :..............:            both warpgroups read the same
-//              from shared memory by way
-//              of registers, rounded there
+//     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
+//   * depth                         x  columns (position)             inputs, moved by the shift
+//   = rows                          x  columns                        outputs, position by position
 //
-// at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
-// may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
-// shared memory as they do in global memory, and they are rounded without another pass. Where few rows would keep the
-// tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
-// `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
-// does now. So a fragment is loaded once for all of those shifts.
+// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
+// phase leaves out the shifts at which the phase has no tap.
 //
-// Three warpgroups. Two multiply, 64 positions by all rows of the block for each tile. Of the third, one warp brings
-// weights and the others bring inputs, both into stages that go round:
+//     Warps: wide = 2, high = 2                       a block owns a box of positions: images x depths x rows x
+//                  positions                          columns of them (`Box`), numbered one after the other;
+//              ............ ............              numbers beyond the box repeat the first position and are not
+//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
+//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
+//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
+//              :..........: :..........:              mostly has whole rows of outputs.
 //
-//     inputs    | chunk 0      | chunk 1      | chunk 2 ...        a stage has a chunk of channels of the box and the
-//     weights   |v0|v1|v2|...  |v0|v1|v2|...                       halo around it; or the weights of one visit
-//     products      v0 v1 v2 ...   v0 v1 ...
+// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
+// to its own, in order.
 //
-// Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
-// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
-// the next box's inputs come while this one's outputs are stored.
+// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
+// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
+// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
+// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
+// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
+// weights have landed.
+//
+// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
+// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
+// chunk of this one. Outputs have memory of their own then.
+//
+//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
+//                               and, of a new chunk, for the                   this is the chunk's last step
+//                               next chunk's inputs
+//
+// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
+// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
+// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
+// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
+// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
 //
-// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
-// depend on it, and through weights an input outside the map, as 0 * infinity.
+// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
+// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
 //
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
-// WgmmaShape<Layer, Tile>::shared_bytes.
+// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
+// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
+//
+// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
+// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 
-// A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
+// Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
+// highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
+// (`MmaColumns`), at the highest shift.
+template <class Layer, class Tile, class Between>
+TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
+                               const unsigned char* weights,
+                               const unsigned char* const (&places)[MmaColumnsOf<Layer, Tile>::lane_places],
+                               const Between& between_steps) {
+  using Shape = MmaShape<Layer, Tile>;
+#pragma unroll
+  for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+    unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
+    MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
+#pragma unroll
+    for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
+      if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
+      // The small products first.
+#pragma unroll
+      for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
+        const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
+            weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
+#pragma unroll
+        for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
+#pragma unroll
+          for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+            MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
+      }
+    }
+    between_steps(step);
+  }
+}
+
 template <class Layer, class Tile>
-struct WgmmaPlaces {
-  using Shape = WgmmaShape<Layer, Tile>;
-  // Tiles that are stacked lie a row apart.
-  static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
-  static constexpr int halves = Shape::by_channel ? 2 : 1;
-  int places[own][halves];
+TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
+                      const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                      int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Shape = MmaShape<Layer, Tile>;
+  TCONV_SHARED(shared);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
+  const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
 
-  // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
-  // lane / 4 + 8; else it names a row of ldmatrix.
-  TCONV_DEVICE WgmmaPlaces(int first, int lane) {
+  // Blocks with the same inputs follow each other.
+  constexpr int weight_sets = Layer::groups * Shape::row_blocks;
+  const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
+  const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
+  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
+  const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
+  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::Box::images);
+  int number = static_cast<int>(blockIdx.x) / weight_sets;
+  const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
+
+  // Of inputs, the chunk that is asked for next, and of which box.
+  using Columns = MmaColumnsOf<Layer, Tile>;
+  typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
+  int chunk_ahead = 0, number_ahead = number;
+  const auto is_there = [&] {
+    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
+  };
+  const auto ask = [&](int part, int parts, int stage) {
+    inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
+  };
+  const auto end_asking = [&](int stage) {
+    inputs.end_chunk(is_there(), shared + stage);
+    if (++chunk_ahead < Shape::chunks || !Tile::Pipeline::resident) return;
+    chunk_ahead = 0;
+    number_ahead += boxes_together;
+    if (is_there()) inputs.begin(boxes.box(number_ahead));
+  };
+  inputs.begin(boxes.box(number));
+  ask(0, 1, 0);
+
+  int places[Columns::lane_places];
 #pragma unroll
-    for (int tile = 0; tile < own; ++tile)
-#pragma unroll
-      for (int half = 0; half < halves; ++half) {
-        const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
-        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
-        const WgmmaPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
-        const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
-                          (Shape::by_channel ? Shape::patch_lead : 0) + at.column;
-        places[tile][half] =
-            place * Shape::place_bytes + (Shape::by_channel ? lane % 4 * Shape::channel_bytes : lane / 16 * 16);
-      }
+  for (int i = 0; i < Columns::lane_places; ++i) {
+    const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
+    const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
+    places[i] =
+        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
+         (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
+            Shape::place_bytes +
+        first_step * Shape::step_bytes + Columns::offset(lane);
   }
 
-  // The fragments of a step, from a stage on, moved by a shift.
-  TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[Shape::fragments][4]) const {
+  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
+  const unsigned char* const fragments = weight_stages + lane * 16 +
+                                         first_step * Shape::planes * Shape::fragment_bytes +
+                                         warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
+  MmaWeightStages<Layer, Tile> weights(
+      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
+      shared + Shape::barrier_at, row_block);
+  wait_for_kernel_before();  // which prepared the weights
+  weights.ask();
+  end_asking(0);
 #pragma unroll
-    for (int f = 0; f < Shape::fragments; ++f) {
-      const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
-      const int tile = Tile::stacked ? 0 : f;
-      if (Shape::by_channel) {
-#pragma unroll
-        for (int word = 0; word < 4; ++word)
-          fragments[f][word] =
-              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
-      } else {
-        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f]);
-      }
-#pragma unroll
-      for (int word = 0; word < 4; ++word)
-        if (Shape::item_bytes == 4)
-          fragments[f][word] = float_bits(matrix_operand<Layer::rounding>(bits_float(fragments[f][word])));
-    }
+  for (int ahead = 1; ahead < Shape::stages_ahead; ++ahead) {
+    ask(0, 1, ahead * Shape::input_stage_bytes);
+    end_asking(ahead * Shape::input_stage_bytes);
   }
-};
+  if (Tile::Pipeline::resident) weights.copy.wait();
 
-// A warpgroup that multiplies.
-template <class Layer, class Tile>
-struct WgmmaConsumer {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Rows = FactorRows<Shape::chunk_bytes>;
-  static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
-
-  unsigned char *weight_stages, *input_stages;
-  const WgmmaPlaces<Layer, Tile> places;
-  const bool first_lane;
-  WgmmaSums<Layer, Tile> sums;
-  unsigned fragments[2][Shape::batch_steps][Shape::fragments][4];
-  WarpgroupProducts products;
-  WgmmaStages<Tile::weight_stages> weights, read_weights;  // read ones are given back when their products are done
-  WgmmaStages<Tile::input_stages> inputs;
-  bool read = false;
-
-  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
-      : weight_stages(shared),
-        input_stages(shared + Shape::inputs_at),
-        places(number, lane),
-        first_lane(lane == 0),
-        weights(shared + Shape::barriers_at),
-        read_weights(shared + Shape::barriers_at),
-        inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
-
-  TCONV_DEVICE void give_back() {
-    // No loop: in one, the compiler would wait for the products that are on their way.
-#pragma unroll
-    for (int stage = 0; stage < Shape::row_visits; ++stage) {
-      if (first_lane && read) arrive(read_weights.empty());
-      if (read) read_weights.next();
-    }
-    read = false;
-  }
-
-  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which.
-  template <class HasTap>
-  TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
-#pragma unroll
-    for (int step = 0; step < Shape::batch_steps; ++step) {
-      int piece = 0;
-#pragma unroll
-      for (int product = 0; product < Shape::products; ++product) {
-        if (!has_tap(product)) continue;
-#pragma unroll
-        for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-          const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
-          products.template add<Element, Shape::product_rows>(
-              sums.values[tile][product], fragments[batch % 2][step][fragment], of_stage,
-              piece * Shape::piece_bytes + (batch * Shape::batch_steps + step) * 32);
-        }
-        ++piece;
-      }
-    }
-  }
-
-  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
-  template <class HasTap>
-  TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
-    const int first_stage = weights.stage;
-#pragma unroll
-    for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
-#pragma unroll
-      for (int step = 0; step < Shape::batch_steps; ++step)
-        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % 2][step]);
-      int stage = first_stage;
-#pragma unroll
-      for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
-        // The first batch goes to the tensor core as the weights come.
-        if (batch == 0) weights.wait_full();
-        if (batch == 0 || of_visits == 0) products.begin_group();
-        multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
-        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
-        if (batch == 0) weights.next();
-        stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
-        if (batch == 0 && of_visits == 0) {
-          products.template wait<1>();  // the visits before are done
-          __syncwarp();
-          give_back();
-        }
-      }
-      if (batch > 0) products.template wait<1>();
-    }
-    read = true;
-  }
-
-  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
-    return input_stages + inputs.stage * Shape::input_stage_bytes +
-           Shape::halo_offset(depth, row, column) * Shape::place_bytes;
-  }
-
-  // All products of a chunk.
-  TCONV_DEVICE void chunk(int first_phase) {
-    inputs.wait_full();
-    if (Shape::single) {
-      const WgmmaPhases<Layer> phase(first_phase);
-      int d = 0, c = 0, r = 0;
-#pragma unroll 1
-      do {  // every phase has a tap
-        visit(moved(phase.depth.shift(d), phase.row.shift(r), phase.column.shift(c)), [](int) { return true; });
-        if (++r < phase.row.count) continue;
-        r = 0;
-        if (++c < phase.column.count) continue;
-        c = 0, ++d;
-      } while (d < phase.depth.count);
-    } else {
-#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
-      for (int d = 0; d < Shape::DepthShifts::count; ++d)
-#pragma unroll(Shape::known ? columns : 1)
-        for (int c = 0; c < columns; ++c)
-#pragma unroll(Shape::known ? rows : 1)
-          for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
-            const auto has_tap = [&](int product) {
-              return Shape::uniform ||
-                     (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
-                      Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
-                      Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
-            };
-            if (!Shape::known ||
-                Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
-              visit(moved(d, r, c), has_tap);
-          }
-    }
-    __syncwarp();
-    if (first_lane) arrive(inputs.empty());
-    inputs.next();
-  }
-
-  TCONV_DEVICE void box(int first_phase) {
+  MmaSums<Layer, Tile> sums;
+  int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
+  do {
     sums.clear();
 #pragma unroll 1
-    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
-    products.template wait<0>();
-    __syncwarp();
-    give_back();
-  }
-};
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      const unsigned char* places_of_chunk[Columns::lane_places];
+#pragma unroll
+      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      const int stage_ahead = Shape::input_stage_before(input_stage);
+      MmaCursor<Layer, Tile> cursor;
+#pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
+      for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
+        if (!Tile::Pipeline::resident) weights.copy.wait();
+        if (shift_group == 0) inputs.wait();
+        __syncthreads();
+        if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
+        if (!Tile::Pipeline::resident) weights.ask();
 
-template <class Layer, class Tile>
-TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
-                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  using Shape = WgmmaShape<Layer, Tile>;
-  TCONV_SHARED(shared);
-  unsigned char* const weight_barriers = shared + Shape::barriers_at;
-  unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
-  if (threadIdx.x == 0) {
-    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
-    WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 4 * Shape::consumers);
-    show_barriers();
-  }
-  __syncthreads();
+#pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
+        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
+          MmaSums<Layer, Tile> partial;
+          if (Shape::exact) partial.clear();
+#pragma unroll
+          for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
+            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
+            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
+            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
+            mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
+                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
+                                      [&](int step) {
+                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
+                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+                                      });
+          }
+          if (Shape::exact) sums.add(partial);
+        }
+        weight_stage = Shape::next_weight_stage(weight_stage);
+      }
+      end_asking(stage_ahead);
+      input_stage = Shape::next_input_stage(input_stage);
+    }
 
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  WgmmaWork<Layer, Tile> work(batch, output_depth, output_height, output_width);
-  if (warp < 4 * Shape::consumers) {
-    take_registers<Shape::consumer_registers>();
-    wait_for_kernel_before();
-    WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    for (; work.is_left(); work.next()) {
-      consumer.box(work.first_phase);
-      const int depths = renewed(output_depth), rows = renewed(output_height), columns = renewed(output_width);
-      const long long plane = static_cast<long long>(depths) * rows * columns;
-      const long long first = static_cast<long long>(work.group) * Layer::group_out_channels;
-      const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
-      WgmmaStore<Layer, Tile>{consumer.sums,
-                              epilogue,
-                              y + (first + work.channel_block * Tile::channels) * (Tile::channels_last ? 1 : plane),
-                              work,
-                              reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
-                              renewed(warp),
-                              renewed(lane),
-                              batch,
-                              depths,
-                              rows,
-                              columns}
-          .store();
-    }
-  } else {
-    give_registers<Shape::producer_registers>();
-    if (warp == 4 * Shape::consumers) {
-      wait_for_kernel_before();  // which prepared the weights
-      if (lane == 0)
-        wgmma_bring_weights<Layer, Tile>(work, reinterpret_cast<const unsigned char*>(weight), shared, weight_barriers);
-    } else {
-      WgmmaProducer<Layer, Tile, Shape::turned>::run(work, thread - 32 * (4 * Shape::consumers + 1), shared,
-                                                     input_barriers, x, batch, input_depth, input_height, input_width);
-    }
-  }
+    if (!Tile::Pipeline::resident)
+      __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+    if (!mma_join(sums, shared)) return;
+    const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
+    const Bias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+              y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
+              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
+    number += boxes_together;
+  } while (Tile::Pipeline::resident && number < box_count);
 }
 
 }  // namespace tconv
@@ -3605,55 +3610,64 @@ def _origin(layer):
     return min(range(min(axis.padding + 1, axis.stride)), key=window)
 
 
-_WgmmaLaunching = namedtuple(
-    "_WgmmaLaunching",
-    "threads shared_bytes box weight_sets at_once columns_together weight_bytes preparing_blocks "
-    "preparing_threads",
+_MmaLaunching = namedtuple(
+    "_MmaLaunching",
+    "threads shared_bytes box origins weight_sets at_once chunk_channels columns_together weight_bytes "
+    "preparing_blocks preparing_threads",
 )
 
-_wgmma_INT_LIMIT = 2**31
+_mma_INT_LIMIT = 2**31
+_mma_LANES = 32
 
 
-def _wgmma_works(problem, layer, kernel):
-    """Boxes of all positions, each with every set of weights."""
+def _mma_boxes(problem, layer, kernel):
+    """Boxes of all positions."""
     images, *sizes = kernel.box
-    count = kernel.weight_sets * _ceil_div(problem.batch, images)
-    for axis, output, size in zip(layer.axes, problem.output_size, sizes):
-        count = count * _ceil_div(axis.positions(output), size)
+    count = _ceil_div(problem.batch, images)
+    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes):
+        count = count * _ceil_div(axis.positions(output + origin), size)
     return count
 
 
-def _wgmma_grid(problem, layer, kernel):
-    """Blocks of a launch, which share the work evenly."""
-    count = _wgmma_works(problem, layer, kernel)
-    return _ceil_div(count, _ceil_div(count, kernel.at_once))
+def _mma_grid(problem, layer, kernel):
+    """Blocks of a launch: each has one box, or some of them, as many as the others."""
+    count = _mma_boxes(problem, layer, kernel)
+    rounds = _ceil_div(count, max(1, kernel.at_once))
+    return kernel.weight_sets * _where(kernel.at_once > 0, _ceil_div(count, rounds), count)
 
 
-def _wgmma_counted(problem, layer, kernel):
-    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
-    return _wgmma_works(problem, layer, kernel) + _wgmma_grid(problem, layer, kernel)
+def _mma_counted(problem, layer, kernel):
+    """What must stay below 2^31: blocks that go on to further boxes count beyond the last one, by less than a grid."""
+    return kernel.weight_sets * _mma_boxes(problem, layer, kernel) + _mma_grid(problem, layer, kernel)
 
 
-def _wgmma_needs_wide_index(problem, layer, kernel):
-    """Whether offsets within a box's images, or within a plane of outputs, go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * kernel.box[0] * layer.in_channels
-    return max(inputs, math.prod(problem.output_size)) >= _wgmma_INT_LIMIT
+def _mma_needs_wide_index(problem, layer, kernel):
+    """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * (kernel.box[0] * layer.in_channels + kernel.chunk_channels)
+    return max(inputs, _mma_LANES * math.prod(problem.output_size)) >= _mma_INT_LIMIT
 
 
 # What was planned for the layers of the model file. A kernel may be compiled for another stride than its layer has,
 # which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
 _RECORDED = {
     _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _Kernel(
-        "wgmma",
+        "mma",
         _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
-        "  struct Box {\n"
-        "    static constexpr int images = 1, depths = 1, rows = 8, columns = 64;\n"
+        "  struct Warps {\n"
+        "    static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, position_tiles = 8;\n"
         "  };\n"
-        "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0;\n",
-        1,
-        _WgmmaLaunching(
-            threads=384, shared_bytes=228560, box=(1, 1, 8, 64), weight_sets=1, at_once=132, columns_together=4,
-            weight_bytes=147456, preparing_blocks=36, preparing_threads=256
+        "  struct Box {\n"
+        "    static constexpr int images = 1, depths = 1, rows = 8, columns = 32, depth_origin = 0, row_origin = 0, origin = 0;\n"
+        "  };\n"
+        "  struct Pipeline {\n"
+        "    static constexpr int chunk_steps = 1, chunk_shifts = 9, patch_columns = 4, copied = 0, resident = 0;\n"
+        "  };\n"
+        "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
+        2,
+        _MmaLaunching(
+            threads=128, shared_bytes=69520, box=(1, 1, 8, 32), origins=(0, 0, 0), weight_sets=1, at_once=0,
+            chunk_channels=8, columns_together=4, weight_bytes=147456, preparing_blocks=36,
+            preparing_threads=256
         ),
     ),
 }
@@ -3663,7 +3677,7 @@ _RECORDED = {
 _Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {
     "direct": _Family(_grid, _counted, _needs_wide_index, alignment=1),
-    "wgmma": _Family(_wgmma_grid, _wgmma_counted, _wgmma_needs_wide_index, alignment=16),
+    "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
 }
 _MOST_SHARED = 227 * 1024
 

@@ -64,31 +64,6 @@ TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
   return least;
 }
 
-template <bool Small>
-struct CountOf {
-  using type = long long;
-};
-template <>
-struct CountOf<true> {
-  using type = int;
-};
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct Digits {
-  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
@@ -569,7 +544,33 @@ TCONV_DEVICE void let_kernel_behind_begin() {
 #endif
 }
 
-// What families know alike of a layer: where its weights lie, and what becomes of its sums.
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
+// sums.
+
+template <bool Small>
+struct CountOf {
+  using type = long long;
+};
+template <>
+struct CountOf<true> {
+  using type = int;
+};
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count>
+struct Digits {
+  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
 
 // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
 // channel.

@@ -1,8 +1,8 @@
 """Transposed convolutions as functions, with the signatures of `torch.nn.functional`.
 
 Where PyTorch may round the factors of float32 products to TF32 (`torch.backends.cudnn.allow_tf32`), kernels on tensor
-cores do so, also for layers for which cuDNN has no engine that does. Calls on which PyTorch's operator was measured or is
-predicted to be faster go to it: `tconv.explain` says so, and TCONV_INSIST=1 turns that off.
+cores do so, also for layers for which cuDNN has no engine that does. Calls on which PyTorch's operator was measured or
+is predicted to be faster go to it: `tconv.explain` says so, and TCONV_INSIST=1 turns that off.
 """
 
 from __future__ import annotations

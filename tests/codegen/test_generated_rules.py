@@ -16,6 +16,7 @@ from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.direct.builder import direct_tile
 from tconv.precision import of_kind
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
+from tconv.rewriter.pipeline import WRITTEN
 
 GPU = Gpu.h200()
 
@@ -97,7 +98,7 @@ def test_plans_as_the_planner(file: Namespace, seed: int) -> None:
         assert_same(plan_in(file, problem), expected)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", WRITTEN)
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_plans_a_recorded_kernel_as_the_planner(file: Namespace, seed: int, family: str) -> None:
     problem = random_problem(seed)

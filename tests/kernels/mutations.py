@@ -210,8 +210,8 @@ MUTATIONS = {
 
 MUTATIONS_OF_MMA = {
     "phase and shift mixed up": (
-        "static_cast<long long>(lowest + number * step) * Axis::stride",
-        "static_cast<long long>(lowest + number * step)",
+        "(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;",
+        "(phase) + Axis::padding + static_cast<long long>(lowest + number * step);",
         "mma-1d-k4-s2-fp32-flat",
         "plain",
     ),
@@ -487,8 +487,107 @@ MUTATIONS_OF_MMA = {
     ),
 }
 
+MUTATIONS_OF_WGMMA = {
+    "inputs given back before they are loaded, and once more": (
+        "inputs.wait_full();",
+        "inputs.wait_full();\n    arrive(inputs.empty());",
+        "wgmma-2d-k3-s2-aligned-tf32-all",
+        "plain",
+    ),
+    "inputs brought into a stage that is still read": (
+        "        stages.wait_empty();\n        inputs.bring(",
+        "        inputs.bring(",
+        "wgmma-2d-k3-s2-aligned-tf32-all",
+        "plain",
+    ),
+    "empty stages of the wrong phase waited for": (
+        "wait(empty(), parity ^ 1);",
+        "wait(empty(), parity);",
+        "wgmma-1d-k4-s2-tf32-all",
+        "plain",
+    ),
+    "the phase of stages never turned": (
+        "    stage = 0;\n    parity ^= 1;",
+        "    stage = 0;",
+        "wgmma-2d-dense-tf32_rna-last",
+        "plain",
+    ),
+    "weights given back before their last products are done": (
+        "products.template wait<1>();  // the visits before are done",
+        "products.template wait<2>();",
+        "wgmma-2d-dense-tf32_rna-last",
+        "thread",
+    ),
+    "fragments loaded over those on their way": (
+        "if (batch > 0) products.template wait<1>();",
+        "if (batch > 0) products.template wait<2>();",
+        "wgmma-2d-dense-tf32_rna-last",
+        "plain",
+    ),
+    "sums stored before their products are done": (
+        "products.template wait<0>();",
+        "",
+        "wgmma-2d-staged-tf32-all",
+        "plain",
+    ),
+    "operands not rounded": (
+        "float_bits(matrix_operand<Layer::rounding>(bits_float(fragments[f][word])));",
+        "fragments[f][word];",
+        "wgmma-1d-k4-s2-tf32-all",
+        "plain",
+    ),
+    "pieces of a stage a row apart too much": (
+        "piece * Shape::piece_bytes + (batch",
+        "piece * (Shape::piece_bytes + Shape::chunk_bytes) + (batch",
+        "wgmma-2d-k3-s2-aligned-tf32-all",
+        "plain",
+    ),
+    "weights not swizzled": (
+        "to + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)",
+        "to + row * Shape::chunk_bytes + vector * 16",
+        "wgmma-1d-k4-s2-fp16-last",
+        "plain",
+    ),
+    "fewer bytes of weights expected than come": (
+        "arrive_and_expect(ring.full(), bytes);",
+        "arrive_and_expect(ring.full(), bytes - 16);",
+        "wgmma-1d-k4-s2-tf32-all",
+        "plain",
+    ),
+    "a stacked tile multiplied at another shift": (
+        "tile + rows - 1 - of_visits",
+        "tile + of_visits",
+        "wgmma-2d-k3-s1-tf32-stacked-last",
+        "plain",
+    ),
+    "raw inputs copied over those that are turned": (
+        "        meet<Shape::loaders>(3);  // nobody reads what was turned any more\n",
+        "",
+        "wgmma-2d-k3-s2-aligned-fp16-one",
+        "thread",
+    ),
+    "outputs staged over those that are stored": (
+        "        meet<128>(1 + warp / 4);  // nobody reads what is staged any more\n",
+        "",
+        "wgmma-2d-k3-s2-aligned-tf32-all",
+        "thread",
+    ),
+    "outputs stored before they are staged": (
+        "        meet<128>(1 + warp / 4);\n        store_item",
+        "        store_item",
+        "wgmma-1d-k4-s2-tf32-all",
+        "thread",
+    ),
+    "bias of the wrong group": (
+        "Layer::has_bias ? bias + first : bias",
+        "bias",
+        "wgmma-2d-k4-s2-multiplier-fp16-one",
+        "plain",
+    ),
+}
 
-BY_FAMILY = {"direct": MUTATIONS, "mma": MUTATIONS_OF_MMA}
+
+BY_FAMILY = {"direct": MUTATIONS, "mma": MUTATIONS_OF_MMA, "wgmma": MUTATIONS_OF_WGMMA}
 
 
 def instance_of(name: str) -> Instance:

@@ -16,6 +16,9 @@ COMPAT_ARCHS = ("sm_86", "sm_89", "sm_100a", "sm_120a")
 WITHOUT = {"mma": {"sm_75"}, "wgmma": {*ARCHS, *COMPAT_ARCHS} - {"sm_90a"}}
 #: A third more than the largest cubin of an instance, float64 on sm_120; loops unrolled by mistake make more.
 MOST_BYTES = 350 * 1024
+#: What ptxas says where it makes products of warpgroups wait for each other, or leaves registers where they are: the
+#: results stay right, so nothing else would show it.
+GIVEN_UP = ("Potential Performance Loss", "serialized")
 
 
 def of_archs(*archs: str) -> pytest.MarkDecorator:
@@ -33,6 +36,9 @@ def check(name: str, arch: str) -> None:
     _, compiled = compile_kernel(INSTANCES[name].kernel, arch, name)
     assert compiled.spill_bytes == 0, compiled.log
     assert len(compiled.cubin) < MOST_BYTES
+    if INSTANCES[name].kernel.family == "wgmma":
+        assert "ptxas info" in compiled.log, "without ptxas' messages nothing is shown here"
+        assert not [line for line in compiled.log.splitlines() if any(word in line for word in GIVEN_UP)]
 
 
 @pytest.mark.rotates(8)

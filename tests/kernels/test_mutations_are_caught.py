@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from kernel_runs import emulate, random_tensors, worst
+from kernel_runs import Tensors, emulate, random_tensors, worst
 from mutations import BY_FAMILY, instance_of
 
-from tconv.emulator import EmulatorError
+from tconv.emulator import Copies, EmulatorError, Mode
 from tconv.kernels import source
+from tconv.kernels.instances import Instance
 
 #: What may be reported of a mistake, by how the emulator runs: anything but that it could not be built, or has no end.
 REPORTS = {
-    "plain": {"crash", "deadlock", "divergence", "warp"},
-    "address": {"address", "undefined", "crash", "deadlock", "divergence", "warp"},
+    "plain": {"barrier", "crash", "deadlock", "divergence", "warp"},
+    "address": {"address", "undefined", "barrier", "crash", "deadlock", "divergence", "warp"},
     "thread": {"race"},
 }
 
@@ -28,9 +29,16 @@ def test_mutation_is_caught(family, mutation):
     assert text.count(old) == 1, "the kernel has changed: the mutation must be adapted"
     tensors = random_tensors(instance.problem)
     assert worst(instance.problem, tensors, emulate(instance, tensors, mode, text=text)) <= 1
+    mutated = text.replace(old, new)
+    # Late copies show a wait that is missing, eager ones what comes into memory that is still read.
+    assert any(shows(instance, tensors, mode, mutated, copies) for copies in ("late", "eager"))
+
+
+def shows(instance: Instance, tensors: Tensors, mode: Mode, text: str, copies: Copies) -> bool:
+    """Whether `text` in place of the instance's own is reported, or gives a wrong result."""
     try:
-        y = emulate(instance, tensors, mode, text=text.replace(old, new))
+        y = emulate(instance, tensors, mode, text=text, copies=copies)
     except EmulatorError as error:
         assert error.kind in REPORTS[mode], error
-    else:
-        assert worst(instance.problem, tensors, y) > 1
+        return True
+    return worst(instance.problem, tensors, y) > 1

@@ -30,29 +30,4 @@ TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
   return least;
 }
 
-template <bool Small>
-struct CountOf {
-  using type = long long;
-};
-template <>
-struct CountOf<true> {
-  using type = int;
-};
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct Digits {
-  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
 }  // namespace tconv

@@ -1,8 +1,34 @@
-// What families know alike of a layer: where its weights lie, and what becomes of its sums.
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
+// sums.
 #pragma once
 #include "primitives/memory.cuh"
 
 namespace tconv {
+
+template <bool Small>
+struct CountOf {
+  using type = long long;
+};
+template <>
+struct CountOf<true> {
+  using type = int;
+};
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count>
+struct Digits {
+  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
 
 // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
 // channel.

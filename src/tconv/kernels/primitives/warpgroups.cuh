@@ -39,26 +39,26 @@ TCONV_DEVICE void give_registers() {
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define TCONV_NUMBERS_6                          \
-  TCONV_NUMBERS_4                                \
-      ", %32, %33, %34, %35, %36, %37, %38, %39" \
-      ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define TCONV_NUMBERS_8                          \
-  TCONV_NUMBERS_6                                \
-      ", %48, %49, %50, %51, %52, %53, %54, %55" \
-      ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define TCONV_NUMBERS_12                         \
-  TCONV_NUMBERS_8                                \
-      ", %64, %65, %66, %67, %68, %69, %70, %71" \
-      ", %72, %73, %74, %75, %76, %77, %78, %79" \
-      ", %80, %81, %82, %83, %84, %85, %86, %87" \
-      ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define TCONV_NUMBERS_16                                 \
-  TCONV_NUMBERS_12                                       \
-      ", %96, %97, %98, %99, %100, %101, %102, %103"     \
-      ", %104, %105, %106, %107, %108, %109, %110, %111" \
-      ", %112, %113, %114, %115, %116, %117, %118, %119" \
-      ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TCONV_NUMBERS_6                      \
+  TCONV_NUMBERS_4                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39" \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_8                      \
+  TCONV_NUMBERS_6                            \
+  ", %48, %49, %50, %51, %52, %53, %54, %55" \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_12                     \
+  TCONV_NUMBERS_8                            \
+  ", %64, %65, %66, %67, %68, %69, %70, %71" \
+  ", %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87" \
+  ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TCONV_NUMBERS_16                             \
+  TCONV_NUMBERS_12                                   \
+  ", %96, %97, %98, %99, %100, %101, %102, %103"     \
+  ", %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119" \
+  ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define TCONV_OCTET(n)                                                                                          \
   "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
       "+f"(sums[n + 6]), "+f"(sums[n + 7])
@@ -99,6 +99,12 @@ TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
 TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
+
+// A sum begins here: the compiler does not move its first value between products that are on their way.
+TCONV_DEVICE void begin_sum(float& sum, float value) {
+  sum = value;
+  asm volatile("" : "+f"(sum));
+}
 
 // A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
 // bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8

@@ -10,7 +10,7 @@ from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
 from tconv.planner import Kernel, WgmmaTile
 from tconv.planner.mma import together
 from tconv.planner.wgmma import why_not_wgmma
-from tconv.planner.wgmma.builder import can_stack, suits, wgmma_tile
+from tconv.planner.wgmma.builder import PRODUCT_ROWS, can_stack, suits, wgmma_tile
 from tconv.planner.wgmma.shape import WgmmaShape, is_uniform
 from tconv.problem import Layer, Precision
 
@@ -44,6 +44,8 @@ AXES: dict[str, str] = {
 
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16")
 _WITH_WIDE_INDEX = ("1d-k4-s2", "2d-k3-s1")
+#: Cases of several chunks, whose 16-bit inputs are turned in shared memory from one stage or two.
+_TURNED = ("2d-k2-s2-aligned", "2d-dense")
 #: Of small problems, a block of more would only take time.
 _MOST_SHARED_BYTES = 227 * 1024
 
@@ -64,6 +66,10 @@ def instances() -> Iterator[Instance]:
             if name in _WITH_WIDE_INDEX and precision == "bf16":
                 wide = Kernel("wgmma", problem.layer, tiles[turns[0]], wide_index=True)
                 yield Instance(f"wgmma-{name}-{precision}-wide_index", problem, wide)
+        if name in _TURNED:
+            problem = case.problem("fp16")
+            for raw, tile in enumerate(_turned_tiles(problem.layer, together(problem)), 1):
+                yield Instance(f"wgmma-{name}-fp16-turned{raw}", problem, Kernel("wgmma", problem.layer, tile))
 
 
 def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
@@ -92,6 +98,12 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
     return {name: tiles[name] for name, own in shapes.items() if suits(own) and own.shared_bytes <= _MOST_SHARED_BYTES}
 
 
+def _turned_tiles(layer: Layer, most_together: int) -> Iterator[WgmmaTile]:
+    tile = _tile(layer, 1, (1, 1, 4, 8), 1, chunk_steps=2, patch_columns=math.gcd(8, most_together))
+    for raw in (1, 2):
+        yield replace(tile, input_stages=raw, raw_stages=raw)
+
+
 def _tile(
     layer: Layer,
     phases: int,
@@ -103,8 +115,9 @@ def _tile(
     channels_last: bool = False,
 ) -> WgmmaTile:
     together = phases if is_uniform(layer) else 1
-    # The fewest channels whose products have rows that there are.
-    channels = next((c for c in (16, 32, 48, 8, 64) if c * together in (16, 32, 48, 64, 96, 128, 192, 256)), 16)
+    # Few channels whose products have rows that there are.
+    preferred = (32, 16, 48, 8, 64) if position_tiles == 2 and not channels_last else (16, 32, 48, 8, 64)
+    channels = next((c for c in preferred if c * together in PRODUCT_ROWS), 16)
     return wgmma_tile(
         layer,
         box=box,

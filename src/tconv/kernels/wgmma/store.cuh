@@ -19,7 +19,7 @@ struct WgmmaSums {
 #pragma unroll
       for (int p = 0; p < Shape::products; ++p)
 #pragma unroll
-        for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] = 0;
+        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
   }
   // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
   TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {

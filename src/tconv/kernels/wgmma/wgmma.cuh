@@ -223,8 +223,7 @@ struct WgmmaConsumer {
               visit(moved(d, r, c), has_tap);
           }
     }
-    __syncwarp();
-    if (first_lane) arrive(inputs.empty());
+    arrive(inputs.empty());
     inputs.next();
   }
 
@@ -248,7 +247,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
     WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
-    WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 4 * Shape::consumers);
+    WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
     show_barriers();
   }
   __syncthreads();

@@ -61,7 +61,11 @@ Block::Block(const Launch& launch)
   const unsigned fiber_sets = race::watched && launch.block_count > 1 ? 2 : 1;
   for (unsigned number = 0; number < fiber_sets * launch.block_size; ++number)
     fibers_.push_back(std::make_unique<Fiber>(number));
-  if (launch.late_copies) asked_.reserve(most_asked);
+  if (launch.late_copies) {
+    asked_.reserve(most_asked);
+    background_ = race::create_context();
+    race::name_context(background_, "what happens in the background");
+  }
   for (unsigned number = 0; number < launch.block_size; ++number) {
     Thread& thread = threads_[number];
     thread.block = this;
@@ -71,7 +75,10 @@ Block::Block(const Launch& launch)
   }
 }
 
-Block::~Block() { race::acquire(&end_of_launch); }
+Block::~Block() {
+  race::acquire(&end_of_launch);
+  if (background_) race::destroy_context(background_);
+}
 
 void Block::run(unsigned number) {
   index = {number, 0, 0};

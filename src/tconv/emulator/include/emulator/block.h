@@ -166,6 +166,7 @@ class Block : private BlockContext {
   // What is to happen in the background, in order. It has all its room from the start: memory that one CUDA thread
   // allocates and another frees would look like a race.
   std::vector<Asked> asked_;
+  void* background_ = nullptr;  // who does it, to ThreadSanitizer
   static constexpr int numbered_barriers = 16;
   int arrived_[numbered_barriers] = {};  // at PTX bar.sync
 };

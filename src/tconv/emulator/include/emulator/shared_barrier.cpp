@@ -72,9 +72,11 @@ void Block::wait(Thread& thread, void* barrier, unsigned parity, Place place) {
   race::acquire(barrier);
 }
 
+// What is late knows of its asker what came before the asking, and nothing behind it.
 void Block::do_job(const Asked& asked) {
   void* own_context = race::current_context();
-  race::enter_context(asked.by->fiber->race_context());
+  race::enter_context(late_copies ? background_ : asked.by->fiber->race_context());
+  if (late_copies) race::acquire(asked.by);
   const Job& job = asked.job;
   if (job.copy) job.copy(job.to, job.from, job.bytes);
   if (job.barrier && job.arrives) {
@@ -93,6 +95,7 @@ void Block::ask(Thread& thread, const Job& job, Place place) {
     return;
   }
   if (asked_.size() == asked_.capacity()) do_late_jobs();
+  race::release(&thread);
   asked_.push_back(asked);
 }
 

@@ -14,6 +14,8 @@ inline void take_registers() {}
 template <int Count>
 inline void give_registers() {}
 
+inline void begin_sum(float& sum, float value) { sum = value; }
+
 template <int RowBytes>
 struct FactorRows {
   const unsigned char* start;
