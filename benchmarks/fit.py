@@ -1,4 +1,4 @@
-"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json.
+"""Fits the constants of the planner's models to the tiles of benchmarks/results/tiles.json and tiles-wgmma.json.
 
     PYTHONPATH=src python3 benchmarks/fit.py --family mma
 
@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from layers import as_pytorch_rounds, problem_of
+from layers import problem_of
 from results import Results, cases, geometric_mean, load
 from scipy.optimize import least_squares
 
@@ -28,9 +28,11 @@ from tconv.planner.mma import equivalent
 from tconv.planner.mma import model as mma_model
 from tconv.planner.mma.model import predict as predict_mma
 from tconv.planner.plan import tile_of
+from tconv.planner.wgmma import model as wgmma_model
+from tconv.planner.wgmma.model import predict as predict_wgmma
 from tconv.problem import Layer, Problem
 
-_MODELS: dict[str, ModuleType] = {"direct": direct_model, "mma": mma_model}
+_MODELS: dict[str, ModuleType] = {"direct": direct_model, "mma": mma_model, "wgmma": wgmma_model}
 #: Columns that are not of the tile.
 _NO_FIELDS = ("rank", "ms", "registers")
 #: Parts of the layers; constants are judged by each part after a fit to the others.
@@ -57,7 +59,8 @@ class Measured:
         """Seconds, by a model with these constants."""
         if family == "direct":
             return np.asarray(predict_direct(self.problem, self.tiles, gpu, constants).seconds)
-        return np.asarray(predict_mma(self.problem, self.layer, self.tiles, gpu, constants).seconds)
+        predict = predict_mma if family == "mma" else predict_wgmma
+        return np.asarray(predict(self.problem, self.layer, self.tiles, gpu, constants).seconds)
 
 
 def measured(family: str, stored: Results) -> list[Measured]:
@@ -68,7 +71,7 @@ def measured(family: str, stored: Results) -> list[Measured]:
         if of != family or len(row["tiles"]) < 2:
             continue
         problem = problem_of(known[name])
-        problem = as_pytorch_rounds(problem) if FAMILIES[family].on_tensor_cores else problem
+        problem = replace(problem, layer=replace(problem.layer, precision=row["precision"]))
         values = np.array([line.split() for line in row["tiles"]], dtype=float)
         columns = dict(zip(row["columns"].split(), values.T, strict=True))
         fields = {name: _field(column) for name, column in columns.items() if name not in _NO_FIELDS}
@@ -119,7 +122,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=list(_MODELS), required=True)
     options = parser.parse_args()
-    stored, gpu, family = load("tiles"), Gpu.h200(), options.family
+    gpu, family = Gpu.h200(), options.family
+    stored = load(f"tiles-{family}") or load("tiles")
     if stored is None:
         print("no tiles were measured: run benchmarks/tiles.py on a GPU", file=sys.stderr)
         return 2
