@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tconv.evaluation.precision import Wanted, understood
-from tconv.planner import Gpu
+from tconv.planner import WRITTEN, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
-from tconv.rewriter.pipeline import WRITTEN, build, plan_layers
+from tconv.rewriter.pipeline import build, plan_layers
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 

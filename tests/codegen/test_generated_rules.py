@@ -12,11 +12,10 @@ from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 
 from tconv.codegen.generate import recorded_kernel
 from tconv.kernels.source import instance, tile_members
-from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
+from tconv.planner import DIRECT, FAMILIES, WRITTEN, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.direct.builder import direct_tile
 from tconv.precision import of_kind
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
-from tconv.rewriter.pipeline import WRITTEN
 
 GPU = Gpu.h200()
 

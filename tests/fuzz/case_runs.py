@@ -23,7 +23,7 @@ from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned
-from tconv.planner import DIRECT, FAMILIES, MMA, Gpu, Kernel, Plan, Unplannable
+from tconv.planner import DIRECT, FAMILIES, MMA, WGMMA, Gpu, Kernel, Plan, Unplannable
 from tconv.problem import TF32
 
 _CPU = torch.device("cpu")
@@ -70,9 +70,11 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
     if case.multiprocessors is not None:
         gpu = replace(gpu, multiprocessors=case.multiprocessors)
     if case.tensor_cores:
-        with suppress(Unplannable):
-            plan = MMA.plan(case.problem, gpu)
-            return MMA.plan_with(case.problem, replace(plan.kernel, wide_index=True), gpu) if case.wide_index else plan
+        for family in (MMA, WGMMA) if case.seed % 2 else (WGMMA, MMA):
+            with suppress(Unplannable):
+                plan = family.plan(case.problem, gpu)
+                wide = replace(plan.kernel, wide_index=True)
+                return family.plan_with(case.problem, wide, gpu) if case.wide_index else plan
     try:
         plan = DIRECT.plan(case.problem, gpu)
         if not case.wide_index or plan.kernel.wide_index:

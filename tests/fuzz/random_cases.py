@@ -34,7 +34,7 @@ class Case:
         multiprocessors: of the GPU that is planned for: few make blocks wide and let them walk, however small the
             problem. None plans for the GPU at hand, and there goes through the library's front.
         wide_index: insists on 64-bit positions, which else only huge problems get.
-        tensor_cores: insists on the family `mma`, where that runs the problem.
+        tensor_cores: insists on a family on tensor cores, where one runs the problem; the seed says which is first.
     """
 
     problem: Problem

@@ -15,7 +15,7 @@ from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
 from tconv.jit.loader import compile_kernel
-from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
+from tconv.planner import DIRECT, WRITTEN, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan
 from tconv.planner.tuned import Answers
 from tconv.problem import Layer, Problem
@@ -27,8 +27,6 @@ COMMON_ARCHS = ("sm_80", "sm_90a")
 _log = logging.getLogger("tconv")
 
 _NOT_TUNED: Answers = MappingProxyType({})
-#: The families whose kernels a written file may carry.
-WRITTEN = tuple(name for name, family in FAMILIES.items() if family.written)
 _SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
 _OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
 

@@ -19,13 +19,13 @@ from tconv.evaluation.files import judge as judging
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
 from tconv.jit.tuned import answers
-from tconv.planner import FAMILIES, Gpu, floor_seconds
+from tconv.planner import FAMILIES, WRITTEN, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.check import Compile, LayerCheck, check_layers, compile_text
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
-from tconv.rewriter.pipeline import COMMON_ARCHS, WRITTEN, build, leave, plan_layers
+from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
 from tconv.sandbox.cut import WrittenFile
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
