@@ -9,6 +9,7 @@ from mutations import NAMED
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
+from tconv.planner import FAMILIES
 from tconv.planner.plan import tile_fields
 from tconv.problem import TF32
 
@@ -81,6 +82,7 @@ def test_a_non_finite_input_reaches_the_outputs_that_depend_on_it_and_no_other(n
 @pytest.mark.parametrize(
     "name",
     [
+        *("wgmma-2d-k3-s2-op1-tf32_rna-all", "wgmma-2d-k3-s1-fp16-stacked", "wgmma-1d-k4-s2-bf16-one"),
         *("mma-2d-k3-s2-op1-tf32_rna-flat", "mma-1d-k4-s2-fp32-high", "mma-2d-k3-s1-fp16-wide"),
         *("mma-2d-one-pixel-fp16-flat", "mma-2d-k4-s2-multiplier-tf32-flat"),
     ],
@@ -94,5 +96,7 @@ def test_tensor_cores_keep_all_rules_of_equality(name):
         return emulate(instance, Tensors(*operands))
 
     wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
-    verdict = check_layer(candidate, problem, wanted, device="cpu", draw_count=2, reach="phases")
+    verdict = check_layer(
+        candidate, problem, wanted, device="cpu", draw_count=2, reach=FAMILIES[instance.kernel.family].reach
+    )
     assert verdict.equal, verdict.reasons

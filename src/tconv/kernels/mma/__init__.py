@@ -9,7 +9,7 @@ from functools import partial
 
 from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
 from tconv.planner import Kernel, MmaTile
-from tconv.planner.mma import equivalent, together, why_not_mma
+from tconv.planner.mma import equivalent, why_not_mma
 from tconv.planner.mma.builder import (
     LEAST_SHARED_BYTES,
     can_copy,
@@ -24,6 +24,7 @@ from tconv.planner.mma.builder import (
     with_resident_weights,
 )
 from tconv.planner.mma.shape import MmaShape
+from tconv.planner.shifts import together
 from tconv.problem import PRECISIONS, Layer, Precision
 
 #: What the templates read from their parameters, and which values behave differently.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
 from tconv.planner import Kernel, WgmmaTile
-from tconv.planner.mma import together
+from tconv.planner.shifts import together
 from tconv.planner.wgmma import why_not_wgmma
 from tconv.planner.wgmma.builder import PRODUCT_ROWS, can_stack, suits, wgmma_tile
 from tconv.planner.wgmma.shape import WgmmaShape, is_uniform

@@ -16,6 +16,7 @@ from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
+from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.problem import Layer, Problem, Triple
 
@@ -108,11 +109,6 @@ def equivalent(problem: Problem) -> Layer:
 
     strides: Triple = (stride(0), stride(1), stride(2))
     return layer if strides == layer.stride or math.prod(strides) > _MOST_PHASES else replace(layer, stride=strides)
-
-
-def together(problem: Problem) -> int:
-    """How many neighbouring inputs may be loaded at once: 16 bytes at most, and rows begin at multiples of them."""
-    return math.gcd(problem.input_size[2], 16 // problem.layer.item_bytes)
 
 
 def _candidates(

@@ -6,9 +6,10 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
-from tconv.planner.mma.shape import MmaShape, shift_count
+from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import Box, MmaTile, Pipeline, Warps
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
+from tconv.planner.shifts import shift_count
 from tconv.problem import Axis, Layer
 
 #: What every GPU from sm_80 on gives a block of shared memory.

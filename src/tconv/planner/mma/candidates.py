@@ -23,9 +23,10 @@ from tconv.planner.mma.builder import (
     with_resident_weights,
 )
 from tconv.planner.mma.launching import grid, launching
-from tconv.planner.mma.shape import MmaShape, halo
+from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import Array, joined, taken
+from tconv.planner.shifts import halo
 from tconv.problem import Layer, Problem
 
 BoxSizes = tuple[int, int, int, int]

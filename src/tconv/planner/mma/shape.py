@@ -7,6 +7,7 @@ from functools import cached_property
 
 from tconv.planner.mma.tile import Box, MmaTile
 from tconv.planner.numbers import ceil_div, least, most, nowhere, where
+from tconv.planner.shifts import halo, shift_count
 from tconv.problem import Axis, Layer, Triple
 
 _LANES = 32
@@ -382,16 +383,6 @@ class MmaShape:
         by_registers = _REGISTERS // (self.registers * self.threads)
         by_memory = _SHARED_BYTES // (self.shared_bytes + 1024)
         return most(1, least(least(by_registers, by_memory), _MOST_BLOCKS))
-
-
-def halo(axis: Axis) -> int:
-    """How many inputs more than positions a box needs: the lowest shift to the highest."""
-    return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
-
-
-def shift_count(axis: Axis) -> int:
-    """The shifts at which the taps of an axis read inputs, from the lowest to the highest."""
-    return halo(axis) // (axis.dilation if axis.stride == 1 else 1) + 1
 
 
 def origins(box: Box) -> Triple:

@@ -7,9 +7,9 @@ from functools import lru_cache
 
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
-from tconv.planner.mma import together
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
+from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.planner.wgmma import launching
 from tconv.planner.wgmma.candidates import candidates
@@ -37,7 +37,7 @@ class _Wgmma(Family[WgmmaTile]):
     preparing_threads = PREPARING_THREADS
     alignment = 16
     written = False  # a file runs on every GPU, and would need a second kernel for each layer
-    reach = "phases"
+    reach = "exact"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
         if gpu.capability != _ARCH:
@@ -91,7 +91,6 @@ def why_not_wgmma(layer: Layer) -> str | None:
     return None
 
 
-@lru_cache(maxsize=64)
 def _candidates(problem: Problem, gpu: Gpu, channels_last: bool, most_together: int) -> Candidates[WgmmaTile] | None:
     layer = problem.layer
     tiles = candidates(problem, layer, gpu, channels_last, most_together)

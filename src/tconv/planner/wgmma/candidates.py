@@ -9,6 +9,7 @@ import numpy as np
 
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import Array, taken
+from tconv.planner.shifts import halo
 from tconv.planner.wgmma.builder import (
     PRODUCT_ROWS,
     can_stack,
@@ -17,7 +18,7 @@ from tconv.planner.wgmma.builder import (
     wgmma_tile,
     with_stages,
 )
-from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, halo, is_uniform
+from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, is_uniform
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
 

@@ -6,8 +6,9 @@ import math
 from functools import cached_property
 
 from tconv.planner.numbers import ceil_div, gcd, where
+from tconv.planner.shifts import halo, shift_count
 from tconv.planner.wgmma.tile import WgmmaTile
-from tconv.problem import Axis, Layer
+from tconv.problem import Layer
 
 _STEP_BYTES = 32
 #: Warpgroups that multiply, positions of a tile of each, and threads that bring inputs.
@@ -318,16 +319,6 @@ class WgmmaShape:
     def sums(self) -> int:
         """Registers of a thread for them."""
         return self.tile.position_tiles * self.tile.phases * self.tile.channels // 2
-
-
-def halo(axis: Axis) -> int:
-    """From the lowest to the highest shift."""
-    return axis.shift_of(axis.kernel - 1) - axis.shift_of(0)
-
-
-def shift_count(axis: Axis) -> int:
-    """Shifts of an axis."""
-    return halo(axis) // (axis.dilation if axis.stride == 1 else 1) + 1
 
 
 def is_uniform(layer: Layer) -> bool:
