@@ -46,6 +46,8 @@ _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16")
 _WITH_WIDE_INDEX = ("1d-k4-s2", "2d-k3-s1")
 #: Cases of several chunks, whose 16-bit inputs are turned in shared memory from one stage or two.
 _TURNED = ("2d-k2-s2-aligned", "2d-dense")
+#: Of a phase: the emulator would take minutes for more.
+_MOST_TAPS = 100
 #: Of small problems, a block of more would only take time.
 _MOST_SHARED_BYTES = 227 * 1024
 
@@ -54,6 +56,8 @@ def instances() -> Iterator[Instance]:
     """Every case with some of the tiles that suit it, some with 64-bit positions."""
     suiting = {name: case for name, case in CASES.items() if why_not_wgmma(case.problem("tf32").layer) is None}
     for number, (name, case) in enumerate(suiting.items()):
+        if math.prod(case.kernel) // math.prod(case.stride) > _MOST_TAPS:
+            continue
         every = name in IN_EVERY_PRECISION
         for precision in _PRECISIONS if every else (_PRECISIONS[number % len(_PRECISIONS)],):
             problem = case.problem(precision)
