@@ -293,7 +293,7 @@ def test_reports_name_both_blocks() -> None:
     ("wrong", "kind", "report"),
     [
         (("stage + rank * 32, from", "stage + rank * 32 + 1, from"), "undefined", "misaligned address"),
-        (("stage + rank * 32, from", "stage + rank * 32 + 4096, from"), "address", "of block "),
+        ((f"32, 128, full, {MASK}", "32, 4096, full, 2"), "address", "the end of block 1's 816 bytes of shared memory"),
         (("full, (1 <<", "barriers + 4096 * 64, (1 <<"), "cluster", "has no place in another's"),
     ],
 )

@@ -1,6 +1,7 @@
 // wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
 #pragma once
 #include "primitives/barriers.cuh"
+#include "wgmma/cluster.cuh"
 #include "wgmma/shape.cuh"
 
 namespace tconv {
@@ -28,39 +29,35 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
                        : number + tile * Shape::position_numbers < Shape::box_positions;
 }
 
-// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
-// block has each gridDim.x-th.
+// What the clusters of a grid share: as many neighbouring boxes as a cluster has blocks with every set of weights,
+// those with the same boxes one after the other. Behind the last box, a block of a cluster has one of images that are
+// not there. So all of its blocks do as much, with the same weights. A cluster has each (gridDim.x / Tile::cluster)-th.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
-  int columns, rows, depths, count;
-  int number, group, channel_block, first_phase;
-  WgmmaPosition box;
+  int columns, rows, depths, count, number;
 
-  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width)
+  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : columns(ceil_div(Shape::Width::positions(output_width), Tile::Box::columns)),
         rows(ceil_div(Shape::Height::positions(output_height), Tile::Box::rows)),
         depths(ceil_div(Shape::Depth::positions(output_depth), Tile::Box::depths)),
-        count(columns * rows * depths * ceil_div(batch, Tile::Box::images) * Shape::weight_sets),
-        number(static_cast<int>(blockIdx.x)) {
-    find();
-  }
-  TCONV_DEVICE bool is_left() const { return number < count; }
-  TCONV_DEVICE void next() {
-    number += static_cast<int>(gridDim.x);
-    find();
-  }
-  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+        count(ceil_div(columns * rows * depths * ceil_div(batch, Tile::Box::images), Tile::cluster) *
+              Shape::weight_sets),
+        number(number) {}
+  static TCONV_DEVICE int first_number() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
- private:
-  TCONV_DEVICE void find() {
-    const int set = weight_set();
-    first_phase = set % Shape::phase_sets * Tile::phases;
-    channel_block = set / Shape::phase_sets % Shape::channel_blocks;
-    group = set / Shape::row_blocks;
-    const int here = number / Shape::weight_sets, row = here / columns, depth = row / rows;
-    box = {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
-           here % columns * Tile::Box::columns};
+  TCONV_DEVICE bool is_left() const { return number < count; }
+  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x) / Tile::cluster; }
+
+  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+  TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
+  TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
+  TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
+  TCONV_DEVICE WgmmaPosition box() const {
+    const int here = number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank();
+    const int row = here / columns, depth = row / rows;
+    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
+            here % columns * Tile::Box::columns};
   }
 };
 
@@ -90,12 +87,12 @@ struct WgmmaPhases {
   TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
-// Stages that go round: full ones are read, empty ones written. Each has two barriers.
+// Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
+// is and how often all have been there, even or odd: where sums are, registers are few.
 template <int Count>
 struct WgmmaStages {
   unsigned char* barriers;
-  int stage = 0;
-  unsigned parity = 0;
+  int turn = 0;  // below 2 * Count
 
   TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
   TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
@@ -104,15 +101,14 @@ struct WgmmaStages {
       make_barrier(barriers + 16 * i + 8, consumers);
     }
   }
-  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage; }
-  TCONV_DEVICE unsigned char* empty() const { return barriers + 16 * stage + 8; }
-  TCONV_DEVICE void wait_full() const { wait(full(), parity); }
-  TCONV_DEVICE void wait_empty() const { wait(empty(), parity ^ 1); }
-  TCONV_DEVICE void next() {
-    if (++stage < Count) return;
-    stage = 0;
-    parity ^= 1;
-  }
+  TCONV_DEVICE int stage() const { return turn < Count ? turn : turn - Count; }
+  TCONV_DEVICE unsigned parity() const { return turn < Count ? 0 : 1; }
+  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage(); }
+  TCONV_DEVICE unsigned char* empty() const { return empty(stage()); }
+  TCONV_DEVICE unsigned char* empty(int number) const { return barriers + 16 * number + 8; }
+  TCONV_DEVICE void wait_full() const { wait(full(), parity()); }
+  TCONV_DEVICE void wait_empty() const { wait(empty(), parity() ^ 1); }
+  TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
 }  // namespace tconv

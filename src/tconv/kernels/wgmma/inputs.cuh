@@ -267,22 +267,30 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
                                    int columns)
       : Base(number, x, batch, depths, rows, columns), number(number) {}
 
-  // Turns a chunk. A warp takes eight columns of 32 channels at once: a lane gets of each eight channels those two of a
-  // column that lie together afterwards.
+  // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
+  // of a column that lie together afterwards. Some items' loads are on their way at once.
   TCONV_DEVICE void turn(const unsigned char* raw, unsigned char* stage) const {
+    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 2;
     const int lane = number % 32;
     const unsigned char* const from = raw + lane * Shape::channel_bytes;
 #pragma unroll 1
-    for (int item = number / 32; item < Shape::halo_all_rows * eights * (vectors / 4); item += Shape::loaders / 32) {
-      const int of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-      const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
-      unsigned words[4];
-      load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words);
-      if (!in_range(column, Shape::halo_columns)) continue;
-      unsigned char* const to =
-          stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes + of_vectors * 64 + lane % 4 * 4;
+    for (int first = number / 32; first < items; first += together * warps) {
+      unsigned words[together][4];
 #pragma unroll
-      for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[v];
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        if (item < items) load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
+        if (item >= items || !in_range(column, Shape::halo_columns)) continue;
+        unsigned char* const to = stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes +
+                                  of_vectors * 64 + lane % 4 * 4;
+#pragma unroll
+        for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[i][v];
+      }
     }
   }
 };
@@ -311,11 +319,11 @@ struct WgmmaProducer {
     Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
     WgmmaStages<Tile::input_stages> stages(barriers);
     for (; work.is_left(); work.next()) {
-      inputs.begin(work.box, work.group);
+      inputs.begin(work.box(), work.group());
 #pragma unroll 1
       for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
         stages.wait_empty();
-        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes, stages.full());
+        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes, stages.full());
         stages.next();
       }
     }
@@ -333,7 +341,7 @@ struct WgmmaProducer<Layer, Tile, true> {
     int chunk_ahead = 0, raw_ahead = 0, raw = 0;
     const auto copy = [&] {
       if (ahead.is_left()) {
-        if (chunk_ahead == 0) inputs.begin(ahead.box, ahead.group);
+        if (chunk_ahead == 0) inputs.begin(ahead.box(), ahead.group());
         inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
         if (++chunk_ahead == Shape::chunks) {
           chunk_ahead = 0;
@@ -352,7 +360,7 @@ struct WgmmaProducer<Layer, Tile, true> {
         meet<Shape::loaders>(3);  // all threads' copies have landed
         stages.wait_empty();
         inputs.turn(shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
-                    shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes);
+                    shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
         arrive(stages.full());
         stages.next();
         raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;

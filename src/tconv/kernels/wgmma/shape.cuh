@@ -69,6 +69,13 @@ struct WgmmaShape {
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
   static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
+  // ---- lag: how many visits of its first box a warpgroup ends with what fits into the stages; at the next one it says
+  // so ----
+  static constexpr int first_chunks = Tile::input_stages < chunks ? Tile::input_stages : chunks;
+  static constexpr int first_visits = (single ? 1 : visits / row_visits) * first_chunks;
+  static constexpr int staged_visits = Tile::weight_stages / row_visits;
+  static constexpr int most_lag = (staged_visits < first_visits ? staged_visits : first_visits) - 1;
+
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
@@ -152,7 +159,8 @@ struct WgmmaShape {
   static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
   static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
-  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
+  static constexpr int lag_at = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
+  static constexpr int shared_bytes = lag_at + (Tile::lag > 0 ? 16 : 0);
 
   // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
   static constexpr int channel_width = !Tile::channels_last                           ? 2
@@ -182,6 +190,9 @@ struct WgmmaShape {
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
+  static_assert(Tile::lag <= most_lag || Tile::lag == 0, "the other warpgroup would wait for ever");
+  static_assert(Tile::cluster == 1 || Tile::cluster == 2 || Tile::cluster == 4,
+                "the blocks of a cluster bring equal parts of the weights");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
   static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
 };

@@ -49,23 +49,23 @@ struct WgmmaStore {
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
   Element* const y;             // of the block's first channel
-  const WgmmaWork<Layer, Tile>& work;
-  float* const staged;  // the warpgroup's
+  const WgmmaPosition box;
+  const int block_phase, block_channel;  // the first ones
+  float* const staged;                   // the warpgroup's
   const int warp, lane;
   const int batch, depths, rows, columns;
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
     const WgmmaPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
-    image = work.box.image + in_box.image;
-    const int depth = (work.box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
-    const int row = (work.box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
-    const int column = (work.box.column + in_box.column) * Width::stride + phase % Width::stride;
+    image = box.image + in_box.image;
+    const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
+    const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride + phase % Width::stride;
     offset = (static_cast<Index>(depth) * rows + row) * columns + column;
     return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
-  TCONV_DEVICE int first_channel() const { return work.channel_block * Tile::channels; }
 
   // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
   template <int width>
@@ -81,8 +81,8 @@ struct WgmmaStore {
   TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
     int image;
     Index offset;
-    const bool inside = find(warp / 4 * 64 + item * width / run, tile,
-                             work.first_phase + first_phase + item * width % run, image, offset);
+    const bool inside =
+        find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
     return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
@@ -97,9 +97,10 @@ struct WgmmaStore {
     const long long pitch = Items<width>::channel_lanes * plane();
     Element* to = y + first * plane() + at.offset;
     const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
-#pragma unroll 4
+    // Sums are in registers still. With a lag the other warpgroup multiplies meanwhile.
+#pragma unroll(Tile::lag > 0 ? 1 : 2)
     for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
-      const int of_group = first_channel() + first + channel;
+      const int of_group = block_channel + first + channel;
       if (Shape::staged_channels % Items<width>::channel_lanes != 0 &&
           first - first_octet * 8 + channel >= Shape::staged_channels)
         break;
@@ -171,11 +172,11 @@ struct WgmmaStore {
         for (int phase = 0; phase < Tile::phases; ++phase) {
           int image;
           Index offset;
-          if (!find(warp * 16 + lane / 4 + 8 * half, tile, work.first_phase + phase, image, offset)) continue;
+          if (!find(warp * 16 + lane / 4 + 8 * half, tile, block_phase + phase, image, offset)) continue;
           Element* const to = y + (image * plane + offset) * channels;
 #pragma unroll
           for (int set = 0; set < Tile::channels / (4 * width); ++set) {
-            const int in_block = set * 4 * width + lane % 4 * width, channel = first_channel() + in_block;
+            const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
             Vector<Element, width> together;
 #pragma unroll
             for (int i = 0; i < width; i += 2) {

@@ -103,19 +103,20 @@ template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
                                       unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
+  using Cluster = WgmmaCluster<Tile::cluster>;
   WgmmaStages<Tile::weight_stages> ring(barriers);
   const auto bring = [&](const unsigned char*& from, int pieces) {
     if (pieces == 0) return;
     const int bytes = pieces * Shape::piece_bytes;
-    ring.wait_empty();
+    Cluster::wait_empty(ring.empty(), ring.parity() ^ 1);
     arrive_and_expect(ring.full(), bytes);
-    copy_to_shared(stages + ring.stage * Shape::weight_stage_bytes, from, bytes, ring.full());
+    Cluster::copy(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
     from += bytes;
     ring.next();
   };
   for (; work.is_left(); work.next()) {
     const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
-    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase).taps() : Shape::visits;
+    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase()).taps() : Shape::visits;
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
       const unsigned char* of_chunk = from;

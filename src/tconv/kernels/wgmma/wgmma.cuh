@@ -34,6 +34,9 @@
 // the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
 // the next box's inputs come while this one's outputs are stored.
 //
+// Of a tile with a `lag`, the second warpgroup begins so many visits behind the first. From then on either one
+// multiplies while the other stores its outputs.
+//
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
 //
@@ -104,34 +107,38 @@ struct WgmmaConsumer {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Rows = FactorRows<Shape::chunk_bytes>;
+  using Cluster = WgmmaCluster<Tile::cluster>;
   static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
 
   unsigned char *weight_stages, *input_stages;
   const WgmmaPlaces<Layer, Tile> places;
-  const bool first_lane;
+  const int lane;
   WgmmaSums<Layer, Tile> sums;
   unsigned fragments[2][Shape::batch_steps][Shape::fragments][4];
   WarpgroupProducts products;
-  WgmmaStages<Tile::weight_stages> weights, read_weights;  // read ones are given back when their products are done
+  WgmmaStages<Tile::weight_stages> weights;
   WgmmaStages<Tile::input_stages> inputs;
-  bool read = false;
+  bool read = false;  // stages that were not given back
 
   TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
       : weight_stages(shared),
         input_stages(shared + Shape::inputs_at),
         places(number, lane),
-        first_lane(lane == 0),
+        lane(lane),
         weights(shared + Shape::barriers_at),
-        read_weights(shared + Shape::barriers_at),
         inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
 
-  TCONV_DEVICE void give_back() {
+  // Gives back what the visit has read that ended before this stage: its products are done.
+  TCONV_DEVICE void give_back(int end) {
     // No loop: in one, the compiler would wait for the products that are on their way.
 #pragma unroll
-    for (int stage = 0; stage < Shape::row_visits; ++stage) {
-      if (first_lane && read) arrive(read_weights.empty());
-      if (read) read_weights.next();
+    for (int i = 0; i < Shape::row_visits; ++i) {
+      const int stage = end - Shape::row_visits + i;
+      if (read) Cluster::give_back(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage), lane);
     }
+    // The first time, the second warpgroup waits for it; then nobody does.
+    if (Tile::lag > 0 && lane == 0 && read && end == Tile::lag * Shape::row_visits % Tile::weight_stages)
+      arrive(weights.barriers + (Shape::lag_at - Shape::barriers_at));
     read = false;
   }
 
@@ -159,7 +166,7 @@ struct WgmmaConsumer {
   // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
   template <class HasTap>
   TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
-    const int first_stage = weights.stage;
+    const int first_stage = weights.stage();
 #pragma unroll
     for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
@@ -178,7 +185,7 @@ struct WgmmaConsumer {
         if (batch == 0 && of_visits == 0) {
           products.template wait<1>();  // the visits before are done
           __syncwarp();
-          give_back();
+          give_back(first_stage);
         }
       }
       if (batch > 0) products.template wait<1>();
@@ -187,7 +194,7 @@ struct WgmmaConsumer {
   }
 
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
-    return input_stages + inputs.stage * Shape::input_stage_bytes +
+    return input_stages + inputs.stage() * Shape::input_stage_bytes +
            Shape::halo_offset(depth, row, column) * Shape::place_bytes;
   }
 
@@ -233,7 +240,7 @@ struct WgmmaConsumer {
     for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
     products.template wait<0>();
     __syncwarp();
-    give_back();
+    give_back(weights.stage());
   }
 };
 
@@ -242,40 +249,51 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
   using Shape = WgmmaShape<Layer, Tile>;
+  using Cluster = WgmmaCluster<Tile::cluster>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
-    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
+    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers * Tile::cluster);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
+    if (Tile::lag > 0) make_barrier(shared + Shape::lag_at, 4);
     show_barriers();
   }
-  __syncthreads();
+  Cluster::begin();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  WgmmaWork<Layer, Tile> work(batch, output_depth, output_height, output_width);
+  using Work = WgmmaWork<Layer, Tile>;
+  Work work(batch, output_depth, output_height, output_width, Work::first_number());
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
     wait_for_kernel_before();
     WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    for (; work.is_left(); work.next()) {
-      consumer.box(work.first_phase);
-      const int depths = renewed(output_depth), rows = renewed(output_height), columns = renewed(output_width);
+    if (Tile::lag > 0 && warp >= 4 && work.is_left()) wait(shared + Shape::lag_at, 0);
+    while (work.is_left()) {
+      consumer.box(work.first_phase());
+      // What follows from these would take registers that sums need.
+      const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
+      const int columns = renewed(output_width);
+      work = Work(images, depths, rows, columns, renewed(work.number));
+      const int channel = work.channel_block() * Tile::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns;
-      const long long first = static_cast<long long>(work.group) * Layer::group_out_channels;
+      const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
       const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
       WgmmaStore<Layer, Tile>{consumer.sums,
                               epilogue,
-                              y + (first + work.channel_block * Tile::channels) * (Tile::channels_last ? 1 : plane),
-                              work,
+                              y + (first + channel) * (Tile::channels_last ? 1 : plane),
+                              work.box(),
+                              work.first_phase(),
+                              channel,
                               reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
                               renewed(warp),
                               renewed(lane),
-                              batch,
+                              images,
                               depths,
                               rows,
                               columns}
           .store();
+      work.next();
     }
   } else {
     give_registers<Shape::producer_registers>();
@@ -288,6 +306,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                                                      input_barriers, x, batch, input_depth, input_height, input_width);
     }
   }
+  Cluster::end();
 }
 
 }  // namespace tconv

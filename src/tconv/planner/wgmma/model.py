@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
-from tconv.planner.wgmma.launching import grid, launching, works
+from tconv.planner.wgmma.launching import launching, rounds, works
 from tconv.planner.wgmma.shape import CONSUMERS, WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
@@ -91,7 +91,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
     shape = WgmmaShape(layer, tile)
     kernel = launching(layer, tile, gpu.multiprocessors)
-    rounds = 1.0 * ceil_div(works(problem, layer, kernel), grid(problem, layer, kernel))
+    boxes = 1.0 * works(problem, layer, kernel) * tile.cluster
+    of_block = 1.0 * rounds(problem, layer, kernel)
 
     # Of a box, in cycles. A product of N rows takes the tensor core N / 2 of them.
     visits = 1.0 * shape.chunks * shape.visits / shape.row_visits
@@ -123,18 +124,18 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     turns = where(last, 0.0, outputs / (CONSUMERS * 2048))
     stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
     stores = stores + fitted.store * outputs / 32 / where(last, shape.vector_items, _width(problem, shape))
-    parts = where(whole | (run_bytes < 32), 0.0, fitted.part * runs) * works(problem, layer, kernel)
+    parts = where(whole | (run_bytes < 32), 0.0, fitted.part * runs) * boxes
     weights = 1.0 * shape.chunks * shape.chunk_pieces * shape.piece_bytes
-    brought = (weights + input_bytes) / fitted.cache
+    brought = (weights / tile.cluster + input_bytes) / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     limits = (
-        (most(products, alone) + fitted.overlapped * stores + fitted.work) * rounds / _CLOCK,
-        (shared + stores) * rounds / _CLOCK,
-        loading * rounds / _CLOCK,
+        (most(products, alone) + fitted.overlapped * stores + fitted.work) * of_block / _CLOCK,
+        (shared + stores) * of_block / _CLOCK,
+        loading * of_block / _CLOCK,
         (problem.bytes_moved + shape.weight_bytes + parts) / gpu.copy_bandwidth,
-        brought * rounds / _CLOCK,
-        (arriving + fitted.work) * rounds / _CLOCK,
+        brought * of_block / _CLOCK,
+        (arriving + fitted.work) * of_block / _CLOCK,
     )
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK

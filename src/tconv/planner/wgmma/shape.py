@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from tconv.planner.numbers import ceil_div, gcd, where
+from tconv.planner.numbers import ceil_div, gcd, least, where
 from tconv.planner.shifts import halo, shift_count
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer
@@ -32,7 +32,7 @@ _CONSTANTS = (
         "weight_stage_bytes",
         "chunk_pieces",
     ),
-    *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes"),
+    *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes", "most_lag"),
 )
 
 
@@ -135,6 +135,13 @@ class WgmmaShape:
     def batch_steps(self) -> int:
         """Steps whose products are on their way together."""
         return where((self.tile.chunk_steps == 4) & (2 * self.fragments <= 6), 2, 1)
+
+    @cached_property
+    def most_lag(self) -> int:
+        """Visits of its first box that a warpgroup ends, and begins the next, with what fits into the stages."""
+        of_chunk = where(self.uniform | self.known, self.visits // self.row_visits, 1)
+        first = of_chunk * least(self.tile.input_stages, self.chunks)
+        return least(self.tile.weight_stages // self.row_visits, first) - 1
 
     # ---- channels ----
 
@@ -313,7 +320,8 @@ class WgmmaShape:
         tile = self.tile
         stages = tile.weight_stages * self.weight_stage_bytes + tile.input_stages * self.input_stage_bytes
         outputs = CONSUMERS * self.staged_bytes + tile.raw_stages * self.raw_stage_bytes
-        return stages + outputs + self.offsets_bytes + 16 * (tile.weight_stages + tile.input_stages)
+        barriers = 16 * (tile.weight_stages + tile.input_stages) + where(tile.lag > 0, 16, 0)
+        return stages + outputs + self.offsets_bytes + barriers
 
     @cached_property
     def sums(self) -> int:
