@@ -354,7 +354,7 @@ MUTATIONS_OF_MMA = {
         "plain",
     ),
     "copied operands not rounded": (
-        "mma_words(mma_factor<Layer>(value, 0), half, columns[0][j]);",
+        "mma_words(matrix_factor<Layer>(value, 0), half, columns[0][j]);",
         "mma_words(value, half, columns[0][j]);",
         "mma-2d-k2-s2-aligned-tf32-copied-flat",
         "plain",
@@ -519,8 +519,8 @@ MUTATIONS_OF_WGMMA = {
         "thread",
     ),
     "fragments loaded over those on their way": (
-        "if (batch > 0) products.template wait<1>();",
-        "if (batch > 0) products.template wait<2>();",
+        "} else if (batch > 0) {\n        products.template wait<1>();",
+        "} else if (batch > 0) {\n        products.template wait<2>();",
         "wgmma-2d-dense-tf32_rna-last",
         "plain",
     ),
@@ -588,6 +588,30 @@ MUTATIONS_OF_WGMMA = {
         " * Tile::cluster + WgmmaCluster<Tile::cluster>::rank()",
         " * Tile::cluster",
         "wgmma-2d-k3-s2-op1-all-cluster2-lag0",
+        "plain",
+    ),
+    "an exact product left out": (
+        "int plane = Shape::planes - 1 - row_plane;",
+        "int plane = 0;",
+        "wgmma-2d-k3-s1-fp32-all",
+        "plain",
+    ),
+    "exact sums of a batch kept for the next one": (
+        "if (Shape::exact) batch_sums.clear();",
+        "if (Shape::exact && batch == 0) batch_sums.clear();",
+        "wgmma-2d-k3-s1-fp32-all",
+        "plain",
+    ),
+    "exact sums added before their products are done": (
+        "        products.template wait<0>();\n        sums.add(batch_sums);",
+        "        sums.add(batch_sums);\n        products.template wait<0>();",
+        "wgmma-2d-k3-s1-fp32-one",
+        "plain",
+    ),
+    "a plane of weights in the other one's place": (
+        "row_plane * Shape::product_bytes +",
+        "(1 - row_plane) * (Shape::planes - 1) * Shape::product_bytes +",
+        "wgmma-2d-k3-s1-fp32-one",
         "plain",
     ),
     "the other warpgroup never told to begin": (

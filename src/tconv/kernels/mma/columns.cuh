@@ -78,7 +78,7 @@ struct MmaColumns<Layer, Tile, 4> {
 #pragma unroll
       for (int half = 0; half < Shape::step_channels / 4; ++half) {
         const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
-        mma_words(mma_factor<Layer>(value, 0), half, columns[0][j]);
+        mma_words(matrix_factor<Layer>(value, 0), half, columns[0][j]);
       }
   }
 };

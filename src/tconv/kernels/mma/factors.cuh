@@ -1,4 +1,4 @@
-// mma: factors of products, weights and inputs alike: rounded or split, and by words. `mma.cuh` has the picture.
+// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
 #pragma once
 #include "primitives/memory.cuh"
 #include "primitives/tensor_cores.cuh"
@@ -35,20 +35,6 @@ TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, doubl
 template <int N, class Half16>
 TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
   item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
-}
-
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer>
-TCONV_DEVICE float mma_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
-  const float high = matrix_operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
-}
-template <class Layer, class Element>
-TCONV_DEVICE Element mma_factor(Element value, int) {
-  return value;
 }
 
 }  // namespace tconv

@@ -23,7 +23,7 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
     for (int u = 0; u < Shape::units; ++u) {
       typename Layer::Element factors[items];
 #pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[u * items + k], plane);
+      for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
       mma_pack(factors, u, words);
     }
     if (Shape::item_bytes < 8) {

@@ -83,7 +83,7 @@ struct MmaFilters {
           for (int i = 0; i < items; ++i) {
             Element value;
             mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            values[i] = mma_factor<Layer>(value, plane);
+            values[i] = matrix_factor<Layer>(value, plane);
           }
           mma_pack(values, u, vector);
         }
@@ -139,7 +139,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
         value =
             load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
                                            (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
-      values[i] = mma_factor<Layer>(value, plane);
+      values[i] = matrix_factor<Layer>(value, plane);
     }
     mma_pack(values, u, words);
   }

@@ -95,4 +95,18 @@ TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
 #undef TCONV_MATRIX_PRODUCT
 
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+template <class Layer>
+TCONV_DEVICE float matrix_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
+}
+template <class Layer, class Element>
+TCONV_DEVICE Element matrix_factor(Element value, int) {
+  return value;
+}
+
 }  // namespace tconv

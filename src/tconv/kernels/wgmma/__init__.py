@@ -44,7 +44,7 @@ AXES: dict[str, str] = {
     "Tile::lag": "0, 1 and more",
 }
 
-_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16")
+_PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16", "fp32")
 _WITH_WIDE_INDEX = ("1d-k4-s2", "2d-k3-s1")
 #: Cases of several chunks, whose 16-bit inputs are turned in shared memory from one stage or two.
 _TURNED = ("2d-k2-s2-aligned", "2d-dense")

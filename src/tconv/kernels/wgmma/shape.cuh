@@ -32,6 +32,11 @@ struct WgmmaShape {
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
   static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
 
+  // Exact float32 splits each factor into two planes, its rounding to TF32 and what that leaves, and adds three
+  // products.
+  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
+  static constexpr int planes = exact ? 2 : 1;
+
   // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
 
@@ -61,8 +66,12 @@ struct WgmmaShape {
   static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
   static constexpr int fragments = Tile::position_tiles + row_visits - 1;
   // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
-  // fragments of two batches.
-  static constexpr int batch_steps = Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2 : 1;
+  // fragments of two batches. Exact sums leave the tensor core after each batch, and it has no more than 32 channels.
+  static constexpr int exact_steps = row_visits > 2 ? 1 : 4 / row_visits;
+  static constexpr int batch_steps = exact ? exact_steps < Tile::chunk_steps ? exact_steps : Tile::chunk_steps
+                                     : Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2
+                                                                                    : 1;
+  static constexpr int batches = exact ? 1 : 2;  // whose fragments are in registers
 
   // ---- channels ----
   static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
@@ -128,8 +137,10 @@ struct WgmmaShape {
            WidthShifts::halo - column * WidthShifts::step;
   }
 
-  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other ----
-  static constexpr int piece_bytes = Tile::channels * chunk_bytes;
+  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
+  // product's, first all of plane 0 ----
+  static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
+  static constexpr int product_bytes = product_rows * chunk_bytes;
   static constexpr int visit_pieces = single ? 1 : Tile::phases;
   static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
   static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
@@ -172,8 +183,8 @@ struct WgmmaShape {
     return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
   }
 
-  static_assert(item_bytes <= 4 && (item_bytes == 2 || Layer::rounding != Rounding::none),
-                "tensor cores multiply 16-bit types and TF32");
+  static_assert(item_bytes <= 4, "tensor cores multiply 16-bit types and TF32");
+  static_assert(!exact || row_visits <= 4, "exact sums leave the tensor core every 32 channels");
   static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");

@@ -21,6 +21,14 @@ struct WgmmaSums {
 #pragma unroll
         for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
   }
+  TCONV_DEVICE void add(const WgmmaSums& others) {
+#pragma unroll
+    for (int i = 0; i < Tile::position_tiles; ++i)
+#pragma unroll
+      for (int p = 0; p < Shape::products; ++p)
+#pragma unroll
+        for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] += others.values[i][p][k];
+  }
   // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
   TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
     const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;

@@ -9,16 +9,6 @@
 
 namespace tconv {
 
-// A factor of products: rounded to TF32, or as it is.
-template <class Layer>
-TCONV_DEVICE float wgmma_factor(float value) {
-  return matrix_operand<Layer::rounding>(value);
-}
-template <class Layer, class Half16>
-TCONV_DEVICE Half16 wgmma_factor(Half16 value) {
-  return value;
-}
-
 // A tap on an axis: its phase, and the number of its shift.
 template <class Axis>
 struct WgmmaTap {
@@ -84,18 +74,25 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
 #pragma unroll
   for (int k = 0; k < Shape::vector_items; ++k) {
     const bool present = out_channel < Layer::group_out_channels && first_channel + k < Layer::group_in_channels;
-    Element value{};
-    if (present) value = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
-    values.values[k] = wgmma_factor<Layer>(value);
+    values.values[k] = Element{};
+    if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
   }
   int phase_set, piece;
   wgmma_piece<Layer, Tile>(tap, phase_set, piece);
-  const int row = Shape::row_of(channel);
+  const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
   const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
-  unsigned char* const to = reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes +
-                            (static_cast<long long>(chunk) * Shape::chunk_pieces + piece) * Shape::piece_bytes;
-  *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-      to + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) = values;
+  const long long product = static_cast<long long>(chunk) * Shape::chunk_pieces + piece - piece % Shape::product_phases;
+  unsigned char* const to =
+      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
+#pragma unroll
+  for (int plane = 0; plane < Shape::planes; ++plane) {
+    Vector<Element, Shape::vector_items> factors;
+#pragma unroll
+    for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
+    *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
+        to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
+        factors;
+  }
 }
 
 // Brings a block's weights, visit by visit; one thread.

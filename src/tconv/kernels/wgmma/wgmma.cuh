@@ -79,7 +79,8 @@ struct WgmmaPlaces {
   }
 
   // The fragments of a step, from a stage on, moved by a shift.
-  TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[Shape::fragments][4]) const {
+  TCONV_DEVICE void load(const unsigned char* moved, int step,
+                         unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
 #pragma unroll
     for (int f = 0; f < Shape::fragments; ++f) {
       const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
@@ -87,16 +88,20 @@ struct WgmmaPlaces {
       if (Shape::by_channel) {
 #pragma unroll
         for (int word = 0; word < 4; ++word)
-          fragments[f][word] =
+          fragments[f][0][word] =
               *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
                                                  (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
       } else {
-        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f]);
+        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f][0]);
       }
 #pragma unroll
-      for (int word = 0; word < 4; ++word)
-        if (Shape::item_bytes == 4)
-          fragments[f][word] = float_bits(matrix_operand<Layer::rounding>(bits_float(fragments[f][word])));
+      for (int word = 0; word < 4; ++word) {
+        if (Shape::item_bytes == 2) continue;
+        const float value = bits_float(fragments[f][0][word]);
+#pragma unroll
+        for (int plane = 0; plane < Shape::planes; ++plane)
+          fragments[f][plane][word] = float_bits(matrix_factor<Layer>(value, plane));
+      }
     }
   }
 };
@@ -113,8 +118,8 @@ struct WgmmaConsumer {
   unsigned char *weight_stages, *input_stages;
   const WgmmaPlaces<Layer, Tile> places;
   const int lane;
-  WgmmaSums<Layer, Tile> sums;
-  unsigned fragments[2][Shape::batch_steps][Shape::fragments][4];
+  WgmmaSums<Layer, Tile> sums, batch_sums;  // of a batch alone where they are exact
+  unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
   WarpgroupProducts products;
   WgmmaStages<Tile::weight_stages> weights;
   WgmmaStages<Tile::input_stages> inputs;
@@ -142,9 +147,11 @@ struct WgmmaConsumer {
     read = false;
   }
 
-  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which.
+  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which. Of exact
+  // ones the small come first.
   template <class HasTap>
   TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
+    WgmmaSums<Layer, Tile>& to = Shape::exact ? batch_sums : sums;
 #pragma unroll
     for (int step = 0; step < Shape::batch_steps; ++step) {
       int piece = 0;
@@ -152,12 +159,17 @@ struct WgmmaConsumer {
       for (int product = 0; product < Shape::products; ++product) {
         if (!has_tap(product)) continue;
 #pragma unroll
-        for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-          const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
-          products.template add<Element, Shape::product_rows>(
-              sums.values[tile][product], fragments[batch % 2][step][fragment], of_stage,
-              piece * Shape::piece_bytes + (batch * Shape::batch_steps + step) * 32);
-        }
+        for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
+#pragma unroll
+          for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
+#pragma unroll
+            for (int tile = 0; tile < Tile::position_tiles; ++tile) {
+              const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
+              products.template add<Element, Shape::product_rows>(
+                  to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
+                  piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
+                      (batch * Shape::batch_steps + step) * 32);
+            }
         ++piece;
       }
     }
@@ -167,30 +179,42 @@ struct WgmmaConsumer {
   template <class HasTap>
   TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
     const int first_stage = weights.stage();
-#pragma unroll
+    // Nothing of an exact batch goes on into the next one.
+#pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
     for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
       for (int step = 0; step < Shape::batch_steps; ++step)
-        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % 2][step]);
+        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
+      if (Shape::exact) batch_sums.clear();
       int stage = first_stage;
 #pragma unroll
       for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
-        if (batch == 0 || of_visits == 0) products.begin_group();
+        if (Shape::exact || batch == 0 || of_visits == 0) products.begin_group();
         multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
-        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
+        if (Shape::exact || batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
-        if (batch == 0 && of_visits == 0) {
+        if (batch == 0 && of_visits == 0 && !Shape::exact) {
           products.template wait<1>();  // the visits before are done
           __syncwarp();
           give_back(first_stage);
         }
       }
-      if (batch > 0) products.template wait<1>();
+      if (Shape::exact) {
+        // The other warpgroup's products are on their way meanwhile.
+        products.template wait<0>();
+        sums.add(batch_sums);
+      } else if (batch > 0) {
+        products.template wait<1>();
+      }
     }
     read = true;
+    if (Shape::exact) {
+      __syncwarp();
+      give_back(weights.stage());
+    }
   }
 
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {

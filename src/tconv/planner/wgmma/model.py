@@ -24,6 +24,7 @@ class Constants:
         narrow: cycles that a product of few rows takes.
         fragment: cycles of shared memory for a warpgroup's fragment of a step.
         batch: cycles of a warpgroup from one batch of products to the next, beside the products.
+        promotion: the same of an exact sum that leaves the tensor core.
         visit: the same from one visit to the next.
         chunk: the same from one chunk to the next.
         copy: cycles of a loading warp for what its threads bring at once.
@@ -47,6 +48,7 @@ class Constants:
     narrow: float = 12.0
     fragment: float = 16.0
     batch: float = 92.0
+    promotion: float = 2.0
     visit: float = 25.0
     chunk: float = 30.0
     copy: float = 74.0
@@ -99,11 +101,14 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     steps = visits * tile.chunk_steps
     pieces = 1.0 * where(shape.uniform | shape.known, shape.chunk_pieces, shape.visits)
     rows = pieces * tile.channels * tile.chunk_steps * shape.chunks * tile.position_tiles * CONSUMERS
+    rows = rows * (3 if shape.exact else 1)
     products = fitted.product * rows * most(0.5, fitted.narrow / shape.product_rows)
     input_bytes = 1.0 * shape.chunks * shape.halo_all_rows * shape.row_places * shape.chunk_bytes
     shared = fitted.fragment * steps * shape.fragments * CONSUMERS + rows / 4 + input_bytes / 128
     # A warpgroup waits for these while the other one's products go on.
     waits = fitted.batch * steps / shape.batch_steps + fitted.visit * visits + fitted.chunk * shape.chunks
+    if shape.exact:  # sums of a batch are added, and begin anew
+        waits = waits + fitted.promotion * shape.sums / 2 * steps / shape.batch_steps
 
     patches = 1.0 * shape.halo_patches * shape.chunks
     vectors = 1.0 * shape.halo_all_rows * shape.row_places * (shape.chunk_bytes // 16) * shape.chunks

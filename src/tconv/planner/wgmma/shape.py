@@ -20,7 +20,8 @@ MOST_PATCHES = 8
 
 _CONSTANTS = (
     *("item_bytes", "vector_items", "threads", "phases", "phase_sets", "channel_blocks", "weight_sets"),
-    *("shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments", "batch_steps"),
+    *("planes", "shifts", "taps", "products", "product_rows", "visits", "row_visits", "fragments"),
+    *("batch_steps", "batches"),
     *("chunk_bytes", "chunk_channels", "chunks", "block_positions", "box_positions", "stacked_rows"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "row_places", "channel_bytes", "place_bytes"),
     *(
@@ -58,6 +59,16 @@ class WgmmaShape:
     def vector_items(self) -> int:
         """Items in 16 bytes."""
         return 16 // self.item_bytes
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether float32 factors are split, and three products added."""
+        return self.layer.precision == "fp32"
+
+    @cached_property
+    def planes(self) -> int:
+        """Numbers that stand for a factor."""
+        return 2 if self.exact else 1
 
     @cached_property
     def threads(self) -> int:
@@ -134,7 +145,14 @@ class WgmmaShape:
     @cached_property
     def batch_steps(self) -> int:
         """Steps whose products are on their way together."""
+        if self.exact:
+            return least(self.tile.chunk_steps, where(self.row_visits > 2, 1, 4 // self.row_visits))
         return where((self.tile.chunk_steps == 4) & (2 * self.fragments <= 6), 2, 1)
+
+    @cached_property
+    def batches(self) -> int:
+        """Batches of steps whose fragments are in registers."""
+        return 1 if self.exact else 2
 
     @cached_property
     def most_lag(self) -> int:
@@ -262,7 +280,7 @@ class WgmmaShape:
     @cached_property
     def piece_bytes(self) -> int:
         """One tap's channels of a block in a chunk."""
-        return self.tile.channels * self.chunk_bytes
+        return self.planes * self.tile.channels * self.chunk_bytes
 
     @cached_property
     def weight_stage_bytes(self) -> int:
@@ -325,8 +343,8 @@ class WgmmaShape:
 
     @cached_property
     def sums(self) -> int:
-        """Registers of a thread for them."""
-        return self.tile.position_tiles * self.tile.phases * self.tile.channels // 2
+        """Registers of a thread for them; exact ones leave those of a batch."""
+        return self.planes * self.tile.position_tiles * self.tile.phases * self.tile.channels // 2
 
 
 def is_uniform(layer: Layer) -> bool:
