@@ -64,10 +64,12 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 def kernels() -> str:
     """Which kernels these are: the start of a digest of them, without comments and indentation."""
-    from tconv.codegen.headers import kernels_text
+    from tconv.codegen.headers import kernel_texts
+    from tconv.kernels.source import in_namespace
     from tconv.planner import FAMILIES
 
-    lines = (line.partition("//")[0].strip() for line in kernels_text(FAMILIES, "").splitlines())
+    text = in_namespace(kernel_texts(FAMILIES, "").values())
+    lines = (line.partition("//")[0].strip() for line in text.splitlines())
     return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()[:12]
 
 

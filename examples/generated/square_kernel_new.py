@@ -3,7 +3,8 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   conv_transpose2d  2-D 64→64 k3 s1 tf32  mma: 34056 blocks of 128, 69520 bytes of shared memory
+#   conv_transpose2d  2-D 64→64 k3 s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
+#                                           elsewhere mma: 34056 blocks of 128, 69520 bytes of shared memory
 
 import functools
 import hashlib
@@ -15,8 +16,8 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-# The CUDA kernels: templates over the layer and its tile.
-_KERNELS = r"""
+# The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
+_PRIMITIVES = r"""
 namespace tconv {
 
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
@@ -276,11 +277,31 @@ TCONV_DEVICE const T* kept(const T* value) {
 }
 #endif
 
+// The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
+// not computed before a loop and kept in registers meanwhile.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE int renewed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+#endif
+
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
+
+// A word of a vector; of 16-bit items two, or one alone.
+template <int N>
+TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) {
+  return float_bits(vector.values[number]);
+}
+template <class Half16, int N>
+TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
+  const unsigned low = vector.values[2 * number].bits;
+  return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
+}
 
 // 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
 // word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
@@ -322,6 +343,39 @@ TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (
       : "l"(address), "r"(static_cast<int>(present)));
 }
 #endif
+
+// Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
+// registers that lie far from each other. PTX st.global.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
+template <>
+TCONV_DEVICE void store_words<2>(void* address, const unsigned (&words)[1]) {
+  asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(words[0])) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<8>(void* address, const unsigned (&words)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
+}
+#endif
+template <class T, int N>
+TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
+  constexpr int bytes = N * static_cast<int>(sizeof(T)), count = (bytes + 3) / 4;
+  unsigned words[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) words[i] = word_of(vector, i);
+  store_words<bytes>(address, words);
+}
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
@@ -592,6 +646,218 @@ struct Bias {
     return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
   }
 };
+
+// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
+// wgmma, sm_90a alone.
+
+// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
+// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
+// banks.
+TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
+
+#if !defined(TCONV_EMULATOR)
+// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
+// multiple of 16, lie the next 32 bytes or other rows.
+template <int RowBytes>
+struct FactorRows {
+  unsigned long long descriptor;
+
+  explicit TCONV_DEVICE FactorRows(const void* shared)
+      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
+                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
+  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
+};
+
+// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
+// say so. PTX setmaxnreg.
+template <int Count>
+TCONV_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
+template <int Count>
+TCONV_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
+#define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define TCONV_NUMBERS_6                      \
+  TCONV_NUMBERS_4                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39" \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_8                      \
+  TCONV_NUMBERS_6                            \
+  ", %48, %49, %50, %51, %52, %53, %54, %55" \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_12                     \
+  TCONV_NUMBERS_8                            \
+  ", %64, %65, %66, %67, %68, %69, %70, %71" \
+  ", %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87" \
+  ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TCONV_NUMBERS_16                             \
+  TCONV_NUMBERS_12                                   \
+  ", %96, %97, %98, %99, %100, %101, %102, %103"     \
+  ", %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119" \
+  ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TCONV_OCTET(n)                                                                                          \
+  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
+      "+f"(sums[n + 6]), "+f"(sums[n + 7])
+#define TCONV_SUMS_1 TCONV_OCTET(0)
+#define TCONV_SUMS_2 TCONV_SUMS_1, TCONV_OCTET(8)
+#define TCONV_SUMS_3 TCONV_SUMS_2, TCONV_OCTET(16)
+#define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
+#define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
+#define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_SUMS_12 TCONV_SUMS_8, TCONV_OCTET(64), TCONV_OCTET(72), TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_SUMS_16 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112), TCONV_OCTET(120)
+
+// The instruction for `Rows` rows of the second factor.
+template <class Element, int Rows>
+struct WarpgroupProduct;
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
+  template <>                                                                                                    \
+  struct WarpgroupProduct<element, 16 * octets> {                                                                \
+    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
+                                                        ", adds, 1, 1" turned "; }"                              \
+                   : TCONV_SUMS_##octets                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
+    }                                                                                                            \
+  };
+#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
+  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
+  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
+  TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
+TCONV_WARPGROUP_PRODUCTS(16, 1, 8, 9, 10, 11, 12)
+TCONV_WARPGROUP_PRODUCTS(32, 2, 16, 17, 18, 19, 20)
+TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
+TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
+TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
+TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
+TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
+TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
+#undef TCONV_WARPGROUP_PRODUCTS
+#undef TCONV_WARPGROUP_PRODUCT
+
+// A sum begins here: the compiler does not move its first value between products that are on their way.
+TCONV_DEVICE void begin_sum(float& sum, float value) {
+  sum = value;
+  asm volatile("" : "+f"(sum));
+}
+
+// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
+// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
+// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
+// touches their sums, their `a`, or the rows of B.
+struct WarpgroupProducts {
+  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  template <class Element, int Rows, int RowBytes>
+  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
+    WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
+  }
+  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  }
+};
+#endif
+
+// Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
+
+// A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
+// and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
+// n % 2, and then sees what those wrote that had arrived. Who asks a barrier that was just made for parity 1 goes on:
+// so a producer finds its stages empty.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// Behind the last `make_barrier`, by the thread that made them and before a `__syncthreads`.
+TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TCONV_DEVICE void arrive(void* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+TCONV_DEVICE void wait(void* barrier, unsigned parity) {
+  asm volatile(
+      "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }" ::"r"(
+          shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
+// bar.sync.
+template <int Count>
+TCONV_DEVICE void meet(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory");
+}
+
+// Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
+// counts those that landed. PTX cp.async.bulk.
+TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// A thread's copies of 4, 8 or 16 bytes to shared memory, zeros instead of what is not `present`. PTX cp.async.
+template <int Bytes>
+TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(present ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
+                 "n"(Bytes == 16 ? 8 : Bytes), "r"(present ? Bytes : 0)
+                 : "memory");
+}
+// Copies behind which the thread arrives at a barrier when all that it asked for has landed. PTX
+// cp.async.mbarrier.arrive.noinc.
+struct ArrivingCopies {
+  template <int Bytes>
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Bytes>(shared, global, present);
+  }
+  TCONV_DEVICE void arrive(void* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+  }
+};
+// Copies in groups: `wait<N>` returns when all but the last N have landed for the thread itself. PTX
+// cp.async.commit_group and cp.async.wait_group.
+struct GroupedCopies {
+  template <int Bytes>
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Bytes>(shared, global, present);
+  }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  }
+};
+#endif
+
+}  // namespace tconv
+"""
+_KERNELS = {
+    "direct": r"""
+namespace tconv {
 
 // direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
@@ -1550,6 +1816,11 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
     }
   }
 }
+
+}  // namespace tconv
+""",
+    "mma": r"""
+namespace tconv {
 
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
@@ -2905,7 +3176,1287 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 }
 
 }  // namespace tconv
-"""
+""",
+    "wgmma": r"""
+namespace tconv {
+
+// wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
+// formulas of sizes and grids once more.
+
+// Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
+// copies, of few patches.
+TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
+  int best = threads;
+  for (int lanes = threads; lanes >= 8; --lanes)
+    if (threads % lanes == 0 && ceil_div(patches, lanes) <= 8 &&
+        ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
+            ceil_div(patches, best) * ceil_div(channels, threads / best))
+      best = lanes;
+  return best;
+}
+
+template <class Layer, class Tile>
+struct WgmmaShape {
+  using Element = typename Layer::Element;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  using DepthShifts = Shifts<Depth>;
+  using HeightShifts = Shifts<Height>;
+  using WidthShifts = Shifts<Width>;
+
+  // ---- products: of 64 positions and some rows of weights, over a step of 32 bytes of channels ----
+  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
+  static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
+
+  // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
+  static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
+
+  // ---- rows: output channels of some phases ----
+  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
+  static constexpr int phase_sets = phases / Tile::phases;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr int row_blocks = channel_blocks * phase_sets;
+  static constexpr int weight_sets = Layer::groups * row_blocks;
+
+  // ---- shifts ----
+  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
+  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+  // Every phase has a tap at every shift: products take the rows of all phases of a block together.
+  static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
+  // A block has all phases, and the compiler leaves out the products of those without a tap.
+  static constexpr bool known = !uniform && Tile::phases == phases;
+  // A block has one phase, and goes through the taps of its own.
+  static constexpr bool single = !uniform && !known;
+  static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
+  static constexpr int product_rows = product_phases * Tile::channels;
+  static constexpr int phase_taps = Depth::taps_per_phase * Height::taps_per_phase * Width::taps_per_phase;
+  // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
+  static constexpr int visits = single ? phase_taps : shifts;
+  // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
+  // the height.
+  static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
+  static constexpr int fragments = Tile::position_tiles + row_visits - 1;
+  // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
+  // fragments of two batches.
+  static constexpr int batch_steps = Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2 : 1;
+
+  // ---- channels ----
+  static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
+  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
+
+  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
+  static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
+  static constexpr int block_positions = position_numbers * Tile::position_tiles;
+  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
+  static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
+  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
+  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
+
+  // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
+  static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
+  // 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four bytes or
+  // more. Whole vectors of channels are copied, too. What remains goes through registers.
+  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns > 1;
+  static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
+  static constexpr int patch_lead =
+      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  // What is turned is turned in eights of columns.
+  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
+  static constexpr int row_patches =
+      ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+  static constexpr int halo_patches = halo_all_rows * row_patches;
+  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
+  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
+  static constexpr int consumer_registers = by_place ? 216 : 208;
+  static constexpr int producer_registers = 504 - 2 * consumer_registers;
+  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
+  // eight neighbours' vectors.
+  static constexpr int channel_shift = turned ? 16 : 32;
+  static constexpr int channel_bytes =
+      by_channel || turned
+          ? (halo_all_rows * row_patches * Tile::patch_columns * item_bytes + 127 - channel_shift) / 128 * 128 +
+                channel_shift
+          : item_bytes;
+  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
+  static constexpr int input_stage_bytes =
+      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
+  static constexpr int patch_lanes =
+      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
+  static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
+  static constexpr int chunk_vectors = chunk_bytes / 16;
+
+  // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
+  static TCONV_CONSTANT int halo_offset(int depth, int row, int column) {
+    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
+            row * HeightShifts::step) *
+               row_places +
+           WidthShifts::halo - column * WidthShifts::step;
+  }
+
+  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other ----
+  static constexpr int piece_bytes = Tile::channels * chunk_bytes;
+  static constexpr int visit_pieces = single ? 1 : Tile::phases;
+  static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
+  static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
+  static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
+  static constexpr long long weight_bytes = weight_sets * set_bytes;
+  // A thread prepares the vector of a tap, an output channel and some input channels.
+  static constexpr long long preparing_items =
+      static_cast<long long>(Layer::groups) * channel_blocks * chunks * chunk_vectors * Tile::channels * taps;
+
+  // ---- outputs ----
+  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
+  // some channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find
+  // different banks, and mostly also those that read what is neighbours in memory.
+  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 8);
+  static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
+                                         : run > 1 || Tile::channels % 32 != 0 ? 16
+                                                                               : 32;
+  static constexpr int staged_pitch = 68;
+  static constexpr int staged_phase = staged_channels * staged_pitch + (is_power_of_two(run) ? 32 / run % 32 : 0);
+  static constexpr int staged_bytes = Tile::channels_last ? 0 : run * staged_phase * 4;
+
+  // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
+  static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
+  static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
+  static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
+  static constexpr int offsets_at = staged_at + consumers * staged_bytes;
+  static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
+  static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
+  static constexpr int barriers_at = offsets_at + offsets_bytes;
+  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
+
+  // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
+  static constexpr int channel_width = !Tile::channels_last                           ? 2
+                                       : vector_items < 4 || Tile::channels % 32 != 0 ? 4
+                                                                                      : vector_items;
+  // Which row of a block's weights a channel is: of each eight rows a thread has two.
+  static TCONV_CONSTANT int row_of(int channel) {
+    const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
+    return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
+  }
+
+  static_assert(item_bytes <= 4 && (item_bytes == 2 || Layer::rounding != Rounding::none),
+                "tensor cores multiply 16-bit types and TF32");
+  static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
+  static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
+  static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
+  static_assert(Tile::chunk_steps == 2 || Tile::chunk_steps == 4, "rows of weights have 64 or 128 bytes");
+  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
+                                   Tile::Box::rows % Tile::position_tiles == 0),
+                "tiles are stacked where a shift along the height is another tile");
+  static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
+                    position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
+                "stacked tiles have the same columns");
+  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1,
+                "a stage is written while others are read");
+  static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
+                "a patch does not cross what other blocks begin with");
+  static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
+  static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
+  static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
+};
+
+// wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
+
+// An image and a position in it: of a box's first corner, or in a box.
+struct WgmmaPosition {
+  int image, depth, row, column;
+};
+
+// The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
+template <class Layer, class Tile>
+TCONV_DEVICE WgmmaPosition wgmma_in_box(int number, int tile) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  if (!Tile::stacked) number += tile * Shape::position_numbers;
+  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
+  const int row = rows % Shape::stacked_rows, slabs = rows / Shape::stacked_rows;
+  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, Tile::stacked ? row * Tile::position_tiles + tile : row,
+          column};
+}
+// Whether a number stands for a position.
+template <class Layer, class Tile>
+TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  return Tile::stacked ? number * Tile::position_tiles < Shape::box_positions
+                       : number + tile * Shape::position_numbers < Shape::box_positions;
+}
+
+// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
+// block has each gridDim.x-th.
+template <class Layer, class Tile>
+struct WgmmaWork {
+  using Shape = WgmmaShape<Layer, Tile>;
+  int columns, rows, depths, count;
+  int number, group, channel_block, first_phase;
+  WgmmaPosition box;
+
+  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width)
+      : columns(ceil_div(Shape::Width::positions(output_width), Tile::Box::columns)),
+        rows(ceil_div(Shape::Height::positions(output_height), Tile::Box::rows)),
+        depths(ceil_div(Shape::Depth::positions(output_depth), Tile::Box::depths)),
+        count(columns * rows * depths * ceil_div(batch, Tile::Box::images) * Shape::weight_sets),
+        number(static_cast<int>(blockIdx.x)) {
+    find();
+  }
+  TCONV_DEVICE bool is_left() const { return number < count; }
+  TCONV_DEVICE void next() {
+    number += static_cast<int>(gridDim.x);
+    find();
+  }
+  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+
+ private:
+  TCONV_DEVICE void find() {
+    const int set = weight_set();
+    first_phase = set % Shape::phase_sets * Tile::phases;
+    channel_block = set / Shape::phase_sets % Shape::channel_blocks;
+    group = set / Shape::row_blocks;
+    const int here = number / Shape::weight_sets, row = here / columns, depth = row / rows;
+    box = {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
+           here % columns * Tile::Box::columns};
+  }
+};
+
+// The taps of one phase on an axis: how many, and the numbers of their shifts.
+template <class Axis>
+struct WgmmaPhase {
+  int first, count;
+
+  TCONV_DEVICE explicit WgmmaPhase(int phase)
+      : first(Axis::first_tap(phase)), count(ceil_div(Axis::kernel - first, Axis::tap_period)) {}
+  TCONV_DEVICE int shift(int number) const {
+    return (Axis::shift_of(first + number * Axis::tap_period) - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  }
+};
+
+// The phase of a block on each axis, where it has one alone.
+template <class Layer>
+struct WgmmaPhases {
+  WgmmaPhase<typename Layer::Depth> depth;
+  WgmmaPhase<typename Layer::Height> row;
+  WgmmaPhase<typename Layer::Width> column;
+
+  TCONV_DEVICE explicit WgmmaPhases(int phase)
+      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
+        row(phase / Layer::Width::stride % Layer::Height::stride),
+        column(phase % Layer::Width::stride) {}
+  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
+};
+
+// Stages that go round: full ones are read, empty ones written. Each has two barriers.
+template <int Count>
+struct WgmmaStages {
+  unsigned char* barriers;
+  int stage = 0;
+  unsigned parity = 0;
+
+  TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
+  TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
+    for (int i = 0; i < Count; ++i) {
+      make_barrier(barriers + 16 * i, producers);
+      make_barrier(barriers + 16 * i + 8, consumers);
+    }
+  }
+  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage; }
+  TCONV_DEVICE unsigned char* empty() const { return barriers + 16 * stage + 8; }
+  TCONV_DEVICE void wait_full() const { wait(full(), parity); }
+  TCONV_DEVICE void wait_empty() const { wait(empty(), parity ^ 1); }
+  TCONV_DEVICE void next() {
+    if (++stage < Count) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
+//
+// Most kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
+// bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
+// turned in shared memory comes there first.
+
+// The input of a block's group, and of it what a box needs.
+template <class Layer, class Tile>
+struct WgmmaInputMap {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+  const Element* const x;
+  const int batch, depths, rows, columns;
+  const Index plane;
+  const Element* first;  // of the box's first image and the block's group
+  WgmmaPosition box;
+
+  TCONV_DEVICE WgmmaInputMap(const Element* x, int batch, int depths, int rows, int columns)
+      : x(x),
+        batch(batch),
+        depths(depths),
+        rows(rows),
+        columns(columns),
+        plane(static_cast<Index>(depths) * rows * columns) {}
+
+  TCONV_DEVICE void enter(const WgmmaPosition& of_box, int group) {
+    box = of_box;
+    first = x + static_cast<long long>(box.image) * channels * plane +
+            static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+  }
+
+  struct Place {
+    int image;
+    Index position;  // in one channel of it
+    bool inside;     // the input
+  };
+  // A column of one of the halo's rows, counted from the halo's first one.
+  TCONV_DEVICE Place place(int halo_row, int halo_column) const {
+    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
+    const int column = box.column - Shape::WidthShifts::highest + halo_column;
+    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
+    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+    const bool inside = halo_row < Shape::halo_all_rows && box.image + image < batch && in_range(depth, depths) &&
+                        in_range(row, rows) && in_range(column, columns);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  }
+};
+
+// Copies channel by channel, as they lie in memory, in patches of some neighbouring columns.
+template <class Layer, class Tile, class Copies>
+struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
+  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
+  const int patch_number, channel_number;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  Copies copies;
+
+  TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
+      : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
+
+  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+    this->enter(box, group);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int patch = patch_number + i * lanes;
+      const auto place =
+          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+      if (place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
+    }
+  }
+
+  TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * patch_bytes;
+#pragma unroll 1
+    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
+      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+#pragma unroll
+      for (int i = 0; i < Shape::thread_patches; ++i)
+        if ((i + 1) * lanes <= Shape::halo_patches || patch_number + i * lanes < Shape::halo_patches)
+          copies.template begin<patch_bytes>(to + i * lanes * patch_bytes, from + offsets[i],
+                                             present && (inside >> i & 1u) != 0);
+      from += pitch;
+      to += sharers * Shape::channel_bytes;
+    }
+  }
+};
+
+// Inputs that stay channel by channel.
+template <class Layer, class Tile>
+struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies> {
+  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies>;
+  TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+                                   int columns, unsigned char*)
+      : Base(number, x, batch, depths, rows, columns) {}
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    this->copy(chunk, stage);
+    this->copies.arrive(barrier);
+  }
+};
+
+// The channels of a place together, from channels_last inputs: vectors of them are copied. Neighbouring lanes copy
+// neighbouring vectors; where the places of a warp lie it keeps in a part of `offsets` of its own, -1 outside the
+// input.
+template <class Layer, class Tile>
+struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
+  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
+  const int lane, first_place;  // of the warp
+  long long* const offsets;
+  ArrivingCopies copies;
+
+  TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                 unsigned char* offsets)
+      : Map(x, batch, depths, rows, columns),
+        lane(number % 32),
+        first_place(number / 32 * of_warp),
+        offsets(reinterpret_cast<long long*>(offsets)) {}
+
+  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+    this->enter(box, group);
+    __syncwarp();  // nobody reads the box before any more
+    for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
+      const int number = i / of_warp * together + first_place + i % of_warp;
+      if (number >= places) continue;
+      const auto place = this->place(number / Shape::halo_columns, number % Shape::halo_columns);
+      offsets[number] =
+          place.inside ? static_cast<long long>(place.image * this->plane + place.position) * Map::channels : -1;
+    }
+    __syncwarp();
+  }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    const int vector = lane % vectors, channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    const bool present = Shape::whole_chunks || channel < Layer::group_in_channels;
+    const Element* const from = this->first + channel;
+    const int own = first_place + lane / vectors;
+    unsigned char* to = stage + own * Shape::place_bytes + vector * 16;
+#pragma unroll 4
+    for (int number = own; number < places; number += together) {
+      const long long offset = offsets[number];
+      copies.template begin<16>(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
+      to += together * Shape::place_bytes;
+    }
+    copies.arrive(barrier);
+  }
+};
+
+// The channels of a place together, by way of registers: 16-bit inputs whose rows begin anywhere are turned, and
+// channels_last ones come one by one where they are no whole vectors. A patch is some neighbouring columns of a vector
+// of channels; a load brings those of one channel.
+template <class Layer, class Tile>
+struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
+  static constexpr int load_bytes = columns_together * Shape::item_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  static constexpr int together = columns_together > 4 ? 1 : 2;  // patches whose loads are on their way at once
+  static constexpr int units = Shape::halo_patches * Shape::chunk_vectors;
+  const int number;
+
+  TCONV_DEVICE WgmmaTurnedInputs(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                 unsigned char*)
+      : Map(x, batch, depths, rows, columns), number(number) {}
+
+  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) { this->enter(box, group); }
+
+  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
+  // other have other channels, which they store in other banks.
+  static constexpr int vectors_first = Tile::channels_last || columns_together > 1 ? Shape::chunk_vectors : 1;
+  static TCONV_DEVICE int vector(int unit) {
+    return unit / (vectors_first * Shape::halo_patches) * vectors_first + unit % vectors_first;
+  }
+  static TCONV_DEVICE int patch(int unit) { return unit / vectors_first % Shape::halo_patches; }
+  // In the halo's row; negative where the first patch begins before it.
+  static TCONV_DEVICE int halo_column(int unit) {
+    return patch(unit) % Shape::row_patches * columns_together - Shape::patch_lead;
+  }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    const long long pitch = Tile::channels_last ? 1 : this->plane;
+    const int first_channel = chunk * Shape::chunk_channels;
+#pragma unroll 1
+    for (int unit = number; unit < units; unit += together * Shape::loaders) {
+      Vector<unsigned, words> values[together][side];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders;
+        const auto place = this->place(patch(own) / Shape::row_patches, halo_column(own));
+        const int channel = first_channel + vector(own) * side;
+        const Index offset =
+            Tile::channels_last
+                ? (place.image * this->plane + place.position) * Map::channels + channel
+                : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
+        const Element* from = this->first + offset;
+#pragma unroll
+        for (int k = 0; k < side; ++k) {
+          load_present<load_bytes>(
+              from, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k].values);
+          from += pitch;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders;
+        if (own >= units) break;
+#pragma unroll
+        for (int c = 0; c < columns_together; ++c) {
+          if (!in_range(halo_column(own) + c, Shape::halo_columns)) continue;
+          Vector<unsigned, 4> together_at;
+#pragma unroll
+          for (int w = 0; w < 4; ++w) {
+            if (Shape::item_bytes == 4) {
+              together_at.values[w] = values[i][w].values[c];
+            } else {
+              const unsigned low = values[i][2 * w].values[c / 2] >> c % 2 * 16;
+              const unsigned high = values[i][2 * w + 1].values[c / 2] >> c % 2 * 16;
+              together_at.values[w] = (low & 0xffffu) | high << 16;
+            }
+          }
+          *reinterpret_cast<Vector<unsigned, 4>*>(
+              stage +
+              (patch(own) / Shape::row_patches * Shape::halo_columns + halo_column(own) + c) * Shape::place_bytes +
+              vector(own) * 16) = together_at;
+        }
+      }
+    }
+    arrive(barrier);
+  }
+};
+
+// 16-bit inputs that lie channel by channel: copied so, and turned where they are in shared memory. Chunks are copied
+// some ahead.
+template <class Layer, class Tile>
+struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
+  using Base = WgmmaChannelCopies<Layer, Tile, GroupedCopies>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
+  const int number;
+
+  TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+                                   int columns)
+      : Base(number, x, batch, depths, rows, columns), number(number) {}
+
+  // Turns a chunk. A warp takes eight columns of 32 channels at once: a lane gets of each eight channels those two of a
+  // column that lie together afterwards.
+  TCONV_DEVICE void turn(const unsigned char* raw, unsigned char* stage) const {
+    const int lane = number % 32;
+    const unsigned char* const from = raw + lane * Shape::channel_bytes;
+#pragma unroll 1
+    for (int item = number / 32; item < Shape::halo_all_rows * eights * (vectors / 4); item += Shape::loaders / 32) {
+      const int of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+      const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
+      unsigned words[4];
+      load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words);
+      if (!in_range(column, Shape::halo_columns)) continue;
+      unsigned char* const to =
+          stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes + of_vectors * 64 + lane % 4 * 4;
+#pragma unroll
+      for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[v];
+    }
+  }
+};
+
+template <class Layer, class Tile, bool ByChannel, bool ByPlace>
+struct WgmmaInputsOf {
+  using type = WgmmaTurnedInputs<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaInputsOf<Layer, Tile, true, false> {
+  using type = WgmmaCopiedChannels<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaInputsOf<Layer, Tile, false, true> {
+  using type = WgmmaCopiedPlaces<Layer, Tile>;
+};
+
+// Brings all inputs of a block's work, into stages that go round.
+template <class Layer, class Tile, bool Turned>
+struct WgmmaProducer {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Inputs = typename WgmmaInputsOf<Layer, Tile, Shape::by_channel, Shape::by_place>::type;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    for (; work.is_left(); work.next()) {
+      inputs.begin(work.box, work.group);
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        stages.wait_empty();
+        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes, stages.full());
+        stages.next();
+      }
+    }
+  }
+};
+template <class Layer, class Tile>
+struct WgmmaProducer<Layer, Tile, true> {
+  using Shape = WgmmaShape<Layer, Tile>;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    WgmmaTurnedChannels<Layer, Tile> inputs(number, x, batch, depths, rows, columns);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
+    int chunk_ahead = 0, raw_ahead = 0, raw = 0;
+    const auto copy = [&] {
+      if (ahead.is_left()) {
+        if (chunk_ahead == 0) inputs.begin(ahead.box, ahead.group);
+        inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
+        if (++chunk_ahead == Shape::chunks) {
+          chunk_ahead = 0;
+          ahead.next();
+        }
+        raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
+      }
+      inputs.copies.end_group();
+    };
+#pragma unroll 1
+    for (int i = 0; i < Tile::raw_stages; ++i) copy();
+    for (; work.is_left(); work.next())
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        inputs.copies.template wait<Tile::raw_stages - 1>();
+        meet<Shape::loaders>(3);  // all threads' copies have landed
+        stages.wait_empty();
+        inputs.turn(shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
+                    shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes);
+        arrive(stages.full());
+        stages.next();
+        raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
+        meet<Shape::loaders>(3);  // nobody reads what was turned any more
+        copy();
+      }
+  }
+};
+
+// wgmma: what becomes of a warpgroup's sums. `wgmma.cuh` has the picture.
+
+// A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
+// warp's sixteen, for two of every eight rows of weights.
+template <class Layer, class Tile>
+struct WgmmaSums {
+  using Shape = WgmmaShape<Layer, Tile>;
+  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+
+  TCONV_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Tile::position_tiles; ++i)
+#pragma unroll
+      for (int p = 0; p < Shape::products; ++p)
+#pragma unroll
+        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
+  }
+  // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
+  TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
+    const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
+    return values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+  }
+};
+
+// Stores a warpgroup's outputs, from `y` on: channels_last ones from registers, contiguous ones, whose neighbours other
+// threads have, by way of `staged`. There they are float still, and become outputs where they are read: an epilogue is
+// applied to them in the order of memory.
+template <class Layer, class Tile>
+struct WgmmaStore {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  static constexpr int channels = Layer::groups * Layer::group_out_channels;
+  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  // How many outputs of one row may be stored at once, if rows are aligned.
+  static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
+  static constexpr int aligned = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
+  static constexpr int most_width = aligned % run == 0 || run % aligned == 0 ? aligned : 1;
+
+  const WgmmaSums<Layer, Tile>& sums;
+  const Bias<Layer>& epilogue;  // of the block's group
+  Element* const y;             // of the block's first channel
+  const WgmmaWork<Layer, Tile>& work;
+  float* const staged;  // the warpgroup's
+  const int warp, lane;
+  const int batch, depths, rows, columns;
+
+  // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
+  TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
+    const WgmmaPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
+    image = work.box.image + in_box.image;
+    const int depth = (work.box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
+    const int row = (work.box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
+    const int column = (work.box.column + in_box.column) * Width::stride + phase % Width::stride;
+    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
+    return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
+           in_range(row, rows) && in_range(column, columns);
+  }
+  TCONV_DEVICE int first_channel() const { return work.channel_block * Tile::channels; }
+
+  // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
+  template <int width>
+  struct Items {
+    static constexpr int count = 64 * run / width;  // of a channel
+    static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
+  };
+  struct Found {
+    long long offset;  // in y
+    bool inside;
+  };
+  template <int width>
+  TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
+    int image;
+    Index offset;
+    const bool inside = find(warp / 4 * 64 + item * width / run, tile,
+                             work.first_phase + first_phase + item * width % run, image, offset);
+    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
+  }
+  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
+
+  // What is staged of an item.
+  template <int width>
+  TCONV_DEVICE void store_item(int item, const Found& at, int first_octet) const {
+    constexpr int neighbours = width > run ? width / run : 1;  // of one phase
+    if (!at.inside) return;
+    const int place = item * width / run, phase = item * width % run;
+    const int first = first_octet * 8 + (warp % 4 * 32 + lane) / Items<width>::lanes;
+    const long long pitch = Items<width>::channel_lanes * plane();
+    Element* to = y + first * plane() + at.offset;
+    const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
+#pragma unroll 4
+    for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
+      const int of_group = first_channel() + first + channel;
+      if (Shape::staged_channels % Items<width>::channel_lanes != 0 &&
+          first - first_octet * 8 + channel >= Shape::staged_channels)
+        break;
+      if (of_group >= Layer::group_out_channels) break;
+      const auto finish = epilogue.of(of_group);
+      Vector<Element, width> together;
+#pragma unroll
+      for (int i = 0; i < width / neighbours; ++i) {
+        float values[neighbours];
+        load_shared(from + i * Shape::staged_phase + channel * Shape::staged_pitch, values);
+#pragma unroll
+        for (int n = 0; n < neighbours; ++n)
+          together.values[n * run % width + i] = from_accumulator<Element>(finish(values[n]));
+      }
+      store_vector(to, together);
+      to += pitch;
+    }
+  }
+
+  // Whole rows of the box, a tile and some phases and channels at a turn.
+  template <int width>
+  TCONV_DEVICE void store_rows() const {
+    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
+#pragma unroll 1
+    for (int place = 0; place < Tile::position_tiles * phase_turns; ++place) {
+      const int tile = place / phase_turns, phase = place % phase_turns * run;
+      const Found at = found<width>(item, tile, phase);
+#pragma unroll 1
+      for (int turn = 0; turn < octet_turns; ++turn) {
+        meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+        stage(place * octet_turns + turn);
+        meet<128>(1 + warp / 4);
+        store_item<width>(item, at, turn * staged_octets);
+        for (int further = item + Items<width>::lanes; further < Items<width>::count; further += Items<width>::lanes)
+          store_item<width>(further, found<width>(further, tile, phase), turn * staged_octets);
+      }
+    }
+  }
+  // Registers have no numbers at run time: the turn's are found among all.
+  TCONV_DEVICE void stage(int turn) const {
+    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
+#pragma unroll
+    for (int known = 0; known < Tile::position_tiles * phase_turns * octet_turns; ++known) {
+      if (known != turn) continue;
+#pragma unroll
+      for (int r = 0; r < run; ++r)
+#pragma unroll
+        for (int o = 0; o < staged_octets; ++o)
+#pragma unroll
+          for (int k = 0; k < 4; ++k)
+            staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
+                   k / 2 * 8 + lane / 4] =
+                sums.of(known / (phase_turns * octet_turns), k / 2, known / octet_turns % phase_turns * run + r,
+                        known % octet_turns * staged_octets + o, k % 2);
+    }
+  }
+
+  // Neighbouring channels of an output at once.
+  TCONV_DEVICE void store_channels() const {
+    constexpr int width = Shape::channel_width;
+    constexpr bool whole = Layer::group_out_channels % width == 0;
+    const long long plane = static_cast<long long>(depths) * rows * columns;
+#pragma unroll
+    for (int tile = 0; tile < Tile::position_tiles; ++tile)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int phase = 0; phase < Tile::phases; ++phase) {
+          int image;
+          Index offset;
+          if (!find(warp * 16 + lane / 4 + 8 * half, tile, work.first_phase + phase, image, offset)) continue;
+          Element* const to = y + (image * plane + offset) * channels;
+#pragma unroll
+          for (int set = 0; set < Tile::channels / (4 * width); ++set) {
+            const int in_block = set * 4 * width + lane % 4 * width, channel = first_channel() + in_block;
+            Vector<Element, width> together;
+#pragma unroll
+            for (int i = 0; i < width; i += 2) {
+              const int octet = set * width / 2 + i / 2;
+              Element two[2];
+              const int last = Layer::group_out_channels - 1;
+              from_accumulators(
+                  epilogue.of(channel + i <= last ? channel + i : last)(sums.of(tile, half, phase, octet, 0)),
+                  epilogue.of(channel + i < last ? channel + i + 1 : last)(sums.of(tile, half, phase, octet, 1)), two);
+              together.values[i] = two[0], together.values[i + 1] = two[1];
+            }
+            if (whole) {
+              if (channel < Layer::group_out_channels) store_vector(to + in_block, together);
+            } else {
+#pragma unroll
+              for (int i = 0; i < width; ++i)
+                if (channel + i < Layer::group_out_channels) to[in_block + i] = together.values[i];
+            }
+          }
+        }
+  }
+
+  TCONV_DEVICE void store() const {
+    constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+    if (Tile::channels_last) {
+      store_channels();
+    } else if (columns % most_width == 0) {
+      store_rows<most_width>();
+    } else if (columns % half == 0) {
+      store_rows<half>();
+    } else if (columns % quarter == 0) {
+      store_rows<quarter>();
+    } else {
+      store_rows<1>();
+    }
+  }
+};
+
+// wgmma: the weights: brought into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
+// picture.
+
+// A factor of products: rounded to TF32, or as it is.
+template <class Layer>
+TCONV_DEVICE float wgmma_factor(float value) {
+  return matrix_operand<Layer::rounding>(value);
+}
+template <class Layer, class Half16>
+TCONV_DEVICE Half16 wgmma_factor(Half16 value) {
+  return value;
+}
+
+// A tap on an axis: its phase, and the number of its shift.
+template <class Axis>
+struct WgmmaTap {
+  int tap, phase, shift;
+
+  TCONV_DEVICE explicit WgmmaTap(int tap) : tap(tap) {
+    const int of_tap = Axis::shift_of(tap);
+    phase = tap * Axis::dilation - Axis::padding - of_tap * Axis::stride;
+    shift = (of_tap - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  }
+};
+
+// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
+// visit lie together, visits in order: along the height fastest, then along the width.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const WgmmaTap<Depth> depth(of_tap / (Height::kernel * Width::kernel));
+  const WgmmaTap<Height> row(of_tap / Width::kernel % Height::kernel);
+  const WgmmaTap<Width> column(of_tap % Width::kernel);
+  const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
+  phase_set = phase / Tile::phases;
+  if (Shape::uniform) {
+    const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
+    piece = visit * Tile::phases + phase % Tile::phases;
+  } else if (Shape::known) {
+    // Taps of lower shifts come first, and of one shift those of lower phases: on each axis that is their own order.
+    const int depth_first = Shape::DepthShifts::first_tap(depth.shift), depths = Shape::DepthShifts::taps(depth.shift);
+    const int row_first = Shape::HeightShifts::first_tap(row.shift), rows = Shape::HeightShifts::taps(row.shift);
+    const int column_first = Shape::WidthShifts::first_tap(column.shift);
+    const int columns = Shape::WidthShifts::taps(column.shift);
+    const int before =
+        depth_first * Width::kernel * Height::kernel + depths * (column_first * Height::kernel + columns * row_first);
+    piece = before + ((depth.tap - depth_first) * rows + row.tap - row_first) * columns + column.tap - column_first;
+  } else {
+    const WgmmaPhases<Layer> own(phase);
+    const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
+    const int c = (column.tap - own.column.first) / Width::tap_period;
+    piece = (d * own.column.count + c) * own.row.count + r;
+  }
+}
+
+// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  let_kernel_behind_begin();
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= Shape::preparing_items) return;
+  // Neighbouring threads read neighbouring taps of neighbouring filters.
+  Digits<Shape::preparing_items> digits(item);
+  const int tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
+  const int vector = digits.next(Shape::chunk_vectors), chunk = digits.next(Shape::chunks);
+  const int channel_block = digits.next(Shape::channel_blocks), group = static_cast<int>(digits.rest);
+
+  const int out_channel = channel_block * Tile::channels + channel;
+  const int first_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+  Vector<Element, Shape::vector_items> values;
+#pragma unroll
+  for (int k = 0; k < Shape::vector_items; ++k) {
+    const bool present = out_channel < Layer::group_out_channels && first_channel + k < Layer::group_in_channels;
+    Element value{};
+    if (present) value = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
+    values.values[k] = wgmma_factor<Layer>(value);
+  }
+  int phase_set, piece;
+  wgmma_piece<Layer, Tile>(tap, phase_set, piece);
+  const int row = Shape::row_of(channel);
+  const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
+  unsigned char* const to = reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes +
+                            (static_cast<long long>(chunk) * Shape::chunk_pieces + piece) * Shape::piece_bytes;
+  *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
+      to + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) = values;
+}
+
+// Brings a block's weights, visit by visit; one thread.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
+                                      unsigned char* barriers) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  WgmmaStages<Tile::weight_stages> ring(barriers);
+  const auto bring = [&](const unsigned char*& from, int pieces) {
+    if (pieces == 0) return;
+    const int bytes = pieces * Shape::piece_bytes;
+    ring.wait_empty();
+    arrive_and_expect(ring.full(), bytes);
+    copy_to_shared(stages + ring.stage * Shape::weight_stage_bytes, from, bytes, ring.full());
+    from += bytes;
+    ring.next();
+  };
+  for (; work.is_left(); work.next()) {
+    const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
+    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase).taps() : Shape::visits;
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      const unsigned char* of_chunk = from;
+#pragma unroll 1
+      for (int visit = 0; visit < visits; ++visit) {
+        constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+        bring(of_chunk, !Shape::known ? Shape::visit_pieces
+                                      : Shape::DepthShifts::taps(visit / (rows * columns)) *
+                                            Shape::WidthShifts::taps(visit / rows % columns) *
+                                            Shape::HeightShifts::taps(visit % rows));
+      }
+      from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
+    }
+  }
+}
+
+// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
+//
+// Computes what `mma` computes, for 16-bit types and float32 rounded to TF32. x and y are contiguous, or channels_last,
+// and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began
+// there, too.
+//
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
+// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+//
+//               input channels                rows: phases, output channels
+//              ................            ................................
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
+//   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
+//              : warpgroup 1  :            :..............................:
+//              :..............:            both warpgroups read the same
+//              from shared memory by way
+//              of registers, rounded there
+//
+// at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
+// may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
+// shared memory as they do in global memory, and they are rounded without another pass. Where few rows would keep the
+// tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
+// `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
+// does now. So a fragment is loaded once for all of those shifts.
+//
+// Three warpgroups. Two multiply, 64 positions by all rows of the block for each tile. Of the third, one warp brings
+// weights and the others bring inputs, both into stages that go round:
+//
+//     inputs    | chunk 0      | chunk 1      | chunk 2 ...        a stage has a chunk of channels of the box and the
+//     weights   |v0|v1|v2|...  |v0|v1|v2|...                       halo around it; or the weights of one visit
+//     products      v0 v1 v2 ...   v0 v1 ...
+//
+// Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
+// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
+// the next box's inputs come while this one's outputs are stored.
+//
+// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
+// there when the preparing kernel began, and it writes nothing.
+//
+// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
+// depend on it, and through weights an input outside the map, as 0 * infinity.
+//
+// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
+// WgmmaShape<Layer, Tile>::shared_bytes.
+
+// A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
+template <class Layer, class Tile>
+struct WgmmaPlaces {
+  using Shape = WgmmaShape<Layer, Tile>;
+  // Tiles that are stacked lie a row apart.
+  static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
+  static constexpr int halves = Shape::by_channel ? 2 : 1;
+  int places[own][halves];
+
+  // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
+  // lane / 4 + 8; else it names a row of ldmatrix.
+  TCONV_DEVICE WgmmaPlaces(int first, int lane) {
+#pragma unroll
+    for (int tile = 0; tile < own; ++tile)
+#pragma unroll
+      for (int half = 0; half < halves; ++half) {
+        const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
+        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
+        const WgmmaPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
+                          (Shape::by_channel ? Shape::patch_lead : 0) + at.column;
+        places[tile][half] =
+            place * Shape::place_bytes + (Shape::by_channel ? lane % 4 * Shape::channel_bytes : lane / 16 * 16);
+      }
+  }
+
+  // The fragments of a step, from a stage on, moved by a shift.
+  TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[Shape::fragments][4]) const {
+#pragma unroll
+    for (int f = 0; f < Shape::fragments; ++f) {
+      const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
+      const int tile = Tile::stacked ? 0 : f;
+      if (Shape::by_channel) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+          fragments[f][word] =
+              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+      } else {
+        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f]);
+      }
+#pragma unroll
+      for (int word = 0; word < 4; ++word)
+        if (Shape::item_bytes == 4)
+          fragments[f][word] = float_bits(matrix_operand<Layer::rounding>(bits_float(fragments[f][word])));
+    }
+  }
+};
+
+// A warpgroup that multiplies.
+template <class Layer, class Tile>
+struct WgmmaConsumer {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Rows = FactorRows<Shape::chunk_bytes>;
+  static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+
+  unsigned char *weight_stages, *input_stages;
+  const WgmmaPlaces<Layer, Tile> places;
+  const bool first_lane;
+  WgmmaSums<Layer, Tile> sums;
+  unsigned fragments[2][Shape::batch_steps][Shape::fragments][4];
+  WarpgroupProducts products;
+  WgmmaStages<Tile::weight_stages> weights, read_weights;  // read ones are given back when their products are done
+  WgmmaStages<Tile::input_stages> inputs;
+  bool read = false;
+
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
+      : weight_stages(shared),
+        input_stages(shared + Shape::inputs_at),
+        places(number, lane),
+        first_lane(lane == 0),
+        weights(shared + Shape::barriers_at),
+        read_weights(shared + Shape::barriers_at),
+        inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
+
+  TCONV_DEVICE void give_back() {
+    // No loop: in one, the compiler would wait for the products that are on their way.
+#pragma unroll
+    for (int stage = 0; stage < Shape::row_visits; ++stage) {
+      if (first_lane && read) arrive(read_weights.empty());
+      if (read) read_weights.next();
+    }
+    read = false;
+  }
+
+  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which.
+  template <class HasTap>
+  TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
+#pragma unroll
+    for (int step = 0; step < Shape::batch_steps; ++step) {
+      int piece = 0;
+#pragma unroll
+      for (int product = 0; product < Shape::products; ++product) {
+        if (!has_tap(product)) continue;
+#pragma unroll
+        for (int tile = 0; tile < Tile::position_tiles; ++tile) {
+          const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
+          products.template add<Element, Shape::product_rows>(
+              sums.values[tile][product], fragments[batch % 2][step][fragment], of_stage,
+              piece * Shape::piece_bytes + (batch * Shape::batch_steps + step) * 32);
+        }
+        ++piece;
+      }
+    }
+  }
+
+  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
+  template <class HasTap>
+  TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
+    const int first_stage = weights.stage;
+#pragma unroll
+    for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
+#pragma unroll
+      for (int step = 0; step < Shape::batch_steps; ++step)
+        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % 2][step]);
+      int stage = first_stage;
+#pragma unroll
+      for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
+        // The first batch goes to the tensor core as the weights come.
+        if (batch == 0) weights.wait_full();
+        if (batch == 0 || of_visits == 0) products.begin_group();
+        multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
+        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
+        if (batch == 0) weights.next();
+        stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
+        if (batch == 0 && of_visits == 0) {
+          products.template wait<1>();  // the visits before are done
+          __syncwarp();
+          give_back();
+        }
+      }
+      if (batch > 0) products.template wait<1>();
+    }
+    read = true;
+  }
+
+  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
+    return input_stages + inputs.stage * Shape::input_stage_bytes +
+           Shape::halo_offset(depth, row, column) * Shape::place_bytes;
+  }
+
+  // All products of a chunk.
+  TCONV_DEVICE void chunk(int first_phase) {
+    inputs.wait_full();
+    if (Shape::single) {
+      const WgmmaPhases<Layer> phase(first_phase);
+      int d = 0, c = 0, r = 0;
+#pragma unroll 1
+      do {  // every phase has a tap
+        visit(moved(phase.depth.shift(d), phase.row.shift(r), phase.column.shift(c)), [](int) { return true; });
+        if (++r < phase.row.count) continue;
+        r = 0;
+        if (++c < phase.column.count) continue;
+        c = 0, ++d;
+      } while (d < phase.depth.count);
+    } else {
+#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
+      for (int d = 0; d < Shape::DepthShifts::count; ++d)
+#pragma unroll(Shape::known ? columns : 1)
+        for (int c = 0; c < columns; ++c)
+#pragma unroll(Shape::known ? rows : 1)
+          for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
+            const auto has_tap = [&](int product) {
+              return Shape::uniform ||
+                     (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
+                      Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
+                      Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
+            };
+            if (!Shape::known ||
+                Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
+              visit(moved(d, r, c), has_tap);
+          }
+    }
+    arrive(inputs.empty());
+    inputs.next();
+  }
+
+  TCONV_DEVICE void box(int first_phase) {
+    sums.clear();
+#pragma unroll 1
+    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
+    products.template wait<0>();
+    __syncwarp();
+    give_back();
+  }
+};
+
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
+                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  TCONV_SHARED(shared);
+  unsigned char* const weight_barriers = shared + Shape::barriers_at;
+  unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
+  if (threadIdx.x == 0) {
+    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
+    WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
+    show_barriers();
+  }
+  __syncthreads();
+
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  WgmmaWork<Layer, Tile> work(batch, output_depth, output_height, output_width);
+  if (warp < 4 * Shape::consumers) {
+    take_registers<Shape::consumer_registers>();
+    wait_for_kernel_before();
+    WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
+    for (; work.is_left(); work.next()) {
+      consumer.box(work.first_phase);
+      const int depths = renewed(output_depth), rows = renewed(output_height), columns = renewed(output_width);
+      const long long plane = static_cast<long long>(depths) * rows * columns;
+      const long long first = static_cast<long long>(work.group) * Layer::group_out_channels;
+      const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
+      WgmmaStore<Layer, Tile>{consumer.sums,
+                              epilogue,
+                              y + (first + work.channel_block * Tile::channels) * (Tile::channels_last ? 1 : plane),
+                              work,
+                              reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
+                              renewed(warp),
+                              renewed(lane),
+                              batch,
+                              depths,
+                              rows,
+                              columns}
+          .store();
+    }
+  } else {
+    give_registers<Shape::producer_registers>();
+    if (warp == 4 * Shape::consumers) {
+      wait_for_kernel_before();  // which prepared the weights
+      if (lane == 0)
+        wgmma_bring_weights<Layer, Tile>(work, reinterpret_cast<const unsigned char*>(weight), shared, weight_barriers);
+    } else {
+      WgmmaProducer<Layer, Tile, Shape::turned>::run(work, thread - 32 * (4 * Shape::consumers + 1), shared,
+                                                     input_barriers, x, batch, input_depth, input_height, input_width);
+    }
+  }
+}
+
+}  // namespace tconv
+""",
+}
 
 # The host's side of them, left out where only device code is compiled.
 _HOST = r"""
@@ -3647,10 +5198,57 @@ def _mma_needs_wide_index(problem, layer, kernel):
     return max(inputs, _mma_LANES * math.prod(problem.output_size)) >= _mma_INT_LIMIT
 
 
-# What was planned for the layers of the model file. A kernel may be compiled for another stride than its layer has,
-# which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+_WgmmaLaunching = namedtuple(
+    "_WgmmaLaunching",
+    "threads shared_bytes box weight_sets at_once columns_together weight_bytes preparing_blocks "
+    "preparing_threads",
+)
+
+_wgmma_INT_LIMIT = 2**31
+
+
+def _wgmma_works(problem, layer, kernel):
+    """Boxes of all positions, each with every set of weights."""
+    images, *sizes = kernel.box
+    count = kernel.weight_sets * _ceil_div(problem.batch, images)
+    for axis, output, size in zip(layer.axes, problem.output_size, sizes):
+        count = count * _ceil_div(axis.positions(output), size)
+    return count
+
+
+def _wgmma_grid(problem, layer, kernel):
+    """Blocks of a launch, which share the work evenly."""
+    count = _wgmma_works(problem, layer, kernel)
+    return _ceil_div(count, _ceil_div(count, kernel.at_once))
+
+
+def _wgmma_counted(problem, layer, kernel):
+    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
+    return _wgmma_works(problem, layer, kernel) + _wgmma_grid(problem, layer, kernel)
+
+
+def _wgmma_needs_wide_index(problem, layer, kernel):
+    """Whether offsets within a box's images, or within a plane of outputs, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * kernel.box[0] * layer.in_channels
+    return max(inputs, math.prod(problem.output_size)) >= _wgmma_INT_LIMIT
+
+
+# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
+# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
 _RECORDED = {
-    _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): _Kernel(
+    _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): [_Kernel(
+        "wgmma",
+        _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
+        "  struct Box {\n"
+        "    static constexpr int images = 1, depths = 1, rows = 8, columns = 64;\n"
+        "  };\n"
+        "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0;\n",
+        1,
+        _WgmmaLaunching(
+            threads=384, shared_bytes=228560, box=(1, 1, 8, 64), weight_sets=1, at_once=132, columns_together=4,
+            weight_bytes=147456, preparing_blocks=36, preparing_threads=256
+        ),
+    ), _Kernel(
         "mma",
         _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
         "  struct Warps {\n"
@@ -3669,7 +5267,7 @@ _RECORDED = {
             chunk_channels=8, columns_together=4, weight_bytes=147456, preparing_blocks=36,
             preparing_threads=256
         ),
-    ),
+    )],
 }
 
 # What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
@@ -3678,8 +5276,12 @@ _Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {
     "direct": _Family(_grid, _counted, _needs_wide_index, alignment=1),
     "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
+    "wgmma": _Family(_wgmma_grid, _wgmma_counted, _wgmma_needs_wide_index, alignment=16),
 }
-_MOST_SHARED = 227 * 1024
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; and whether it runs sm_90a.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a")
+# What is no GPU is taken for the largest.
+_LARGEST = _Gpu(227 * 1024, True)
 
 
 def _any_kernel(layer):
@@ -3689,29 +5291,46 @@ def _any_kernel(layer):
     return _Kernel("direct", layer, text, tile.blocks, _launching(layer, tile, _MULTIPROCESSORS))
 
 
-def _kernel(layer, most_shared=_MOST_SHARED):
-    """What was planned for a layer, if that runs where blocks have so much memory; else a kernel for every GPU."""
-    kernel = _RECORDED.get(layer)
-    if kernel is not None and (kernel.family == "direct" or kernel.launching.shared_bytes <= most_shared):
-        return kernel
-    return _any_kernel(layer)
+def _kernels(layer, gpu):
+    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
+    for kernel in _RECORDED.get(layer, ()):
+        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
+        if on_tensor_cores or kernel.family == "direct":
+            yield kernel
+    yield _any_kernel(layer)
+
+
+def _kernel(layer, gpu=_LARGEST):
+    """The best kernel of a layer, which is built before any input is there."""
+    return next(_kernels(layer, gpu))
+
+
+def _fits(kernel, problem):
+    """Whether a kernel of a layer runs it at these sizes."""
+    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
+    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
+    return same and problem.input_size[2] % kernel.launching.columns_together == 0
+
+
+def _has_sm_90a(capability):
+    """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
+    return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 
 @functools.lru_cache(maxsize=None)
-def _most_shared(device):
-    """Bytes of shared memory for a block on tensor cores; 0 without such. What is no GPU is taken for the largest."""
+def _gpu(device):
     if device.type != "cuda":
-        return _MOST_SHARED
+        return _LARGEST
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
-        return 0
-    return _MOST_SHARED if capability[0] in (9, 10) else (163 if capability in ((8, 0), (8, 7)) else 99) * 1024
+        return _Gpu(0, False)
+    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
+    return _Gpu(kilobytes * 1024, _has_sm_90a(capability))
 
 
 @functools.lru_cache(maxsize=None)
 def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation,
-    most_shared=_MOST_SHARED
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_LARGEST
 ):
     """The launch for a batch of these shapes; None if there is no such transposed convolution."""
     options = (stride, padding, output_padding, dilation)
@@ -3731,21 +5350,16 @@ def _plan(
     if min(output) < 1:
         return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), most_shared)
+    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
 
 
-def _sized(problem, most_shared):
+def _sized(problem, gpu):
     """The launch of a layer at one size."""
     layer, sizes = problem.layer, problem.output_size
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = _kernel(layer, most_shared)
-    strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
-    if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
-        problem.input_size[2] % kernel.launching.columns_together
-    ):
-        kernel = _kernel(layer, most_shared=0)
+    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
     family, numbers = _FAMILIES[kernel.family], kernel.launching
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
@@ -3838,11 +5452,13 @@ def _start(kernel, name):
 
 
 def _cuda_source(kernels):
-    """One CUDA text that defines `kernels` and the host function that launches them by number."""
+    """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
+    families = {kernel.family for kernel in kernels}
+    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
     named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
     cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
     instances = "\n".join(_functions(*each) for each in named)
-    return _KERNELS + "\n" + instances + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
 # (device, kernel) -> its extension's `launch`, its number in there
@@ -3854,7 +5470,7 @@ def _load_options(kernels, capability):
     from torch.utils.cpp_extension import load_inline
 
     cuda = _cuda_source(kernels)
-    version = "".join(map(str, capability))
+    version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     if capability >= (9, 0):
         flags.append("-DTCONV_OVERLAPS")
@@ -3974,7 +5590,7 @@ def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, 
         raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
     x = input if input.dim() == dims + 2 else input.unsqueeze(0)
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _most_shared(x.device))
+    plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
     if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
         # Not a transposed convolution. PyTorch knows best what is wrong with it.
         getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
@@ -4072,7 +5688,7 @@ def _swap(model):
             module._left = True
 
 
-def _module_kernels(model, most_shared=_MOST_SHARED):
+def _module_kernels(model, gpu=_LARGEST):
     for module in model.modules():
         parameter = next(module.parameters(), None)
         if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
@@ -4081,7 +5697,7 @@ def _module_kernels(model, most_shared=_MOST_SHARED):
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), most_shared)
+            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
 
 
 def _cuda_model(model):
@@ -4094,9 +5710,8 @@ def _cuda_model(model):
         _swap(self)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            most_shared = _most_shared(device)
-            called = [_kernel(layer, most_shared) for layer in _CALLED]
-            _build(list(_module_kernels(self, most_shared)) + called, device)
+            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
+            _build(list(_module_kernels(self, _gpu(device))) + called, device)
 
     model.__init__ = __init__
     return model

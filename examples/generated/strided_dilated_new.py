@@ -15,8 +15,8 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-# The CUDA kernels: templates over the layer and its tile.
-_KERNELS = r"""
+# The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
+_PRIMITIVES = r"""
 namespace tconv {
 
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
@@ -246,6 +246,12 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
     for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
   }
 }
+
+}  // namespace tconv
+"""
+_KERNELS = {
+    "direct": r"""
+namespace tconv {
 
 // direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
@@ -1206,7 +1212,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 }
 
 }  // namespace tconv
-"""
+""",
+}
 
 # The host's side of them, left out where only device code is compiled.
 _HOST = r"""
@@ -1911,10 +1918,10 @@ def _origin(layer):
     return min(range(min(axis.padding + 1, axis.stride)), key=window)
 
 
-# What was planned for the layers of the model file. A kernel may be compiled for another stride than its layer has,
-# which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
+# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
 _RECORDED = {
-    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): _Kernel(
+    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): [_Kernel(
         "direct",
         _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"),
         "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;\n",
@@ -1923,7 +1930,7 @@ _RECORDED = {
             threads=128, shared_bytes=13312, parts=32, rows=1, columns=64, groups=1, block_runs=4, at_once=132,
             origins=(0, 1, 1), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
         ),
-    ),
+    )],
 }
 
 # What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
@@ -1932,7 +1939,10 @@ _Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {
     "direct": _Family(_grid, _counted, _needs_wide_index, alignment=1),
 }
-_MOST_SHARED = 227 * 1024
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; and whether it runs sm_90a.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a")
+# What is no GPU is taken for the largest.
+_LARGEST = _Gpu(227 * 1024, True)
 
 
 def _any_kernel(layer):
@@ -1942,29 +1952,46 @@ def _any_kernel(layer):
     return _Kernel("direct", layer, text, tile.blocks, _launching(layer, tile, _MULTIPROCESSORS))
 
 
-def _kernel(layer, most_shared=_MOST_SHARED):
-    """What was planned for a layer, if that runs where blocks have so much memory; else a kernel for every GPU."""
-    kernel = _RECORDED.get(layer)
-    if kernel is not None and (kernel.family == "direct" or kernel.launching.shared_bytes <= most_shared):
-        return kernel
-    return _any_kernel(layer)
+def _kernels(layer, gpu):
+    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
+    for kernel in _RECORDED.get(layer, ()):
+        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
+        if on_tensor_cores or kernel.family == "direct":
+            yield kernel
+    yield _any_kernel(layer)
+
+
+def _kernel(layer, gpu=_LARGEST):
+    """The best kernel of a layer, which is built before any input is there."""
+    return next(_kernels(layer, gpu))
+
+
+def _fits(kernel, problem):
+    """Whether a kernel of a layer runs it at these sizes."""
+    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
+    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
+    return same and problem.input_size[2] % kernel.launching.columns_together == 0
+
+
+def _has_sm_90a(capability):
+    """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
+    return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 
 @functools.lru_cache(maxsize=None)
-def _most_shared(device):
-    """Bytes of shared memory for a block on tensor cores; 0 without such. What is no GPU is taken for the largest."""
+def _gpu(device):
     if device.type != "cuda":
-        return _MOST_SHARED
+        return _LARGEST
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):
-        return 0
-    return _MOST_SHARED if capability[0] in (9, 10) else (163 if capability in ((8, 0), (8, 7)) else 99) * 1024
+        return _Gpu(0, False)
+    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
+    return _Gpu(kilobytes * 1024, _has_sm_90a(capability))
 
 
 @functools.lru_cache(maxsize=None)
 def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation,
-    most_shared=_MOST_SHARED
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_LARGEST
 ):
     """The launch for a batch of these shapes; None if there is no such transposed convolution."""
     options = (stride, padding, output_padding, dilation)
@@ -1984,21 +2011,16 @@ def _plan(
     if min(output) < 1:
         return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), most_shared)
+    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
 
 
-def _sized(problem, most_shared):
+def _sized(problem, gpu):
     """The launch of a layer at one size."""
     layer, sizes = problem.layer, problem.output_size
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = _kernel(layer, most_shared)
-    strides = zip(kernel.layer.stride, layer.stride, problem.input_size)
-    if any(compiled != stride and size > 1 for compiled, stride, size in strides) or (
-        problem.input_size[2] % kernel.launching.columns_together
-    ):
-        kernel = _kernel(layer, most_shared=0)
+    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
     family, numbers = _FAMILIES[kernel.family], kernel.launching
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
@@ -2078,11 +2100,13 @@ def _start(kernel, name):
 
 
 def _cuda_source(kernels):
-    """One CUDA text that defines `kernels` and the host function that launches them by number."""
+    """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
+    families = {kernel.family for kernel in kernels}
+    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
     named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
     cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
     instances = "\n".join(_functions(*each) for each in named)
-    return _KERNELS + "\n" + instances + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
 # (device, kernel) -> its extension's `launch`, its number in there
@@ -2094,7 +2118,7 @@ def _load_options(kernels, capability):
     from torch.utils.cpp_extension import load_inline
 
     cuda = _cuda_source(kernels)
-    version = "".join(map(str, capability))
+    version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     if capability >= (9, 0):
         flags.append("-DTCONV_OVERLAPS")
@@ -2214,7 +2238,7 @@ def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, 
         raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
     x = input if input.dim() == dims + 2 else input.unsqueeze(0)
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _most_shared(x.device))
+    plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
     if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
         # Not a transposed convolution. PyTorch knows best what is wrong with it.
         getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
@@ -2312,7 +2336,7 @@ def _swap(model):
             module._left = True
 
 
-def _module_kernels(model, most_shared=_MOST_SHARED):
+def _module_kernels(model, gpu=_LARGEST):
     for module in model.modules():
         parameter = next(module.parameters(), None)
         if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
@@ -2321,7 +2345,7 @@ def _module_kernels(model, most_shared=_MOST_SHARED):
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), most_shared)
+            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
 
 
 def _cuda_model(model):
@@ -2334,9 +2358,8 @@ def _cuda_model(model):
         _swap(self)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            most_shared = _most_shared(device)
-            called = [_kernel(layer, most_shared) for layer in _CALLED]
-            _build(list(_module_kernels(self, most_shared)) + called, device)
+            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
+            _build(list(_module_kernels(self, _gpu(device))) + called, device)
 
     model.__init__ = __init__
     return model

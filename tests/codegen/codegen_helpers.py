@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tconv.evaluation.precision import Wanted, understood
-from tconv.planner import WRITTEN, Gpu
+from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 from tconv.rewriter.pipeline import build, plan_layers
@@ -29,7 +29,7 @@ def by_kind(problem: Problem, wanted: Wanted) -> Precision:
     return of_kind(problem) if wanted == "match" else wanted
 
 
-def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[str] = WRITTEN) -> str:
+def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES)) -> str:
     """The text that tconv writes for a model file; those of the examples, which do not change, are kept."""
     generate = _of_example if path.parent == EXAMPLES else _generated
     return generate(path, wanted, tuple(families))

@@ -18,15 +18,19 @@ pytestmark = pytest.mark.compat
 
 @pytest.fixture(scope="module")
 def file() -> Namespace:
-    return executed(generated_text(EXAMPLES / "vocoder.py"))
+    """One that has a kernel for Hopper as well, which compilers of that time do not know."""
+    return executed(generated_text(EXAMPLES / "asymmetric_kernel.py"))
 
 
 @pytest.fixture(scope="module")
 def options(file: Namespace) -> dict[str, object]:
     """What load_inline is given for one layer in every dtype."""
-    (kernel, *_) = file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]()))
+    gpu = file["_LARGEST"]._replace(sm_90a=False)
+    (kernel, *_) = file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]()), gpu)
     layers = [kernel.layer._replace(precision=precision) for precision in PRECISIONS]
-    return file["_load_options"]([file["_kernel"](layer) for layer in layers], (8, 0))
+    kernels = [file["_kernel"](layer, gpu) for layer in layers]
+    assert {kernel.family for kernel in kernels} == {"direct", "mma"}
+    return file["_load_options"](kernels, (8, 0))
 
 
 def test_nvrtc_11_7_compiles_it_for_sm_80(options: dict[str, list[str]], tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,12 +62,17 @@ def close(file: Namespace, shape: tuple[int, ...], *arguments: int) -> None:
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
 
 
-def families(file: Namespace, shape: tuple[int, ...], most_shared: int = 227 * 1024) -> list[str]:
+def families(file: Namespace, shape: tuple[int, ...], most_shared: int = 227 * 1024, sm_90a: bool = True) -> list[str]:
     """Of the first layer on an input of this shape, and of the layers as they are built."""
-    plan = file["_plan"](2, torch.float32, shape, (20, 24, 4, 4), (24,), *[(n, n) for n in (1, 0, 0)], 1, (1, 1),
-                         most_shared)
-    model = file["ModelNew"]()
-    return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](model, most_shared))]
+    gpu = file["_Gpu"](most_shared, sm_90a)
+    options = ((1, 1), (0, 0), (0, 0), 1, (1, 1))
+    plan = file["_plan"](2, torch.float32, shape, (20, 24, 4, 4), (24,), *options, gpu)
+    return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](file["ModelNew"](), gpu))]
+
+
+def recorded(file: Namespace) -> list[Any]:
+    """Every recorded kernel."""
+    return [kernel for kernels in file["_RECORDED"].values() for kernel in kernels]
 
 
 def test_the_sizes_of_get_inputs(file: Namespace) -> None:
@@ -95,7 +101,7 @@ def test_rows_that_do_not_divide_into_what_is_loaded_at_once(model_file: Callabl
         found: str = families(file, (1, 20, 9, width))[0]
         return found
 
-    assert file["_RECORDED"] and any(kernel.launching.columns_together > 1 for kernel in file["_RECORDED"].values())
+    assert file["_RECORDED"] and any(kernel.launching.columns_together > 1 for kernel in recorded(file))
     assert (family(32), family(31)) == ("mma", "direct")
     close(file, (1, 20, 9, 31))
     # A row further on in memory: what is loaded at once does not begin where it should.
@@ -124,7 +130,7 @@ def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[s
     """
     file = executed(generated_text(model_file(model), families=["mma"]))
     install(file)
-    assert [kernel.layer.stride for kernel in file["_RECORDED"].values()] == [(1, 3, 3)]
+    assert [kernel.layer.stride for kernel in recorded(file)] == [(1, 3, 3), (1, 1, 1)]
     original: Namespace = {}
     exec(model_file(model).read_text(), original)
     theirs, ours = original["Model"](), file["ModelNew"]()
@@ -141,11 +147,22 @@ def test_a_gpu_without_these_tensor_cores_takes_the_kernel_that_runs_everywhere(
     assert families(file, (2, 20, 1, 1), most_shared=0) == ["direct"] * 4
 
 
-def test_which_gpus_have_them(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    for capability, kilobytes in (((7, 5), 0), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((12, 0), 99)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
-        file["_most_shared"].cache_clear()
-        assert file["_most_shared"](torch.device("cuda", 0)) == kilobytes * 1024
+@pytest.mark.parametrize(
+    ("capability", "kilobytes"),
+    [((7, 5), 0), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99)],
+)
+@pytest.mark.parametrize("cuda", ["11.8", "12.0", "13.0"])
+def test_which_gpus_have_them(
+    file: Namespace, cuda: str, capability: tuple[int, int], kilobytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And which run sm_90a: Hopper's, by compilers that know it."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    file["_gpu"].cache_clear()
+    sm_90a = capability == (9, 0) and cuda != "11.8"
+    assert file["_gpu"](torch.device("cuda", 0)) == (kilobytes * 1024, sm_90a)
+    arch = "90a" if sm_90a else "{}{}".format(*capability)
+    assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in file["_load_options"]([], capability)["extra_cuda_cflags"]
 
 
 def test_a_gpu_with_less_shared_memory_than_planned_for(file: Namespace) -> None:
@@ -175,9 +192,11 @@ def test_the_text_compiles(file: Namespace, arch: str) -> None:
     compile_source(source, arch)
 
 
-def test_the_text_of_both_families_compiles_where_only_one_runs(file: Namespace) -> None:
-    kernels = list(file["_module_kernels"](file["ModelNew"](), False))
-    compile_source(file["_cuda_source"](kernels), "sm_75")
+def test_the_text_compiles_where_there_are_no_such_tensor_cores(file: Namespace) -> None:
+    kernels = list(file["_module_kernels"](file["ModelNew"](), file["_Gpu"](0, False)))
+    source = file["_cuda_source"](kernels)
+    assert "DirectShape" in source and "MmaShape" not in source
+    compile_source(source, "sm_75")
 
 
 def test_the_file_keeps_the_rules_of_written_files(text: str, model_file: Callable[[str], Path]) -> None:

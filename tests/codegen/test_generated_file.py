@@ -160,10 +160,15 @@ def test_carries_only_the_primitives_that_are_used() -> None:
     assert used_paragraphs(library, "unused generic Unused") == library
 
 
+def test_carries_macros_whose_names_are_put_together() -> None:
+    library = "#define ONE_1 1\n\n#define ONE_2 2\n\n#define ONE(n) ONE_##n\n\n#define ANOTHER_1 1\n"
+    assert used_paragraphs(library, "ONE(2)") == library.partition("\n#define ANOTHER")[0]
+
+
 def test_places_of_the_shared_part_are_all_filled(texts: dict[str, str]) -> None:
-    assert '_KERNELS = r""\n' in runtime_text()
+    assert '_PRIMITIVES = r""\n' in runtime_text()
     for text in texts.values():
-        assert '_KERNELS = r""\n' not in text and "# (the planner" not in text
+        assert '_PRIMITIVES = r""\n' not in text and "# (the planner" not in text
 
 
 def test_executes_without_a_file_and_without_a_module_name() -> None:

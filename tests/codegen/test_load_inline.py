@@ -100,7 +100,7 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["direct", "mma"])
+@pytest.mark.parametrize("family", ["direct", "mma", "wgmma"])
 def test_both_objects_compile(family: str, cuda_home: Path, tmp_path: Path) -> None:
     """Everything but the link, which takes torch's CUDA libraries: main.cpp and cuda.cu, by ninja, as for a GPU."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
@@ -114,11 +114,12 @@ def test_both_objects_compile(family: str, cuda_home: Path, tmp_path: Path) -> N
         import torch
         from torch.utils import cpp_extension
 
-        source, home, folder = sys.argv[1:]
+        family, source, home, folder = sys.argv[1:]
         cpp_extension.CUDA_HOME, torch.version.cuda = home, torch.version.cuda or "13.0"
         file = {}
         exec(Path(source).read_text(encoding="utf-8"), file)
         kernels = list(file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]())))
+        assert {kernel.family for kernel in kernels} == {family}
         kernels += [file["_kernel"](kernels[0].layer._replace(precision=p)) for p in ("fp16", "bf16", "fp64")]
         try:
             cpp_extension.load_inline(build_directory=folder, **file["_load_options"](kernels, (9, 0)))
@@ -127,7 +128,8 @@ def test_both_objects_compile(family: str, cuda_home: Path, tmp_path: Path) -> N
     """
     folder = tmp_path / "build"
     folder.mkdir()
-    run = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), str(source), str(cuda_home), str(folder)]
+    arguments = [family, str(source), str(cuda_home), str(folder)]
+    run = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script), *arguments]
     shown = subprocess.run(run, capture_output=True, text=True, timeout=300)
     assert {"main.o", "cuda.cuda.o"} <= {path.name for path in folder.iterdir()}, shown.stdout + shown.stderr
     assert "warning" not in shown.stdout, shown.stdout

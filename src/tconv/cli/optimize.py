@@ -122,7 +122,7 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
     cells = [layer.name, f"{plan.problem.layer.describe()} on {shape}{times}"]
     if layer.left:
         return [*cells, "left to PyTorch"]
-    cells.append(f"{plan.kernel.family}: {plan.grid} blocks of {plan.kernel.threads}")
+    cells.append("; elsewhere ".join(f"{p.kernel.family}: {p.grid} blocks of {p.kernel.threads}" for p in layer.plans))
     cells.append(_error(check))
     if not on_gpu:
         return [*cells, ", ".join(map(_registers, check.builds))]
@@ -135,7 +135,7 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
 def _error(check: LayerCheck) -> str:
     if check.verdict is None:
         return ""
-    if not check.verdict.equal:
+    if not check.equal:
         return "NOT EQUAL"
     pooled = check.verdict.check("pooled error")
     return f"{pooled.got:.2g} ({check.pytorch_error:.2g}, {pooled.allowed:.2g})"

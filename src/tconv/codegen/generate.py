@@ -15,7 +15,7 @@ from typing import Any
 
 from tconv import problem
 from tconv.codegen.excerpt import excerpt, methods
-from tconv.codegen.headers import kernels_text
+from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
@@ -64,6 +64,7 @@ class PlannedLayer:
         called: it is a call of a function, not a module.
         line: of the model file, for a call that stands there.
         left: it stays PyTorch's, for this reason.
+        portable: what other GPUs run, where they have not got what `plan` takes.
     """
 
     name: str
@@ -73,6 +74,12 @@ class PlannedLayer:
     line: int | None = None
     left: bool = False
     reason: str = ""
+    portable: Plan | None = None
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Of every kernel that the file records for it, the first one for the GPU that was planned for."""
+        return (self.plan,) if self.portable is None else (self.plan, self.portable)
 
 
 def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float32: str = "match") -> str:
@@ -95,11 +102,13 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     parts = ["instance", *(["weights_instance"] if any(FAMILIES[name].preparing_threads for name in families) else [])]
     configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
+    headers = {name: _cuda(text) for name, text in kernel_texts(families, configuration).items()}
     runtime = _filled(
         {
-            '_KERNELS = r""\n': f'_KERNELS = r"""\n{kernels_text(families, configuration)}"""\n',
-            "_FAMILIES = {}\n": "_FAMILIES = {\n" + "".join(map(_family, families)) + "}\n",
-            "_RECORDED = {}\n": _recorded(kernels, gpu),
+            '_PRIMITIVES = r""\n': f"_PRIMITIVES = {headers.pop(PRIMITIVES)}\n",
+            "_KERNELS = {}\n": _dict_of("_KERNELS", [f'"{name}": {text}' for name, text in headers.items()]),
+            "_FAMILIES = {}\n": _dict_of("_FAMILIES", list(map(_family, families))),
+            "_RECORDED = {}\n": _dict_of("_RECORDED", [_recorded(layer, of, gpu) for layer, of in kernels.items()]),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
@@ -171,13 +180,13 @@ def _import_of(name: str) -> str:
 
 def _families(layers: Sequence[PlannedLayer]) -> list[str]:
     """Those of the planned layers, and the one that runs any other."""
-    return sorted({layer.plan.kernel.family for layer in layers} | {_DEFAULT})
+    return sorted({plan.kernel.family for layer in layers for plan in layer.plans} | {_DEFAULT})
 
 
 def _family(name: str) -> str:
     """What the file asks of a family."""
     rules = ", ".join(f"{_prefix(name)}{rule}" for rule in _RULES)
-    return f'    "{name}": _Family({rules}, alignment={FAMILIES[name].alignment}),\n'
+    return f'"{name}": _Family({rules}, alignment={FAMILIES[name].alignment})'
 
 
 def _prefix(family: str) -> str:
@@ -198,7 +207,11 @@ def _rules(family: str, any_layer: bool) -> str:
 
 
 def _header(layers: Sequence[PlannedLayer]) -> str:
-    rows = [(layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)) for layer in layers]
+    rows: list[tuple[str, str, str]] = []
+    for layer in layers:
+        rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
+        if layer.portable is not None and not layer.left:
+            rows.append(("", "", f"elsewhere {plan_words(layer.portable)}"))
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [
         f"{GENERATED_MARK} {__version__}",
@@ -219,20 +232,20 @@ def plan_words(plan: Plan, left: bool = False) -> str:
     return f"{kernel.family}: {plan.grid} blocks of {kernel.threads}, {plan.shared_bytes} bytes of shared memory"
 
 
-def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, Kernel[Any]]:
-    """The kernel that is recorded for each layer.
+def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Kernel[Any]]]:
+    """The kernels that are recorded for each layer, one of a family.
 
-    A layer may have several sizes; a kernel that runs only some of them comes first, the others take the default.
+    Those that run on fewer GPUs, or at fewer of the sizes that a layer may have, come first: the families' last.
     """
-    kernels = {layer.plan.problem.layer: layer.plan.kernel for layer in layers}
-    some = {p.plan.problem.layer: p.plan.kernel for p in layers if p.plan.kernel.family != _DEFAULT}
-    return kernels | some
+    kernels: dict[Layer, dict[str, Kernel[Any]]] = {}
+    for plan in (plan for layer in layers for plan in layer.plans):
+        kernels.setdefault(plan.problem.layer, {})[plan.kernel.family] = plan.kernel
+    return {layer: [of[name] for name in reversed(list(FAMILIES)) if name in of] for layer, of in kernels.items()}
 
 
-def _recorded(kernels: Mapping[Layer, Kernel[Any]], gpu: Gpu) -> str:
-    """The kernel of each compiled layer."""
-    entries = [f"    {_layer(layer)}: {recorded_kernel(kernel, gpu)},\n" for layer, kernel in kernels.items()]
-    return "_RECORDED = {\n" + "".join(entries) + "}\n" if entries else "_RECORDED = {}\n"
+def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]], gpu: Gpu) -> str:
+    """What is recorded for a layer."""
+    return f"{_layer(layer)}: [{', '.join(recorded_kernel(kernel, gpu) for kernel in kernels)}]"
 
 
 def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
@@ -262,6 +275,17 @@ def _tuple_class(name: str, fields: Sequence[str]) -> str:
     lines = textwrap.wrap(" ".join(fields), 100)
     names = ' "\n    "'.join(lines)
     return f'namedtuple(\n    "{name}",\n    "{names}",\n)'
+
+
+def _cuda(text: str) -> str:
+    """Headers as a piece of Python."""
+    return f'r"""\n{kernel_source.in_namespace([text])}"""'
+
+
+def _dict_of(name: str, entries: Sequence[str]) -> str:
+    if not entries:
+        return f"{name} = {{}}\n"
+    return f"{name} = {{\n" + "".join(f"    {entry},\n" for entry in entries) + "}\n"
 
 
 def _tuple_of(name: str, items: Sequence[str]) -> str:

@@ -1,14 +1,17 @@
-"""The kernel headers as one text for a generated file, without the primitives that nothing in it uses."""
+"""The kernel headers as texts for a generated file, without the primitives that nothing in it uses."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 
-from tconv.kernels.source import family_header, header_texts, in_namespace
+from tconv.kernels.source import family_header, header_texts
 
-_PRIMITIVES = "primitives/"
+#: What families share.
+PRIMITIVES = "primitives"
 _WORD = re.compile(r"[A-Za-z_]\w*")
+#: The first part of names that a macro puts together.
+_PASTED = re.compile(r"([A-Za-z_]\w*)##")
 #: What a paragraph at the left margin defines: a macro, a type, a function or a constant.
 _DEFINITION = re.compile(
     r"^(?:#\s*define\s+(\w+)"
@@ -19,12 +22,18 @@ _DEFINITION = re.compile(
 )
 
 
-def kernels_text(families: Sequence[str], user: str) -> str:
-    """The headers of `families`, after those primitives that they or `user` mention."""
-    texts = header_texts(list(map(family_header, families)))
-    primitives = "\n".join(text for name, text in texts.items() if name.startswith(_PRIMITIVES))
-    rest = "\n".join(text for name, text in texts.items() if not name.startswith(_PRIMITIVES))
-    return in_namespace([used_paragraphs(primitives, rest + user), rest])
+def kernel_texts(families: Collection[str], user: str) -> dict[str, str]:
+    """The headers of each of `families`, after `PRIMITIVES`, of which there is what they or `user` mention.
+
+    Each text is to be pasted into one `in_namespace`, a family's behind that of the primitives.
+    """
+    headers = header_texts(list(map(family_header, families)))
+    texts = {
+        folder: "\n".join(text for name, text in headers.items() if name.startswith(f"{folder}/"))
+        for folder in (PRIMITIVES, *families)
+    }
+    used = [user, *(texts[family] for family in families)]
+    return {**texts, PRIMITIVES: used_paragraphs(texts[PRIMITIVES], "\n".join(used))}
 
 
 def used_paragraphs(library: str, user: str) -> str:
@@ -35,11 +44,17 @@ def used_paragraphs(library: str, user: str) -> str:
     paragraphs = re.split(r"(?<=\n)\n+(?=\S)", library)
     defined = [{name for match in _DEFINITION.finditer(text) for name in match.groups() if name} for text in paragraphs]
     kept = {number for number, names in enumerate(defined) if not names}
-    mentioned = set(_WORD.findall(user))
+    mentioned, pasted = set(_WORD.findall(user)), set(_PASTED.findall(user))
     while True:
-        found = {n for n, names in enumerate(defined) if n not in kept and names & mentioned}
+        found = {
+            number
+            for number, names in enumerate(defined)
+            if number not in kept and (names & mentioned or any(name.startswith(tuple(pasted)) for name in names))
+        }
         if not found:
             break
         kept |= found
-        mentioned.update(*(_WORD.findall(paragraphs[number]) for number in found))
+        for number in found:
+            mentioned.update(_WORD.findall(paragraphs[number]))
+            pasted.update(_PASTED.findall(paragraphs[number]))
     return "\n".join(paragraphs[number] for number in sorted(kept))

@@ -3,7 +3,7 @@
 from tconv.planner.choice import choose
 from tconv.planner.direct import DIRECT
 from tconv.planner.direct.tile import DirectTile
-from tconv.planner.families import FAMILIES, WRITTEN
+from tconv.planner.families import FAMILIES
 from tconv.planner.family import Family
 from tconv.planner.gpu import Gpu, floor_seconds
 from tconv.planner.mma import MMA
@@ -18,7 +18,6 @@ __all__ = [
     "FAMILIES",
     "MMA",
     "WGMMA",
-    "WRITTEN",
     "DirectTile",
     "Family",
     "Gpu",

@@ -13,5 +13,3 @@ from tconv.planner.wgmma import WGMMA
 
 #: By name; of those that are predicted to be as fast, the first is taken.
 FAMILIES: Mapping[str, Family[Any]] = MappingProxyType({family.name: family for family in (DIRECT, MMA, WGMMA)})
-#: Those whose kernels a written file may carry.
-WRITTEN: tuple[str, ...] = tuple(name for name, family in FAMILIES.items() if family.written)

@@ -80,8 +80,6 @@ class Family(ABC, Generic[Tile]):
     preparing_threads: int
     #: Bytes at whose multiples input and weights begin.
     alignment: int
-    #: Whether written files may carry its kernels.
-    written: bool = True
     #: Which outputs a non-finite number reaches: those that depend on it, or others of the same phases as well.
     reach: Literal["exact", "phases"]
 

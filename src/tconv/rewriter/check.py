@@ -34,8 +34,12 @@ from tconv.sandbox.emulated import emulator_launches
 #: What NVRTC makes of a text, given with the name of the kernel in it and the arch.
 Compile = Callable[[str, str, str], Compiled]
 
-#: Draws of inputs and weights in the emulator; a GPU gets as many as the rules say.
-_EMULATED_DRAWS = 2
+#: What the kernels for Hopper alone are compiled for.
+_SM_90A = "sm_90a"
+#: Of blocks that go on from box to box as many run in the emulator: at its sizes more would have one box each.
+_EMULATED_AT_ONCE = 2
+#: Draws of inputs and weights; a GPU gets as many as the rules say.
+_DRAWS = {"cpu": 2, "cuda": 5}
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ class LayerCheck:
         pytorch_error: the relative error of PyTorch's own result, beside the verdict's pooled error.
         judged_at: the problem that was run.
         time: None where it was not measured.
+        portable: the verdict of the layer's portable kernel, where it has one.
     """
 
     layer: PlannedLayer
@@ -77,6 +82,19 @@ class LayerCheck:
     pytorch_error: float | None = None
     judged_at: Problem | None = None
     time: LayerTime | None = None
+    portable: Verdict | None = None
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """Of every kernel that was judged, by the layer's name and by where it runs if that is elsewhere."""
+        found = {self.layer.name: self.verdict, f"{self.layer.name}, elsewhere": self.portable}
+        return {name: verdict for name, verdict in found.items() if verdict is not None}
+
+    @property
+    def equal(self) -> bool:
+        """Whether every kernel of the layer was judged, and is equal."""
+        verdicts = self.verdicts.values()
+        return len(verdicts) == len(self.layer.plans) and all(verdict.equal for verdict in verdicts)
 
     @property
     def shrunk(self) -> str:
@@ -112,15 +130,22 @@ def check_layers(
         full = layer.plan.problem
         problem = full if gpu else shrink(full)
         wanted = list(dict.fromkeys([full, problem]))
-        cuts = dict(zip(wanted, file.cuts(wanted), strict=True))
-        builds = tuple(_build(compiled(cuts[full].source, cuts[full].kernel, arch), arch) for arch in archs)
-        checked, cut = LayerCheck(layer, builds, judged_at=problem), cuts[problem]
-        if gpu is None:
-            verdict = _judge(partial(_emulated, cut, problem), layer.plan, problem, "cpu", _EMULATED_DRAWS)
-            yield replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cpu"))
-        else:
-            cubin = compiled(cut.source, cut.kernel, gpu.arch).cubin
-            yield _on_gpu(checked, cut, cubin, gpu, bench)
+        at_once = None if gpu else _EMULATED_AT_ONCE
+        # As they are launched where sm_90a runs, and elsewhere.
+        cuts = {
+            there: dict(zip(wanted, file.cuts(wanted, sm_90a=there, at_once=at_once), strict=True))
+            for there in (True, False)
+        }
+        of_archs = [(arch, cuts[arch == _SM_90A][full]) for arch in archs]
+        builds = tuple(_build(compiled(cut.source, cut.kernel, arch), arch) for arch, cut in of_archs)
+        device = "cuda" if gpu else "cpu"
+        candidates: list[Candidate] = []
+        verdicts: list[Verdict] = []
+        for plan, of_sizes in zip(layer.plans, cuts.values(), strict=False):
+            candidates.append(_candidate(of_sizes[problem], plan, problem, compiled, gpu))
+            verdicts.append(_judge(candidates[-1], plan, problem, device))
+        time = _time(candidates[0], problem, gpu) if gpu and bench and verdicts[0].equal else None
+        yield LayerCheck(layer, builds, verdicts[0], _pytorch_error(problem, device), problem, time, *verdicts[1:])
 
 
 def compile_text(source: str, kernel: str, arch: str) -> Compiled:
@@ -142,10 +167,17 @@ def _build(compiled: Compiled, arch: str) -> Build:
     return Build(arch, compiled.registers, compiled.spill_bytes)
 
 
-def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, draws: int) -> Verdict:
+def _candidate(cut: Cut, plan: Plan, problem: Problem, compiled: Compile, gpu: Gpu | None) -> Candidate:
+    """One of a layer's launches where it can run."""
+    if gpu is None:
+        return partial(_emulated, cut, problem)
+    return _on_gpu(cut, plan, compiled(cut.source, cut.kernel, gpu.arch).cubin)
+
+
+def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str) -> Verdict:
     wanted: Wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
     reach = FAMILIES[plan.kernel.family].reach
-    return check_layer(candidate, problem, wanted, device=device, draw_count=draws, reach=reach)
+    return check_layer(candidate, problem, wanted, device=device, draw_count=_DRAWS[device], reach=reach)
 
 
 def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -172,13 +204,13 @@ def _pytorch_error(problem: Problem, device: str) -> float:
     return comparison.relative(comparison.baseline.exact)
 
 
-def _on_gpu(checked: LayerCheck, cut: Cut, cubin: bytes, gpu: Gpu, bench: bool) -> LayerCheck:
-    """Launched by cuda.core."""
+def _on_gpu(cut: Cut, plan: Plan, cubin: bytes) -> Candidate:
+    """The launch by cuda.core, as a candidate."""
     from tconv.jit.loader import Launcher, load
 
-    problem = checked.layer.plan.problem
+    problem = plan.problem
     device = torch.cuda.current_device()
-    plan = replace(checked.layer.plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation)
+    plan = replace(plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation)
     preparing = None if cut.preparation is None else load(cubin, PREPARING.format(cut.kernel), 0, device)
     launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)
 
@@ -188,9 +220,7 @@ def _on_gpu(checked: LayerCheck, cut: Cut, cubin: bytes, gpu: Gpu, bench: bool) 
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
         return y
 
-    verdict = _judge(candidate, plan, problem, "cuda", 5)
-    time = _time(candidate, problem, gpu) if bench and verdict.equal else None
-    return replace(checked, verdict=verdict, pytorch_error=_pytorch_error(problem, "cuda"), time=time)
+    return candidate
 
 
 def _time(candidate: Candidate, problem: Problem, gpu: Gpu) -> LayerTime:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.report import Report
-from tconv.planner import Gpu
+from tconv.planner import Gpu, Plan
 from tconv.planner.plan import tile_fields
 from tconv.rewriter.check import LayerCheck
 from tconv.sandbox.trace import TIMEOUT_SECONDS
@@ -63,14 +63,13 @@ class Outcome:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Every failed check in one line."""
-        judged = ((check.layer.name, check.verdict) for check in self.replaced if check.verdict)
+        judged = (item for check in self.replaced for item in check.verdicts.items())
         of_layers = tuple(f"{name}: {reason}" for name, verdict in judged for reason in verdict.reasons)
         return of_layers + (self.report.reasons if self.report else ())
 
     @property
     def equal(self) -> bool:
-        layers = all(check.verdict is not None and check.verdict.equal for check in self.replaced)
-        return layers and (self.report is None or self.report.equal)
+        return all(check.equal for check in self.replaced) and (self.report is None or self.report.equal)
 
     @property
     def slower(self) -> tuple[str, ...]:
@@ -118,17 +117,23 @@ def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
         "output_shape": list(plan.problem.output_shape),
         "count": layer.count,
         "left": layer.reason if layer.left else None,
-        "plan": {
-            "family": plan.kernel.family,
-            "tile": dict(tile_fields(plan.kernel.tile)),
-            "grid": plan.grid,
-            "threads": plan.kernel.threads,
-            "shared_bytes": plan.shared_bytes,
-            "reasons": list(plan.reasons),
-        },
+        "plan": _plan_to_dict(plan),
+        "portable_plan": None if layer.portable is None else _plan_to_dict(layer.portable),
         "builds": [vars(made) for made in check.builds],
         "judged_at": None if check.judged_at is None else list(check.judged_at.input_shape),
         "pytorch_error": check.pytorch_error,
         "verdict": None if check.verdict is None else check.verdict.to_dict(),
+        "portable_verdict": None if check.portable is None else check.portable.to_dict(),
         "time_ms": None if check.time is None else {**vars(check.time), "speedup": check.time.speedup},
+    }
+
+
+def _plan_to_dict(plan: Plan) -> dict[str, Any]:
+    return {
+        "family": plan.kernel.family,
+        "tile": dict(tile_fields(plan.kernel.tile)),
+        "grid": plan.grid,
+        "threads": plan.kernel.threads,
+        "shared_bytes": plan.shared_bytes,
+        "reasons": list(plan.reasons),
     }

@@ -15,7 +15,7 @@ from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
 from tconv.jit.loader import compile_kernel
-from tconv.planner import DIRECT, WRITTEN, Gpu, Kernel, Plan, Question, Unplannable, choose
+from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan
 from tconv.planner.tuned import Answers
 from tconv.problem import Layer, Problem
@@ -24,6 +24,8 @@ from tconv.sandbox.trace import Trace, TracedLayer
 
 #: What is compiled for where there is no GPU to say it.
 COMMON_ARCHS = ("sm_80", "sm_90a")
+#: A kernel whose family does not run on this one, either, has a portable one beside it in a written file.
+_PORTABLE_ARCH = "sm_80"
 _log = logging.getLogger("tconv")
 
 _NOT_TUNED: Answers = MappingProxyType({})
@@ -37,7 +39,7 @@ def plan_layers(
     gpu: Gpu,
     wanted: Wanted,
     resolve: Resolve,
-    families: Sequence[str] = WRITTEN,
+    families: Collection[str] = tuple(FAMILIES),
     tuned: Answers = _NOT_TUNED,
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in.
@@ -51,16 +53,20 @@ def plan_layers(
         Trouble: one is larger than a launch can be.
     """
 
-    def plan(traced: TracedLayer, problem: Problem) -> Plan:
+    def plans(traced: TracedLayer, problem: Problem) -> list[Plan]:
         if problem.batch == 0:
             raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
         try:
-            return choose(Question(problem), gpu, families, tuned)
+            best = choose(Question(problem), gpu, families, tuned)
+            portable = [name for name in families if _runs_on(name, problem, gpu, _PORTABLE_ARCH)]
+            if best.kernel.family in portable or not portable:
+                return [best]
+            return [best, choose(Question(problem), gpu, portable, tuned)]
         except Unplannable as refusal:
             raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
 
     asked = zip(trace.layers, problems(trace.layers, wanted, resolve), strict=True)
-    layers = tuple(_plan_each(list(asked), gpu, plan))
+    layers = tuple(_plan_each(list(asked), gpu, plans))
     if not layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
     if all(layer.left for layer in layers):
@@ -77,8 +83,7 @@ def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, wanted: Wante
     source = read_source(model)
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
     rewritten = rewrite(source, model.name, keep)
-    settled = tuple(layer if layer.left else replace(layer, plan=_without_spills(layer.plan, gpu)) for layer in layers)
-    return generate(rewritten, settled, gpu, wanted)
+    return generate(rewritten, [layer if layer.left else _settled(layer, gpu) for layer in layers], gpu, wanted)
 
 
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:
@@ -101,20 +106,36 @@ def read_source(model: Path) -> str:
 
 
 def _plan_each(
-    layers: Sequence[tuple[TracedLayer, Problem]], gpu: Gpu, plan: Callable[[TracedLayer, Problem], Plan]
+    layers: Sequence[tuple[TracedLayer, Problem]], gpu: Gpu, plans: Callable[[TracedLayer, Problem], list[Plan]]
 ) -> Iterator[PlannedLayer]:
-    """Every layer with its plan; those that are compiled alike share the kernel of the one with the most work."""
-    kernels: dict[Layer, Kernel[Any]] = {}
+    """Every layer with its plans; those that are compiled alike share the kernels of the one with the most work."""
+    kernels: dict[Layer, list[Kernel[Any]]] = {}
     for traced, problem in sorted(layers, key=lambda pair: pair[1].multiply_adds):
-        kernels[problem.layer] = plan(traced, problem).kernel
+        kernels[problem.layer] = [plan.kernel for plan in plans(traced, problem)]
     for traced, problem in layers:
-        own = plan(traced, problem)
-        # Where that kernel does not run these sizes, the file takes the one that runs any size.
-        kernel, of_any_size = kernels[problem.layer], DIRECT.default(problem.layer)
-        shared = replan(problem, kernel, gpu) or replan(problem, of_any_size, gpu) or own
+        own = plans(traced, problem)[0]
+        # Where a kernel does not run these sizes, the file takes the next one, at last the one that runs any size.
+        recorded = [*kernels[problem.layer], DIRECT.default(problem.layer)]
+        found = (plan for kernel in recorded if (plan := replan(problem, kernel, gpu)))
+        shared = next(found, own)
+        is_portable = _runs_on(shared.kernel.family, problem, gpu, _PORTABLE_ARCH)
+        portable = None if is_portable else next(found, None)
         taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
         reason = _OUT_OF_REACH if traced.elsewhere else ""
-        yield PlannedLayer(traced.name, taken, traced.count, traced.called, traced.line, traced.elsewhere, reason)
+        yield PlannedLayer(
+            traced.name, taken, traced.count, traced.called, traced.line, traced.elsewhere, reason, portable
+        )
+
+
+def _runs_on(family: str, problem: Problem, gpu: Gpu, arch: str) -> bool:
+    """Whether a family runs `problem` on a GPU like `gpu` of another arch."""
+    return FAMILIES[family].why_not(problem, replace(gpu, arch=arch)) is None
+
+
+def _settled(layer: PlannedLayer, gpu: Gpu) -> PlannedLayer:
+    """`layer` with the kernels that are written."""
+    portable = None if layer.portable is None else _without_spills(layer.portable, gpu)
+    return replace(layer, plan=_without_spills(layer.plan, gpu), portable=portable)
 
 
 @lru_cache(maxsize=256)
@@ -123,7 +144,8 @@ def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
     kernel = plan.kernel
     try:
         for arch in dict.fromkeys((*COMMON_ARCHS, gpu.arch)):
-            kernel, _ = compile_kernel(kernel, arch)
+            if _runs_on(kernel.family, plan.problem, gpu, arch):
+                kernel, _ = compile_kernel(kernel, arch)
     except (MissingToolchain, CompileError) as error:
         _log.info("registers stay estimated: %s", error)
     return replace(plan, kernel=kernel)

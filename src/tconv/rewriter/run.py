@@ -19,7 +19,7 @@ from tconv.evaluation.files import judge as judging
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
 from tconv.jit.tuned import answers
-from tconv.planner import FAMILIES, WRITTEN, Gpu, floor_seconds
+from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.check import Compile, LayerCheck, check_layers, compile_text
@@ -82,7 +82,7 @@ class _Job:
 
     def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted) -> Outcome:
         """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
-        attempts = (WRITTEN, _PLAINEST)
+        attempts = (tuple(FAMILIES), _PLAINEST)
         for families in attempts:
             self.say("planning")
             layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, self._tuned(gpu))

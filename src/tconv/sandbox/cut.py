@@ -67,13 +67,18 @@ class WrittenFile:
         self._timeout_s = timeout_s
         self._worker = workshop.start(Cutter, timeout_s=timeout_s, path=str(path), needed=sorted(needed))
 
-    def cuts(self, problems: Sequence[Problem]) -> list[Cut]:
+    def cuts(self, problems: Sequence[Problem], *, sm_90a: bool = True, at_once: int | None = None) -> list[Cut]:
         """The launches that the file would make for these problems.
+
+        Args:
+            sm_90a: on a GPU that runs that; else on another one as large.
+            at_once: of blocks that go on from box to box at most so many, so that they do on small problems, too.
 
         Raises:
             ModelFileError: the file plans none for one of them.
         """
-        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=[asdict(problem) for problem in problems])
+        asked = [asdict(problem) for problem in problems]
+        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, sm_90a=sm_90a, at_once=at_once)
         return [Cut(**{**fields, "preparation": _preparation(fields["preparation"])}) for fields in found]
 
     def replaced(self) -> Replaced | None:
@@ -116,18 +121,24 @@ class Cutter:
                 "rename it, or import by name instead of by star"
             )
 
-    def cuts(self, problems: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]
+    def cuts(self, problems: list[dict[str, Any]], sm_90a: bool, at_once: int | None) -> list[dict[str, Any]]:
+        gpu = self._file["_LARGEST"]._replace(sm_90a=sm_90a)
+        return [asdict(self._cut(Problem.from_dict(problem), gpu, at_once)) for problem in problems]
 
-    def _cut(self, problem: Problem) -> Cut:
+    def _cut(self, problem: Problem, gpu: Any, at_once: int | None) -> Cut:
         layer = problem.layer
         used = slice(3 - layer.spatial_dims, None)
         shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
-        options = (layer.stride[used], layer.padding[used], problem.output_padding[used])
+        options = (layer.stride[used], layer.padding[used], problem.output_padding[used], layer.groups)
         dtype = getattr(torch, layer.dtype)
-        plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
+        plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used], gpu)
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
+        if at_once is not None:
+            numbers = plan.kernel.launching
+            numbers = numbers._replace(at_once=min(at_once, numbers.at_once))
+            grid = self._file["_FAMILIES"][plan.kernel.family].grid(plan.problem, plan.kernel.layer, numbers)
+            plan = plan._replace(grid=grid)
         return cut_of(plan, self._file["_cuda_source"])
 
     def replaced(self) -> dict[str, Any] | None:

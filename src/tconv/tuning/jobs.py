@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tconv.evaluation.precision import Resolve, Wanted, problems, understood
-from tconv.planner import WRITTEN, Gpu, Kernel
+from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Question
 from tconv.precision import question_of
@@ -69,7 +69,4 @@ def _questions(library: Question, in_file: Problem, channels_last: bool) -> tupl
 
 
 def _job(name: str, problem: Problem, questions: Sequence[Question], gpu: Gpu, first: int) -> Job:
-    library, *in_file = questions
-    candidates = [tuple(leading(library, gpu, first))]
-    candidates += [tuple(leading(question, gpu, first, WRITTEN)) for question in in_file]
-    return Job(name, problem, tuple(questions), tuple(candidates))
+    return Job(name, problem, tuple(questions), tuple(tuple(leading(question, gpu, first)) for question in questions))

@@ -6,7 +6,7 @@ namespace tconv {
 
 // A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
 // and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
-// n % 2, and then sees what those wrote that had arrived. A barrier that was just made lets pass who asks for parity 1:
+// n % 2, and then sees what those wrote that had arrived. Who asks a barrier that was just made for parity 1 goes on:
 // so a producer finds its stages empty.
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE unsigned shared_address(const void* shared) {

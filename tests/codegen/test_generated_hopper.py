@@ -1,0 +1,198 @@
+"""Files with kernels for Hopper alone: the portable one beside each, and which of the two a GPU and a size take."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from codegen_helpers import Namespace, executed
+
+from tconv.evaluation.equality import check_layer
+from tconv.jit.compile import compile_source
+from tconv.planner import FAMILIES, Gpu
+from tconv.problem import TF32, Layer, Precision, Problem
+from tconv.rewriter.pipeline import build, plan_layers
+from tconv.sandbox.emulated import install
+from tconv.sandbox.trace import Trace, TracedLayer
+
+MODEL = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide = nn.ConvTranspose2d(64, 64, 3, padding=1)
+            self.up = nn.ConvTranspose2d(64, 64, 4, 2, 1, bias=False)
+            self.signal = nn.ConvTranspose1d(128, 64, 4, 2, 1)
+            self.to(torch.DTYPE)
+
+        def forward(self, x, signal):
+            return self.up(self.wide(x)), self.signal(signal)
+
+    def get_inputs():
+        return [torch.randn(1, 64, 4, 8).to(torch.DTYPE), torch.randn(1, 128, 8).to(torch.DTYPE)]
+"""
+LAYERS = {
+    "wide": Layer(2, 64, 64, (1, 3, 3), padding=(0, 1, 1), bias=True),
+    "up": Layer(2, 64, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1)),
+    "signal": Layer(1, 128, 64, (1, 1, 4), (1, 1, 2), (0, 0, 1), bias=True),
+}
+#: What is planned for: larger than anybody would run here.
+PLANNED = {"wide": (8, (1, 512, 512)), "up": (8, (1, 512, 512)), "signal": (16, (1, 1, 32768))}
+PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "bf16")
+HOPPER, NO_TENSOR_CORES = (227 * 1024, True), (0, False)
+
+
+@pytest.fixture(scope="module", params=PRECISIONS)
+def precision(request: pytest.FixtureRequest) -> Precision:
+    found: Precision = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
+    dtype = Layer(1, 1, 1, (1, 1, 1), precision=precision).dtype
+    path = tmp_path_factory.mktemp("hopper") / "model.py"
+    path.write_text(textwrap.dedent(MODEL).replace("DTYPE", dtype), encoding="utf-8")
+    planned = {name: replace(layer, precision=precision) for name, layer in LAYERS.items()}
+    layers = tuple(TracedLayer(name, Problem(layer, *PLANNED[name])) for name, layer in planned.items())
+    gpu = Gpu.h200()
+    return build(path, plan_layers(Trace(layers), path, gpu, "match", lambda problem, wanted: precision), gpu, "match")
+
+
+@pytest.fixture
+def file(text: str) -> Namespace:
+    return executed(text)
+
+
+@pytest.fixture
+def launched(file: Namespace) -> list[str]:
+    """The families that the file launches, now in the emulator."""
+    install(file)
+    emulated, families = file["_launch"], []
+
+    def launch(plan: Any, *tensors: Any) -> None:
+        families.append(plan.kernel.family)
+        emulated(plan, *tensors)
+
+    file["_launch"] = launch
+    return families
+
+
+@pytest.fixture
+def as_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], str], None]:
+    """Lets files see a GPU of this capability, and PyTorch's CUDA of this version."""
+
+    def see(capability: tuple[int, int], cuda: str) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+
+    return see
+
+
+def test_a_portable_kernel_stands_behind_each(file: Namespace, text: str) -> None:
+    recorded = file["_RECORDED"].values()
+    assert [[kernel.family for kernel in kernels] for kernels in recorded] == [["wgmma", "mma"]] * 3
+    assert all(kernel.launching.columns_together > 1 for kernels in recorded for kernel in kernels)
+    header = text.partition("\n\n")[0]
+    assert header.count("  wgmma: ") == header.count("  elsewhere mma: ") == 3
+
+
+@pytest.mark.parametrize(
+    ("capability", "cuda", "families", "arch"),
+    [
+        ((9, 0), "12.0", ["wgmma"] * 3, "90a"),
+        ((9, 0), "13.0", ["wgmma"] * 3, "90a"),
+        ((9, 0), "11.8", ["mma"] * 3, "90"),
+        ((8, 0), "13.0", ["mma"] * 3, "80"),
+        ((10, 0), "13.0", ["mma"] * 3, "100"),
+        ((7, 5), "12.0", ["direct"] * 3, "75"),
+    ],
+)
+def test_what_a_model_builds(
+    file: Namespace, as_on: Callable[..., None], capability: tuple[int, int], cuda: str, families: list[str], arch: str
+) -> None:
+    as_on(capability, cuda)
+    built: list[Any] = []
+    file["_build"] = lambda kernels, device: built.extend(kernels)
+    file["ModelNew"]()
+    assert [kernel.family for kernel in built] == families
+    options = file["_load_options"](built, capability)
+    assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in options["extra_cuda_cflags"]
+    assert [name for name in FAMILIES if f"{name.capitalize()}Shape {{" in options["cuda_sources"][0]] == families[:1]
+
+
+@pytest.mark.rotates(3)
+@pytest.mark.parametrize(
+    ("arch", "gpu"),
+    [
+        ("sm_75", NO_TENSOR_CORES),
+        ("sm_80", (163 * 1024, False)),
+        ("sm_90", (227 * 1024, False)),
+        ("sm_90a", HOPPER),
+        ("sm_100", (227 * 1024, False)),
+        ("sm_120", (99 * 1024, False)),
+    ],
+)
+def test_what_each_gpu_takes_compiles(file: Namespace, arch: str, gpu: tuple[int, bool]) -> None:
+    kernels = list(file["_module_kernels"](file["ModelNew"](), file["_Gpu"](*gpu)))
+    compile_source(file["_cuda_source"](kernels), arch)
+
+
+@pytest.mark.rotates(4)
+@pytest.mark.parametrize("on_hopper", [True, False], ids=["hopper", "elsewhere"])
+@pytest.mark.parametrize(
+    ("name", "batch", "sizes", "families"),
+    [
+        ("wide", 2, (1, 10, 16), ("wgmma", "mma")),
+        ("wide", 1, (1, 3, 40), ("wgmma", "mma")),
+        ("wide", 3, (1, 5, 7), ("direct", "direct")),  # rows that do not divide into what both load at once
+        ("up", 2, (1, 7, 8), ("wgmma", "mma")),
+        ("up", 5, (1, 1, 24), ("wgmma", "mma")),
+        ("up", 1, (1, 5, 9), ("direct", "direct")),
+        ("signal", 2, (1, 1, 72), ("wgmma", "mma")),
+        ("signal", 3, (1, 1, 31), ("direct", "direct")),
+    ],
+)
+def test_each_kernel_is_right_at_other_sizes(
+    file: Namespace,
+    launched: list[str],
+    precision: Precision,
+    name: str,
+    batch: int,
+    sizes: tuple[int, int, int],
+    families: tuple[str, str],
+    on_hopper: bool,
+) -> None:
+    layer, family = replace(LAYERS[name], precision=precision), families[not on_hopper]
+    problem = Problem(layer, batch, sizes)
+    file["_gpu"] = lambda device: file["_LARGEST"]._replace(sm_90a=on_hopper)
+    used = slice(3 - layer.spatial_dims, None)
+
+    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        function = file[f"cuda_conv_transpose{layer.spatial_dims}d"]
+        y: torch.Tensor = function(x, weight, bias, layer.stride[used], layer.padding[used])
+        return y
+
+    wanted = "tf32" if precision in TF32 else "fp32"
+    verdict = check_layer(call, problem, wanted, draw_count=1, awkward=False, reach=FAMILIES[family].reach)  # type: ignore[arg-type]
+    assert verdict.equal, verdict.reasons
+    assert set(launched) == {family}
+
+
+def test_the_next_kernel_takes_what_the_first_does_not_run(file: Namespace) -> None:
+    """Rows of some width that only the portable kernel loads as planned."""
+    layer, (hopper, portable) = next(iter(file["_RECORDED"].items()))
+    wider = hopper._replace(launching=hopper.launching._replace(columns_together=16))
+    file["_RECORDED"][layer] = [wider, portable]
+    problem = file["_Problem"](layer, 1, (1, 4, 24), (1, 4, 24))
+    assert file["_sized"](problem, file["_LARGEST"]).kernel.tile == portable.tile
+    assert file["_sized"](problem._replace(input_size=(1, 4, 32)), file["_LARGEST"]).kernel.tile == wider.tile
+    assert file["_sized"](problem, file["_Gpu"](portable.launching.shared_bytes - 1, True)).kernel.family == "direct"
