@@ -42,6 +42,22 @@ MODEL = """
 """
 
 
+DENSE = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(64, 64, 4, 2, 1, bias=False)
+        def forward(self, x):
+            return self.up(x)
+
+    def get_inputs():
+        return [torch.rand(8, 64, 256, 256)]
+"""
+
+
 def candidate_of(model_file: Callable[[str], Path]) -> tuple[Path, Path]:
     own_tools_on_path()
     model = model_file(MODEL)
@@ -51,6 +67,18 @@ def candidate_of(model_file: Callable[[str], Path]) -> tuple[Path, Path]:
     assert outcome.load_inline == "built" and outcome.speedup is not None
     assert all(check.time is not None and check.time.ours > 0 for check in outcome.layers)
     return model, output
+
+
+def test_hoppers_kernel_is_built_and_the_portable_one_judged_as_well(model_file: Callable[[str], Path]) -> None:
+    if shutil.which("nvcc") is None or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs nvcc and a GPU of compute capability 9.0")
+    own_tools_on_path()
+    model = model_file(DENSE)
+    outcome = optimize(Request(model, model.with_name("out.py"), bench=False))
+    (layer,) = outcome.layers
+    assert outcome.reasons == () and outcome.written and outcome.load_inline == "built"
+    assert [plan.kernel.family for plan in layer.layer.plans] == ["wgmma", "mma"]
+    assert list(layer.verdicts) == ["up", "up, elsewhere"] and layer.equal
 
 
 def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
