@@ -489,6 +489,20 @@ TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
 #undef TCONV_MATRIX_PRODUCT
 
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+template <class Layer>
+TCONV_DEVICE float matrix_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
+}
+template <class Layer, class Element>
+TCONV_DEVICE Element matrix_factor(Element value, int) {
+  return value;
+}
+
 // What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
 // A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
@@ -851,6 +865,52 @@ struct GroupedCopies {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
   }
 };
+#endif
+
+// Clusters: neighbouring blocks of a grid that run at the same time, reach each other's shared memory, and share copies
+// to it. So many are one as the function says by `__cluster_dims__`. PTX, sm_90 and newer.
+
+// What lies in shared memory, a barrier or where a copy goes, is named by its address in the block's own; that of
+// another block lies at the same place. Nobody reaches that of a block before it runs or after it has ended:
+// `meet_cluster` stands at the start of a kernel, behind `show_barriers`, and at its end.
+#if !defined(TCONV_EMULATOR)
+// Which of the cluster's blocks this is. PTX %cluster_ctarank.
+TCONV_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of all blocks of the cluster meet, which orders their memory. Warps may be divergent. PTX
+// barrier.cluster.
+TCONV_DEVICE void meet_cluster() {
+  asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
+// Arrives at a barrier of the block `rank`. What the thread did before comes before what those do who then
+// `wait_cluster` for it.
+TCONV_DEVICE void arrive_in_cluster(void* barrier, int rank) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
+      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+// As `wait`, for phases in which threads of other blocks arrive.
+TCONV_DEVICE void wait_cluster(void* barrier, unsigned parity) {
+  asm volatile(
+      "{ .reg .pred over; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;"
+      " @!over bra again; }" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+// As `copy_to_shared`, to each block whose bit is set in `blocks`; there, its barrier counts the bytes. PTX
+// cp.async.bulk, multicast.
+TCONV_DEVICE void copy_to_cluster(void* shared, const void* global, int bytes, void* barrier, unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(shared_address(shared)),
+      "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
+      : "memory");
+}
 #endif
 
 }  // namespace tconv
@@ -2137,7 +2197,7 @@ struct MmaBoxes {
   }
 };
 
-// mma: factors of products, weights and inputs alike: rounded or split, and by words. `mma.cuh` has the picture.
+// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
 
 // Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
 TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
@@ -2171,20 +2231,6 @@ TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half1
   item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
 }
 
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer>
-TCONV_DEVICE float mma_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
-  const float high = matrix_operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
-}
-template <class Layer, class Element>
-TCONV_DEVICE Element mma_factor(Element value, int) {
-  return value;
-}
-
 // mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
 //
 // Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
@@ -2204,7 +2250,7 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
     for (int u = 0; u < Shape::units; ++u) {
       typename Layer::Element factors[items];
 #pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[u * items + k], plane);
+      for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
       mma_pack(factors, u, words);
     }
     if (Shape::item_bytes < 8) {
@@ -2501,7 +2547,7 @@ struct MmaColumns<Layer, Tile, 4> {
 #pragma unroll
       for (int half = 0; half < Shape::step_channels / 4; ++half) {
         const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
-        mma_words(mma_factor<Layer>(value, 0), half, columns[0][j]);
+        mma_words(matrix_factor<Layer>(value, 0), half, columns[0][j]);
       }
   }
 };
@@ -2833,7 +2879,7 @@ struct MmaFilters {
           for (int i = 0; i < items; ++i) {
             Element value;
             mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            values[i] = mma_factor<Layer>(value, plane);
+            values[i] = matrix_factor<Layer>(value, plane);
           }
           mma_pack(values, u, vector);
         }
@@ -2889,7 +2935,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
         value =
             load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
                                            (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
-      values[i] = mma_factor<Layer>(value, plane);
+      values[i] = matrix_factor<Layer>(value, plane);
     }
     mma_pack(values, u, words);
   }
@@ -3180,6 +3226,49 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     "wgmma": r"""
 namespace tconv {
 
+// wgmma: the blocks of a cluster, which have the same weights and bring a part of them each. `wgmma.cuh` has the
+// picture.
+
+template <int Count>
+struct WgmmaCluster {
+  // Which of its blocks this is.
+  static TCONV_DEVICE int rank() { return Count > 1 ? cluster_rank() : 0; }
+  // All threads, behind `show_barriers`.
+  static TCONV_DEVICE void begin() {
+    if (Count > 1)
+      meet_cluster();
+    else
+      __syncthreads();
+  }
+  // All threads: until here, others write a block's stages and arrive at its barriers.
+  static TCONV_DEVICE void end() {
+    if (Count > 1) meet_cluster();
+  }
+  // A warp has read a stage of weights: it says so to each block that writes a part of it.
+  static TCONV_DEVICE void give_back(void* empty, int lane) {
+    if (lane >= Count) return;
+    if (Count > 1)
+      arrive_in_cluster(empty, lane);
+    else
+      arrive(empty);
+  }
+  static TCONV_DEVICE void wait_empty(void* empty, unsigned parity) {
+    if (Count > 1)
+      wait_cluster(empty, parity);
+    else
+      wait(empty, parity);
+  }
+  // The block's part of some bytes, to all blocks. Those of the others may come before the block expects them: its
+  // barrier's phase ends no earlier.
+  static TCONV_DEVICE void copy(unsigned char* stage, const unsigned char* from, int bytes, void* full) {
+    const int part = bytes / Count, own = rank() * part;
+    if (Count > 1)
+      copy_to_cluster(stage + own, from + own, part, full, (1 << Count) - 1);
+    else
+      copy_to_shared(stage, from, bytes, full);
+  }
+};
+
 // wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 
@@ -3208,6 +3297,11 @@ struct WgmmaShape {
   // ---- products: of 64 positions and some rows of weights, over a step of 32 bytes of channels ----
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
   static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
+
+  // Exact float32 splits each factor into two planes, its rounding to TF32 and what that leaves, and adds three
+  // products.
+  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
+  static constexpr int planes = exact ? 2 : 1;
 
   // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
@@ -3238,13 +3332,24 @@ struct WgmmaShape {
   static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
   static constexpr int fragments = Tile::position_tiles + row_visits - 1;
   // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
-  // fragments of two batches.
-  static constexpr int batch_steps = Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2 : 1;
+  // fragments of two batches. Exact sums leave the tensor core after each batch, and it has no more than 32 channels.
+  static constexpr int exact_steps = row_visits > 2 ? 1 : 4 / row_visits;
+  static constexpr int batch_steps = exact ? exact_steps < Tile::chunk_steps ? exact_steps : Tile::chunk_steps
+                                     : Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2
+                                                                                    : 1;
+  static constexpr int batches = exact ? 1 : 2;  // whose fragments are in registers
 
   // ---- channels ----
   static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
   static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
+
+  // ---- lag: how many visits of its first box a warpgroup ends with what fits into the stages; at the next one it says
+  // so ----
+  static constexpr int first_chunks = Tile::input_stages < chunks ? Tile::input_stages : chunks;
+  static constexpr int first_visits = (single ? 1 : visits / row_visits) * first_chunks;
+  static constexpr int staged_visits = Tile::weight_stages / row_visits;
+  static constexpr int most_lag = (staged_visits < first_visits ? staged_visits : first_visits) - 1;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
@@ -3298,8 +3403,10 @@ struct WgmmaShape {
            WidthShifts::halo - column * WidthShifts::step;
   }
 
-  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other ----
-  static constexpr int piece_bytes = Tile::channels * chunk_bytes;
+  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
+  // product's, first all of plane 0 ----
+  static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
+  static constexpr int product_bytes = product_rows * chunk_bytes;
   static constexpr int visit_pieces = single ? 1 : Tile::phases;
   static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
   static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
@@ -3329,7 +3436,8 @@ struct WgmmaShape {
   static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
   static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
-  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
+  static constexpr int lag_at = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
+  static constexpr int shared_bytes = lag_at + (Tile::lag > 0 ? 16 : 0);
 
   // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
   static constexpr int channel_width = !Tile::channels_last                           ? 2
@@ -3341,8 +3449,8 @@ struct WgmmaShape {
     return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
   }
 
-  static_assert(item_bytes <= 4 && (item_bytes == 2 || Layer::rounding != Rounding::none),
-                "tensor cores multiply 16-bit types and TF32");
+  static_assert(item_bytes <= 4, "tensor cores multiply 16-bit types and TF32");
+  static_assert(!exact || row_visits <= 4, "exact sums leave the tensor core every 32 channels");
   static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
@@ -3359,6 +3467,9 @@ struct WgmmaShape {
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
+  static_assert(Tile::lag <= most_lag || Tile::lag == 0, "the other warpgroup would wait for ever");
+  static_assert(Tile::cluster == 1 || Tile::cluster == 2 || Tile::cluster == 4,
+                "the blocks of a cluster bring equal parts of the weights");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
   static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
 };
@@ -3388,39 +3499,35 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
                        : number + tile * Shape::position_numbers < Shape::box_positions;
 }
 
-// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
-// block has each gridDim.x-th.
+// What the clusters of a grid share: as many neighbouring boxes as a cluster has blocks with every set of weights,
+// those with the same boxes one after the other. Behind the last box, a block of a cluster has one of images that are
+// not there. So all of its blocks do as much, with the same weights. A cluster has each (gridDim.x / Tile::cluster)-th.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
-  int columns, rows, depths, count;
-  int number, group, channel_block, first_phase;
-  WgmmaPosition box;
+  int columns, rows, depths, count, number;
 
-  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width)
+  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : columns(ceil_div(Shape::Width::positions(output_width), Tile::Box::columns)),
         rows(ceil_div(Shape::Height::positions(output_height), Tile::Box::rows)),
         depths(ceil_div(Shape::Depth::positions(output_depth), Tile::Box::depths)),
-        count(columns * rows * depths * ceil_div(batch, Tile::Box::images) * Shape::weight_sets),
-        number(static_cast<int>(blockIdx.x)) {
-    find();
-  }
-  TCONV_DEVICE bool is_left() const { return number < count; }
-  TCONV_DEVICE void next() {
-    number += static_cast<int>(gridDim.x);
-    find();
-  }
-  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+        count(ceil_div(columns * rows * depths * ceil_div(batch, Tile::Box::images), Tile::cluster) *
+              Shape::weight_sets),
+        number(number) {}
+  static TCONV_DEVICE int first_number() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
- private:
-  TCONV_DEVICE void find() {
-    const int set = weight_set();
-    first_phase = set % Shape::phase_sets * Tile::phases;
-    channel_block = set / Shape::phase_sets % Shape::channel_blocks;
-    group = set / Shape::row_blocks;
-    const int here = number / Shape::weight_sets, row = here / columns, depth = row / rows;
-    box = {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
-           here % columns * Tile::Box::columns};
+  TCONV_DEVICE bool is_left() const { return number < count; }
+  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x) / Tile::cluster; }
+
+  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+  TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
+  TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
+  TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
+  TCONV_DEVICE WgmmaPosition box() const {
+    const int here = number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank();
+    const int row = here / columns, depth = row / rows;
+    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
+            here % columns * Tile::Box::columns};
   }
 };
 
@@ -3450,12 +3557,12 @@ struct WgmmaPhases {
   TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
-// Stages that go round: full ones are read, empty ones written. Each has two barriers.
+// Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
+// is and how often all have been there, even or odd: where sums are, registers are few.
 template <int Count>
 struct WgmmaStages {
   unsigned char* barriers;
-  int stage = 0;
-  unsigned parity = 0;
+  int turn = 0;  // below 2 * Count
 
   TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
   TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
@@ -3464,15 +3571,14 @@ struct WgmmaStages {
       make_barrier(barriers + 16 * i + 8, consumers);
     }
   }
-  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage; }
-  TCONV_DEVICE unsigned char* empty() const { return barriers + 16 * stage + 8; }
-  TCONV_DEVICE void wait_full() const { wait(full(), parity); }
-  TCONV_DEVICE void wait_empty() const { wait(empty(), parity ^ 1); }
-  TCONV_DEVICE void next() {
-    if (++stage < Count) return;
-    stage = 0;
-    parity ^= 1;
-  }
+  TCONV_DEVICE int stage() const { return turn < Count ? turn : turn - Count; }
+  TCONV_DEVICE unsigned parity() const { return turn < Count ? 0 : 1; }
+  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage(); }
+  TCONV_DEVICE unsigned char* empty() const { return empty(stage()); }
+  TCONV_DEVICE unsigned char* empty(int number) const { return barriers + 16 * number + 8; }
+  TCONV_DEVICE void wait_full() const { wait(full(), parity()); }
+  TCONV_DEVICE void wait_empty() const { wait(empty(), parity() ^ 1); }
+  TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
 // wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
@@ -3737,22 +3843,30 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
                                    int columns)
       : Base(number, x, batch, depths, rows, columns), number(number) {}
 
-  // Turns a chunk. A warp takes eight columns of 32 channels at once: a lane gets of each eight channels those two of a
-  // column that lie together afterwards.
+  // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
+  // of a column that lie together afterwards. Some items' loads are on their way at once.
   TCONV_DEVICE void turn(const unsigned char* raw, unsigned char* stage) const {
+    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 2;
     const int lane = number % 32;
     const unsigned char* const from = raw + lane * Shape::channel_bytes;
 #pragma unroll 1
-    for (int item = number / 32; item < Shape::halo_all_rows * eights * (vectors / 4); item += Shape::loaders / 32) {
-      const int of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-      const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
-      unsigned words[4];
-      load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words);
-      if (!in_range(column, Shape::halo_columns)) continue;
-      unsigned char* const to =
-          stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes + of_vectors * 64 + lane % 4 * 4;
+    for (int first = number / 32; first < items; first += together * warps) {
+      unsigned words[together][4];
 #pragma unroll
-      for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[v];
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        if (item < items) load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
+        if (item >= items || !in_range(column, Shape::halo_columns)) continue;
+        unsigned char* const to = stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes +
+                                  of_vectors * 64 + lane % 4 * 4;
+#pragma unroll
+        for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[i][v];
+      }
     }
   }
 };
@@ -3781,11 +3895,11 @@ struct WgmmaProducer {
     Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
     WgmmaStages<Tile::input_stages> stages(barriers);
     for (; work.is_left(); work.next()) {
-      inputs.begin(work.box, work.group);
+      inputs.begin(work.box(), work.group());
 #pragma unroll 1
       for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
         stages.wait_empty();
-        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes, stages.full());
+        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes, stages.full());
         stages.next();
       }
     }
@@ -3803,7 +3917,7 @@ struct WgmmaProducer<Layer, Tile, true> {
     int chunk_ahead = 0, raw_ahead = 0, raw = 0;
     const auto copy = [&] {
       if (ahead.is_left()) {
-        if (chunk_ahead == 0) inputs.begin(ahead.box, ahead.group);
+        if (chunk_ahead == 0) inputs.begin(ahead.box(), ahead.group());
         inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
         if (++chunk_ahead == Shape::chunks) {
           chunk_ahead = 0;
@@ -3822,7 +3936,7 @@ struct WgmmaProducer<Layer, Tile, true> {
         meet<Shape::loaders>(3);  // all threads' copies have landed
         stages.wait_empty();
         inputs.turn(shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
-                    shared + Shape::inputs_at + stages.stage * Shape::input_stage_bytes);
+                    shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
         arrive(stages.full());
         stages.next();
         raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
@@ -3848,6 +3962,14 @@ struct WgmmaSums {
       for (int p = 0; p < Shape::products; ++p)
 #pragma unroll
         for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
+  }
+  TCONV_DEVICE void add(const WgmmaSums& others) {
+#pragma unroll
+    for (int i = 0; i < Tile::position_tiles; ++i)
+#pragma unroll
+      for (int p = 0; p < Shape::products; ++p)
+#pragma unroll
+        for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] += others.values[i][p][k];
   }
   // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
   TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
@@ -3877,23 +3999,23 @@ struct WgmmaStore {
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
   Element* const y;             // of the block's first channel
-  const WgmmaWork<Layer, Tile>& work;
-  float* const staged;  // the warpgroup's
+  const WgmmaPosition box;
+  const int block_phase, block_channel;  // the first ones
+  float* const staged;                   // the warpgroup's
   const int warp, lane;
   const int batch, depths, rows, columns;
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
     const WgmmaPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
-    image = work.box.image + in_box.image;
-    const int depth = (work.box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
-    const int row = (work.box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
-    const int column = (work.box.column + in_box.column) * Width::stride + phase % Width::stride;
+    image = box.image + in_box.image;
+    const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
+    const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride + phase % Width::stride;
     offset = (static_cast<Index>(depth) * rows + row) * columns + column;
     return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
            in_range(row, rows) && in_range(column, columns);
   }
-  TCONV_DEVICE int first_channel() const { return work.channel_block * Tile::channels; }
 
   // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
   template <int width>
@@ -3909,8 +4031,8 @@ struct WgmmaStore {
   TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
     int image;
     Index offset;
-    const bool inside = find(warp / 4 * 64 + item * width / run, tile,
-                             work.first_phase + first_phase + item * width % run, image, offset);
+    const bool inside =
+        find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
     return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
@@ -3925,9 +4047,10 @@ struct WgmmaStore {
     const long long pitch = Items<width>::channel_lanes * plane();
     Element* to = y + first * plane() + at.offset;
     const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
-#pragma unroll 4
+    // Sums are in registers still. With a lag the other warpgroup multiplies meanwhile.
+#pragma unroll(Tile::lag > 0 ? 1 : 2)
     for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
-      const int of_group = first_channel() + first + channel;
+      const int of_group = block_channel + first + channel;
       if (Shape::staged_channels % Items<width>::channel_lanes != 0 &&
           first - first_octet * 8 + channel >= Shape::staged_channels)
         break;
@@ -3999,11 +4122,11 @@ struct WgmmaStore {
         for (int phase = 0; phase < Tile::phases; ++phase) {
           int image;
           Index offset;
-          if (!find(warp * 16 + lane / 4 + 8 * half, tile, work.first_phase + phase, image, offset)) continue;
+          if (!find(warp * 16 + lane / 4 + 8 * half, tile, block_phase + phase, image, offset)) continue;
           Element* const to = y + (image * plane + offset) * channels;
 #pragma unroll
           for (int set = 0; set < Tile::channels / (4 * width); ++set) {
-            const int in_block = set * 4 * width + lane % 4 * width, channel = first_channel() + in_block;
+            const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
             Vector<Element, width> together;
 #pragma unroll
             for (int i = 0; i < width; i += 2) {
@@ -4044,16 +4167,6 @@ struct WgmmaStore {
 
 // wgmma: the weights: brought into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
 // picture.
-
-// A factor of products: rounded to TF32, or as it is.
-template <class Layer>
-TCONV_DEVICE float wgmma_factor(float value) {
-  return matrix_operand<Layer::rounding>(value);
-}
-template <class Layer, class Half16>
-TCONV_DEVICE Half16 wgmma_factor(Half16 value) {
-  return value;
-}
 
 // A tap on an axis: its phase, and the number of its shift.
 template <class Axis>
@@ -4120,18 +4233,25 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
 #pragma unroll
   for (int k = 0; k < Shape::vector_items; ++k) {
     const bool present = out_channel < Layer::group_out_channels && first_channel + k < Layer::group_in_channels;
-    Element value{};
-    if (present) value = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
-    values.values[k] = wgmma_factor<Layer>(value);
+    values.values[k] = Element{};
+    if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
   }
   int phase_set, piece;
   wgmma_piece<Layer, Tile>(tap, phase_set, piece);
-  const int row = Shape::row_of(channel);
+  const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
   const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
-  unsigned char* const to = reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes +
-                            (static_cast<long long>(chunk) * Shape::chunk_pieces + piece) * Shape::piece_bytes;
-  *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-      to + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) = values;
+  const long long product = static_cast<long long>(chunk) * Shape::chunk_pieces + piece - piece % Shape::product_phases;
+  unsigned char* const to =
+      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
+#pragma unroll
+  for (int plane = 0; plane < Shape::planes; ++plane) {
+    Vector<Element, Shape::vector_items> factors;
+#pragma unroll
+    for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
+    *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
+        to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
+        factors;
+  }
 }
 
 // Brings a block's weights, visit by visit; one thread.
@@ -4139,19 +4259,20 @@ template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
                                       unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
+  using Cluster = WgmmaCluster<Tile::cluster>;
   WgmmaStages<Tile::weight_stages> ring(barriers);
   const auto bring = [&](const unsigned char*& from, int pieces) {
     if (pieces == 0) return;
     const int bytes = pieces * Shape::piece_bytes;
-    ring.wait_empty();
+    Cluster::wait_empty(ring.empty(), ring.parity() ^ 1);
     arrive_and_expect(ring.full(), bytes);
-    copy_to_shared(stages + ring.stage * Shape::weight_stage_bytes, from, bytes, ring.full());
+    Cluster::copy(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
     from += bytes;
     ring.next();
   };
   for (; work.is_left(); work.next()) {
     const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
-    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase).taps() : Shape::visits;
+    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase()).taps() : Shape::visits;
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
       const unsigned char* of_chunk = from;
@@ -4188,7 +4309,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 //
 // at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
 // may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
-// shared memory as they do in global memory, and they are rounded without another pass. Where few rows would keep the
+// shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep the
 // tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
 // `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
 // does now. So a fragment is loaded once for all of those shifts.
@@ -4203,6 +4324,9 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 // Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
 // the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
 // the next box's inputs come while this one's outputs are stored.
+//
+// Of a tile with a `lag`, the second warpgroup begins so many visits behind the first. From then on either one
+// multiplies while the other stores its outputs.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -4240,7 +4364,8 @@ struct WgmmaPlaces {
   }
 
   // The fragments of a step, from a stage on, moved by a shift.
-  TCONV_DEVICE void load(const unsigned char* moved, int step, unsigned (&fragments)[Shape::fragments][4]) const {
+  TCONV_DEVICE void load(const unsigned char* moved, int step,
+                         unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
 #pragma unroll
     for (int f = 0; f < Shape::fragments; ++f) {
       const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
@@ -4248,16 +4373,20 @@ struct WgmmaPlaces {
       if (Shape::by_channel) {
 #pragma unroll
         for (int word = 0; word < 4; ++word)
-          fragments[f][word] =
+          fragments[f][0][word] =
               *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
                                                  (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
       } else {
-        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f]);
+        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f][0]);
       }
 #pragma unroll
-      for (int word = 0; word < 4; ++word)
-        if (Shape::item_bytes == 4)
-          fragments[f][word] = float_bits(matrix_operand<Layer::rounding>(bits_float(fragments[f][word])));
+      for (int word = 0; word < 4; ++word) {
+        if (Shape::item_bytes == 2) continue;
+        const float value = bits_float(fragments[f][0][word]);
+#pragma unroll
+        for (int plane = 0; plane < Shape::planes; ++plane)
+          fragments[f][plane][word] = float_bits(matrix_factor<Layer>(value, plane));
+      }
     }
   }
 };
@@ -4268,40 +4397,46 @@ struct WgmmaConsumer {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Rows = FactorRows<Shape::chunk_bytes>;
+  using Cluster = WgmmaCluster<Tile::cluster>;
   static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
 
   unsigned char *weight_stages, *input_stages;
   const WgmmaPlaces<Layer, Tile> places;
-  const bool first_lane;
-  WgmmaSums<Layer, Tile> sums;
-  unsigned fragments[2][Shape::batch_steps][Shape::fragments][4];
+  const int lane;
+  WgmmaSums<Layer, Tile> sums, batch_sums;  // of a batch alone where they are exact
+  unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
   WarpgroupProducts products;
-  WgmmaStages<Tile::weight_stages> weights, read_weights;  // read ones are given back when their products are done
+  WgmmaStages<Tile::weight_stages> weights;
   WgmmaStages<Tile::input_stages> inputs;
-  bool read = false;
+  bool read = false;  // stages that were not given back
 
   TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
       : weight_stages(shared),
         input_stages(shared + Shape::inputs_at),
         places(number, lane),
-        first_lane(lane == 0),
+        lane(lane),
         weights(shared + Shape::barriers_at),
-        read_weights(shared + Shape::barriers_at),
         inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
 
-  TCONV_DEVICE void give_back() {
+  // Gives back what the visit has read that ended before this stage: its products are done.
+  TCONV_DEVICE void give_back(int end) {
     // No loop: in one, the compiler would wait for the products that are on their way.
 #pragma unroll
-    for (int stage = 0; stage < Shape::row_visits; ++stage) {
-      if (first_lane && read) arrive(read_weights.empty());
-      if (read) read_weights.next();
+    for (int i = 0; i < Shape::row_visits; ++i) {
+      const int stage = end - Shape::row_visits + i;
+      if (read) Cluster::give_back(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage), lane);
     }
+    // The first time, the second warpgroup waits for it; then nobody does.
+    if (Tile::lag > 0 && lane == 0 && read && end == Tile::lag * Shape::row_visits % Tile::weight_stages)
+      arrive(weights.barriers + (Shape::lag_at - Shape::barriers_at));
     read = false;
   }
 
-  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which.
+  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which. Of exact
+  // ones the small come first.
   template <class HasTap>
   TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
+    WgmmaSums<Layer, Tile>& to = Shape::exact ? batch_sums : sums;
 #pragma unroll
     for (int step = 0; step < Shape::batch_steps; ++step) {
       int piece = 0;
@@ -4309,12 +4444,17 @@ struct WgmmaConsumer {
       for (int product = 0; product < Shape::products; ++product) {
         if (!has_tap(product)) continue;
 #pragma unroll
-        for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-          const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
-          products.template add<Element, Shape::product_rows>(
-              sums.values[tile][product], fragments[batch % 2][step][fragment], of_stage,
-              piece * Shape::piece_bytes + (batch * Shape::batch_steps + step) * 32);
-        }
+        for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
+#pragma unroll
+          for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
+#pragma unroll
+            for (int tile = 0; tile < Tile::position_tiles; ++tile) {
+              const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
+              products.template add<Element, Shape::product_rows>(
+                  to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
+                  piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
+                      (batch * Shape::batch_steps + step) * 32);
+            }
         ++piece;
       }
     }
@@ -4323,35 +4463,47 @@ struct WgmmaConsumer {
   // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
   template <class HasTap>
   TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
-    const int first_stage = weights.stage;
-#pragma unroll
+    const int first_stage = weights.stage();
+    // Nothing of an exact batch goes on into the next one.
+#pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
     for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
       for (int step = 0; step < Shape::batch_steps; ++step)
-        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % 2][step]);
+        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
+      if (Shape::exact) batch_sums.clear();
       int stage = first_stage;
 #pragma unroll
       for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
-        if (batch == 0 || of_visits == 0) products.begin_group();
+        if (Shape::exact || batch == 0 || of_visits == 0) products.begin_group();
         multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
-        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
+        if (Shape::exact || batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
-        if (batch == 0 && of_visits == 0) {
+        if (batch == 0 && of_visits == 0 && !Shape::exact) {
           products.template wait<1>();  // the visits before are done
           __syncwarp();
-          give_back();
+          give_back(first_stage);
         }
       }
-      if (batch > 0) products.template wait<1>();
+      if (Shape::exact) {
+        // The other warpgroup's products are on their way meanwhile.
+        products.template wait<0>();
+        sums.add(batch_sums);
+      } else if (batch > 0) {
+        products.template wait<1>();
+      }
     }
     read = true;
+    if (Shape::exact) {
+      __syncwarp();
+      give_back(weights.stage());
+    }
   }
 
   TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
-    return input_stages + inputs.stage * Shape::input_stage_bytes +
+    return input_stages + inputs.stage() * Shape::input_stage_bytes +
            Shape::halo_offset(depth, row, column) * Shape::place_bytes;
   }
 
@@ -4397,7 +4549,7 @@ struct WgmmaConsumer {
     for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
     products.template wait<0>();
     __syncwarp();
-    give_back();
+    give_back(weights.stage());
   }
 };
 
@@ -4406,40 +4558,51 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
   using Shape = WgmmaShape<Layer, Tile>;
+  using Cluster = WgmmaCluster<Tile::cluster>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
-    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
+    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers * Tile::cluster);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
+    if (Tile::lag > 0) make_barrier(shared + Shape::lag_at, 4);
     show_barriers();
   }
-  __syncthreads();
+  Cluster::begin();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  WgmmaWork<Layer, Tile> work(batch, output_depth, output_height, output_width);
+  using Work = WgmmaWork<Layer, Tile>;
+  Work work(batch, output_depth, output_height, output_width, Work::first_number());
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
     wait_for_kernel_before();
     WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    for (; work.is_left(); work.next()) {
-      consumer.box(work.first_phase);
-      const int depths = renewed(output_depth), rows = renewed(output_height), columns = renewed(output_width);
+    if (Tile::lag > 0 && warp >= 4 && work.is_left()) wait(shared + Shape::lag_at, 0);
+    while (work.is_left()) {
+      consumer.box(work.first_phase());
+      // What follows from these would take registers that sums need.
+      const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
+      const int columns = renewed(output_width);
+      work = Work(images, depths, rows, columns, renewed(work.number));
+      const int channel = work.channel_block() * Tile::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns;
-      const long long first = static_cast<long long>(work.group) * Layer::group_out_channels;
+      const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
       const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
       WgmmaStore<Layer, Tile>{consumer.sums,
                               epilogue,
-                              y + (first + work.channel_block * Tile::channels) * (Tile::channels_last ? 1 : plane),
-                              work,
+                              y + (first + channel) * (Tile::channels_last ? 1 : plane),
+                              work.box(),
+                              work.first_phase(),
+                              channel,
                               reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
                               renewed(warp),
                               renewed(lane),
-                              batch,
+                              images,
                               depths,
                               rows,
                               columns}
           .store();
+      work.next();
     }
   } else {
     give_registers<Shape::producer_registers>();
@@ -4452,6 +4615,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                                                      input_barriers, x, batch, input_depth, input_height, input_width);
     }
   }
+  Cluster::end();
 }
 
 }  // namespace tconv
@@ -4636,6 +4800,10 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
     @property
     def threads(self):
         return self.launching.threads
+
+    @property
+    def cluster(self):
+        return getattr(self.launching, "cluster", 1)
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -5200,7 +5368,7 @@ def _mma_needs_wide_index(problem, layer, kernel):
 
 _WgmmaLaunching = namedtuple(
     "_WgmmaLaunching",
-    "threads shared_bytes box weight_sets at_once columns_together weight_bytes preparing_blocks "
+    "threads shared_bytes box cluster weight_sets at_once columns_together weight_bytes preparing_blocks "
     "preparing_threads",
 )
 
@@ -5208,23 +5376,27 @@ _wgmma_INT_LIMIT = 2**31
 
 
 def _wgmma_works(problem, layer, kernel):
-    """Boxes of all positions, each with every set of weights."""
+    """Boxes of all positions, so many at once as a cluster has blocks, each with every set of weights."""
     images, *sizes = kernel.box
-    count = kernel.weight_sets * _ceil_div(problem.batch, images)
+    count = _ceil_div(problem.batch, images)
     for axis, output, size in zip(layer.axes, problem.output_size, sizes):
         count = count * _ceil_div(axis.positions(output), size)
-    return count
+    return _ceil_div(count, kernel.cluster) * kernel.weight_sets
+
+
+def _wgmma_rounds(problem, layer, kernel):
+    """Boxes that a block has, one after the other."""
+    return _ceil_div(_wgmma_works(problem, layer, kernel), max(1, kernel.at_once // kernel.cluster))
 
 
 def _wgmma_grid(problem, layer, kernel):
     """Blocks of a launch, which share the work evenly."""
-    count = _wgmma_works(problem, layer, kernel)
-    return _ceil_div(count, _ceil_div(count, kernel.at_once))
+    return _ceil_div(_wgmma_works(problem, layer, kernel), _wgmma_rounds(problem, layer, kernel)) * kernel.cluster
 
 
 def _wgmma_counted(problem, layer, kernel):
     """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
-    return _wgmma_works(problem, layer, kernel) + _wgmma_grid(problem, layer, kernel)
+    return _wgmma_works(problem, layer, kernel) * kernel.cluster + _wgmma_grid(problem, layer, kernel)
 
 
 def _wgmma_needs_wide_index(problem, layer, kernel):
@@ -5242,10 +5414,10 @@ _RECORDED = {
         "  struct Box {\n"
         "    static constexpr int images = 1, depths = 1, rows = 10, columns = 24;\n"
         "  };\n"
-        "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 12, patch_columns = 4, channels_last = 0;\n",
+        "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 12, patch_columns = 4, channels_last = 0, cluster = 1, lag = 0;\n",
         1,
         _WgmmaLaunching(
-            threads=384, shared_bytes=208128, box=(1, 1, 10, 24), weight_sets=1, at_once=132,
+            threads=384, shared_bytes=208128, box=(1, 1, 10, 24), cluster=1, weight_sets=1, at_once=132,
             columns_together=4, weight_bytes=491520, preparing_blocks=120, preparing_threads=256
         ),
     ), _Kernel(
@@ -5390,13 +5562,14 @@ _PREPARING = "{}_weights"
 def _instance(kernel, name):
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
     element = _ELEMENT[kernel.layer.precision]
+    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
 {str(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks}){cluster}
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,

@@ -440,6 +440,20 @@ TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
 #undef TCONV_MATRIX_PRODUCT
 
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+template <class Layer>
+TCONV_DEVICE float matrix_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
+}
+template <class Layer, class Element>
+TCONV_DEVICE Element matrix_factor(Element value, int) {
+  return value;
+}
+
 // What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
 // A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
@@ -1882,7 +1896,7 @@ struct MmaBoxes {
   }
 };
 
-// mma: factors of products, weights and inputs alike: rounded or split, and by words. `mma.cuh` has the picture.
+// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
 
 // Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
 TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
@@ -1916,20 +1930,6 @@ TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half1
   item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
 }
 
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer>
-TCONV_DEVICE float mma_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
-  const float high = matrix_operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
-}
-template <class Layer, class Element>
-TCONV_DEVICE Element mma_factor(Element value, int) {
-  return value;
-}
-
 // mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
 //
 // Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
@@ -1949,7 +1949,7 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
     for (int u = 0; u < Shape::units; ++u) {
       typename Layer::Element factors[items];
 #pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = mma_factor<Layer>(values[u * items + k], plane);
+      for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
       mma_pack(factors, u, words);
     }
     if (Shape::item_bytes < 8) {
@@ -2246,7 +2246,7 @@ struct MmaColumns<Layer, Tile, 4> {
 #pragma unroll
       for (int half = 0; half < Shape::step_channels / 4; ++half) {
         const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
-        mma_words(mma_factor<Layer>(value, 0), half, columns[0][j]);
+        mma_words(matrix_factor<Layer>(value, 0), half, columns[0][j]);
       }
   }
 };
@@ -2578,7 +2578,7 @@ struct MmaFilters {
           for (int i = 0; i < items; ++i) {
             Element value;
             mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            values[i] = mma_factor<Layer>(value, plane);
+            values[i] = matrix_factor<Layer>(value, plane);
           }
           mma_pack(values, u, vector);
         }
@@ -2634,7 +2634,7 @@ TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, t
         value =
             load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
                                            (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
-      values[i] = mma_factor<Layer>(value, plane);
+      values[i] = matrix_factor<Layer>(value, plane);
     }
     mma_pack(values, u, words);
   }
@@ -3102,6 +3102,10 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
     @property
     def threads(self):
         return self.launching.threads
+
+    @property
+    def cluster(self):
+        return getattr(self.launching, "cluster", 1)
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -3857,13 +3861,14 @@ _PREPARING = "{}_weights"
 def _instance(kernel, name):
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
     element = _ELEMENT[kernel.layer.precision]
+    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
 {str(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks}){cluster}
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,

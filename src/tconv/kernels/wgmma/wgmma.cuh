@@ -18,7 +18,7 @@
 //
 // at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
 // may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
-// shared memory as they do in global memory, and they are rounded without another pass. Where few rows would keep the
+// shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep the
 // tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
 // `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
 // does now. So a fragment is loaded once for all of those shifts.

@@ -38,7 +38,6 @@ class _Wgmma(Family[WgmmaTile]):
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16
-    written = False  # a file runs on every GPU, and would need a second kernel for each layer
     reach = "exact"
 
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
