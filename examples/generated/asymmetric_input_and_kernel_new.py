@@ -572,18 +572,20 @@ struct BlockCopy {
 // address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+                 "r"(present ? Bytes : 0)
+                 : "memory");
+}
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if (Bytes == 16)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
-                   : "memory");
-    else
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                   "r"(present ? Bytes : 0)
-                   : "memory");
-  }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N>
   TCONV_DEVICE void wait() {
@@ -606,6 +608,75 @@ TCONV_DEVICE void let_kernel_behind_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
+// slabs, rows and columns; Box::columns and so on say how many.
+
+// An image and a position in it: of a box's first corner, or in a box.
+struct BoxPosition {
+  int image, depth, row, column;
+};
+
+// A position of a box of which a slab has so many rows, by its number: columns first, images last.
+template <class Box>
+TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
+  const int column = number % Box::columns, rows = number / Box::columns;
+  const int row = rows % box_rows, slabs = rows / box_rows;
+  return {slabs / Box::depths, slabs % Box::depths, row, column};
+}
+
+// The boxes over maps of so many positions, by number: columns first, images last.
+template <class Box>
+struct Boxes {
+  int columns, rows, depths;
+
+  TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
+      : columns(ceil_div(column_positions, Box::columns)),
+        rows(ceil_div(row_positions, Box::rows)),
+        depths(ceil_div(depth_positions, Box::depths)) {}
+
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Box::images); }
+  TCONV_DEVICE BoxPosition box(int number) const {
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths * Box::images, depth % depths * Box::depths, row % rows * Box::rows,
+            number % columns * Box::columns};
+  }
+};
+
+// The input of a block's group, and of it what a box and the halo around it need. `Shape` has the shifts and the sizes
+// of the halo.
+template <class Layer, class Shape>
+struct InputMap {
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+  int batch, depths, rows, columns;
+  Index plane;
+  const Element* first;  // of the box's first image and the block's group
+
+  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns)
+      : batch(batch),
+        depths(depths),
+        rows(rows),
+        columns(columns),
+        plane(static_cast<Index>(depths) * rows * columns) {}
+
+  struct Place {
+    int image;
+    Index position;  // in one channel of it
+    bool inside;     // the input
+  };
+  // A column of one of the halo's rows, counted from the halo's first one.
+  TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
+    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
+    const int column = box.column - Shape::WidthShifts::highest + halo_column;
+    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
+    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+    const bool inside =
+        box.image + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  }
+};
 
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
 // sums.
@@ -829,40 +900,13 @@ TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, vo
                : "memory");
 }
 
-// A thread's copies of 4, 8 or 16 bytes to shared memory, zeros instead of what is not `present`. PTX cp.async.
+// A thread's copies of `Bytes` bytes, as those of `ThreadCopies`, behind which it arrives at a barrier when all that it
+// asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
 template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
-  if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(present ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
-                 "n"(Bytes == 16 ? 8 : Bytes), "r"(present ? Bytes : 0)
-                 : "memory");
-}
-// Copies behind which the thread arrives at a barrier when all that it asked for has landed. PTX
-// cp.async.mbarrier.arrive.noinc.
 struct ArrivingCopies {
-  template <int Bytes>
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Bytes>(shared, global, present);
-  }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
   TCONV_DEVICE void arrive(void* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-  }
-};
-// Copies in groups: `wait<N>` returns when all but the last N have landed for the thread itself. PTX
-// cp.async.commit_group and cp.async.wait_group.
-struct GroupedCopies {
-  template <int Bytes>
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Bytes>(shared, global, present);
-  }
-  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N>
-  TCONV_DEVICE void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
   }
 };
 #endif
@@ -1882,6 +1926,40 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
     "mma": r"""
 namespace tconv {
 
+// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
+
+// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
+TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = float_bits(items[0]);
+}
+TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
+}
+template <class Half16>
+TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
+}
+
+// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
+TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
+TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
+  words[0] = low_word(factor), words[1] = high_word(factor);
+}
+
+// Gets an item out of the words in which some lie one after the other.
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+  item = bits_float(words.values[number]);
+}
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
+}
+template <int N, class Half16>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
+}
+
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 
@@ -2138,99 +2216,6 @@ struct MmaShape {
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
-// mma: where a box lies, and where its inputs lie in a stage. `mma.cuh` has the picture.
-
-// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
-// without dividing.
-template <class Layer, class Tile>
-struct MmaCursor {
-  using Shape = MmaShape<Layer, Tile>;
-  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
-  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
-  static constexpr int slab_bytes =
-      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
-  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
-
-  TCONV_DEVICE int next() {
-    const int here = moved;
-    moved -= column_bytes;
-    if (++column == Shape::WidthShifts::count) {
-      column = 0;
-      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
-      if (++row == Shape::HeightShifts::count) {
-        row = 0;
-        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
-      }
-    }
-    return here;
-  }
-};
-
-// Where a block's box starts: its first image, and the position of its first corner.
-struct MmaBox {
-  int sample, depth, row, column;
-};
-
-// A position of a box, by its number.
-template <class Tile>
-TCONV_DEVICE MmaBox mma_in_box(int number) {
-  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
-  const int row = rows % Tile::Box::rows, slabs = rows / Tile::Box::rows;
-  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, row, column};
-}
-
-// The box of a number among all that the outputs take: columns first, images last.
-template <class Layer, class Tile>
-struct MmaBoxes {
-  using Shape = MmaShape<Layer, Tile>;
-  int columns, rows, depths;
-
-  TCONV_DEVICE MmaBoxes(int output_depth, int output_height, int output_width)
-      : columns(ceil_div(Shape::Width::positions(output_width + Tile::Box::origin), Tile::Box::columns)),
-        rows(ceil_div(Shape::Height::positions(output_height + Tile::Box::row_origin), Tile::Box::rows)),
-        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::Box::depth_origin), Tile::Box::depths)) {}
-
-  TCONV_DEVICE MmaBox box(int number) const {
-    const int row = number / columns, depth = row / rows;
-    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
-            number % columns * Tile::Box::columns};
-  }
-};
-
-// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
-
-// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
-TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = float_bits(items[0]);
-}
-TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
-}
-template <class Half16>
-TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
-}
-
-// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
-TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
-TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
-  words[0] = low_word(factor), words[1] = high_word(factor);
-}
-
-// Gets an item out of the words in which some lie one after the other.
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
-  item = bits_float(words.values[number]);
-}
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
-  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
-}
-template <int N, class Half16>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
-}
-
 // mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
 //
 // Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
@@ -2263,39 +2248,20 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
   }
 }
 
-// The input of a block's group, and of it what a box needs.
+// The input of a block's group.
 template <class Layer, class Tile>
-struct MmaInputMap {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const Element* x;
-  int batch, depths, rows, columns;
-  Index plane;
-  const Element* first;  // of the box's first image
+struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
+  using Base = InputMap<Layer, MmaShape<Layer, Tile>>;
+  const typename Layer::Element* x;
 
-  TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
-      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+  TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
+                           int columns)
+      : Base(batch, depths, rows, columns) {
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
   }
 
-  TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
-
-  struct Place {
-    int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
-  };
-  // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const MmaBox& box, int halo_row, int halo_column) const {
-    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside =
-        box.sample + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  TCONV_DEVICE void enter(const BoxPosition& box) {
+    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane;
   }
 };
 
@@ -2348,7 +2314,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Map::Map;
 
   // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const MmaBox& box) {
+  TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
     inside = 0;
 #pragma unroll
@@ -2431,7 +2397,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   using Map::Map;
 
   // Whatever is copied from now on is of this box.
-  TCONV_DEVICE void begin(const MmaBox& box) {
+  TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
     inside = 0;
 #pragma unroll
@@ -2651,7 +2617,7 @@ struct MmaTurn {
 
   const Element* staged;
   Element* y;  // of the block's group
-  const MmaBox& box;
+  const BoxPosition& box;
   int first_number, first_channel, first_slot;
   int batch, depths, rows, columns;
 
@@ -2662,8 +2628,8 @@ struct MmaTurn {
   // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
-    const MmaBox in_box = mma_in_box<Tile>(number);
-    sample = box.sample + in_box.sample;
+    const BoxPosition in_box = position_in_box<typename Tile::Box>(number, Tile::Box::rows);
+    sample = box.image + in_box.image;
     const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
                       phase / (Height::stride * Width::stride);
     const int row =
@@ -2755,7 +2721,7 @@ struct MmaTurn {
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
 template <class Layer, class Tile, class Epilogue>
 TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
-                            typename Layer::Element* y, const MmaBox& box, int first_row_tile, int first_position,
+                            typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
                             int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -3064,6 +3030,32 @@ struct MmaWeightStages {
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 
+// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// without dividing.
+template <class Layer, class Tile>
+struct MmaCursor {
+  using Shape = MmaShape<Layer, Tile>;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
+  static constexpr int slab_bytes =
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
+
+  TCONV_DEVICE int next() {
+    const int here = moved;
+    moved -= column_bytes;
+    if (++column == Shape::WidthShifts::count) {
+      column = 0;
+      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
+      if (++row == Shape::HeightShifts::count) {
+        row = 0;
+        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
+      }
+    }
+    return here;
+  }
+};
+
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
 // (`MmaColumns`), at the highest shift.
@@ -3111,8 +3103,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
-  const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
-  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::Box::images);
+  const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
+                                        Shape::Height::positions(output_height + Tile::Box::row_origin),
+                                        Shape::Width::positions(output_width + Tile::Box::origin));
+  const int box_count = boxes.count(batch);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
@@ -3140,9 +3134,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll
   for (int i = 0; i < Columns::lane_places; ++i) {
     const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
-    const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
+    const BoxPosition in_box =
+        position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
-        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
+        (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
          (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
             Shape::place_bytes +
         first_step * Shape::step_bytes + Columns::offset(lane);
@@ -3393,6 +3388,8 @@ struct WgmmaShape {
   static constexpr int patch_lanes =
       by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
   static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
+  static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
+  static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
   // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
@@ -3476,20 +3473,14 @@ struct WgmmaShape {
 
 // wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
 
-// An image and a position in it: of a box's first corner, or in a box.
-struct WgmmaPosition {
-  int image, depth, row, column;
-};
-
 // The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
 template <class Layer, class Tile>
-TCONV_DEVICE WgmmaPosition wgmma_in_box(int number, int tile) {
+TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
   if (!Tile::stacked) number += tile * Shape::position_numbers;
-  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
-  const int row = rows % Shape::stacked_rows, slabs = rows / Shape::stacked_rows;
-  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, Tile::stacked ? row * Tile::position_tiles + tile : row,
-          column};
+  BoxPosition position = position_in_box<typename Tile::Box>(number, Shape::stacked_rows);
+  if (Tile::stacked) position.row = position.row * Tile::position_tiles + tile;
+  return position;
 }
 // Whether a number stands for a position.
 template <class Layer, class Tile>
@@ -3505,14 +3496,14 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
-  int columns, rows, depths, count, number;
+  Boxes<typename Tile::Box> boxes;
+  int count;
+  int number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
-      : columns(ceil_div(Shape::Width::positions(output_width), Tile::Box::columns)),
-        rows(ceil_div(Shape::Height::positions(output_height), Tile::Box::rows)),
-        depths(ceil_div(Shape::Depth::positions(output_depth), Tile::Box::depths)),
-        count(ceil_div(columns * rows * depths * ceil_div(batch, Tile::Box::images), Tile::cluster) *
-              Shape::weight_sets),
+      : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
+              Shape::Width::positions(output_width)),
+        count(ceil_div(boxes.count(batch), Tile::cluster) * Shape::weight_sets),
         number(number) {}
   static TCONV_DEVICE int first_number() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
@@ -3523,11 +3514,8 @@ struct WgmmaWork {
   TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
-  TCONV_DEVICE WgmmaPosition box() const {
-    const int here = number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank();
-    const int row = here / columns, depth = row / rows;
-    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
-            here % columns * Tile::Box::columns};
+  TCONV_DEVICE BoxPosition box() const {
+    return boxes.box(number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank());
   }
 };
 
@@ -3587,47 +3575,23 @@ struct WgmmaStages {
 // bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
 // turned in shared memory comes there first.
 
-// The input of a block's group, and of it what a box needs.
+// The input, and the box of it that a block has.
 template <class Layer, class Tile>
-struct WgmmaInputMap {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const Element* const x;
-  const int batch, depths, rows, columns;
-  const Index plane;
-  const Element* first;  // of the box's first image and the block's group
-  WgmmaPosition box;
+struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
+  using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
+  const typename Layer::Element* const x;
+  BoxPosition box;
 
-  TCONV_DEVICE WgmmaInputMap(const Element* x, int batch, int depths, int rows, int columns)
-      : x(x),
-        batch(batch),
-        depths(depths),
-        rows(rows),
-        columns(columns),
-        plane(static_cast<Index>(depths) * rows * columns) {}
+  TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
+      : Base(batch, depths, rows, columns), x(x) {}
 
-  TCONV_DEVICE void enter(const WgmmaPosition& of_box, int group) {
+  TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     box = of_box;
-    first = x + static_cast<long long>(box.image) * channels * plane +
-            static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane +
+                  static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
   }
-
-  struct Place {
-    int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
-  };
-  // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(int halo_row, int halo_column) const {
-    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside = halo_row < Shape::halo_all_rows && box.image + image < batch && in_range(depth, depths) &&
-                        in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
+    return Base::place(box, halo_row, halo_column);
   }
 };
 
@@ -3639,7 +3603,6 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
-  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
   const int patch_number, channel_number;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
@@ -3648,7 +3611,7 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
       : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
 
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
     this->enter(box, group);
     inside = 0;
 #pragma unroll
@@ -3656,7 +3619,7 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
       const int patch = patch_number + i * lanes;
       const auto place =
           this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
-      if (place.inside) inside |= 1u << i;
+      if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
     }
   }
@@ -3664,15 +3627,14 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * patch_bytes;
+    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * Shape::patch_bytes;
 #pragma unroll 1
     for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
       const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
 #pragma unroll
       for (int i = 0; i < Shape::thread_patches; ++i)
         if ((i + 1) * lanes <= Shape::halo_patches || patch_number + i * lanes < Shape::halo_patches)
-          copies.template begin<patch_bytes>(to + i * lanes * patch_bytes, from + offsets[i],
-                                             present && (inside >> i & 1u) != 0);
+          copies.begin(to + i * lanes * Shape::patch_bytes, from + offsets[i], present && (inside >> i & 1u) != 0);
       from += pitch;
       to += sharers * Shape::channel_bytes;
     }
@@ -3681,8 +3643,8 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
 
 // Inputs that stay channel by channel.
 template <class Layer, class Tile>
-struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies> {
-  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies>;
+struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>>;
   TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
                                    int columns, unsigned char*)
       : Base(number, x, batch, depths, rows, columns) {}
@@ -3706,7 +3668,7 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
   static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
   const int lane, first_place;  // of the warp
   long long* const offsets;
-  ArrivingCopies copies;
+  ArrivingCopies<16> copies;
 
   TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
                                  unsigned char* offsets)
@@ -3715,7 +3677,7 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
         first_place(number / 32 * of_warp),
         offsets(reinterpret_cast<long long*>(offsets)) {}
 
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
     this->enter(box, group);
     __syncwarp();  // nobody reads the box before any more
     for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
@@ -3737,7 +3699,7 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
 #pragma unroll 4
     for (int number = own; number < places; number += together) {
       const long long offset = offsets[number];
-      copies.template begin<16>(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
+      copies.begin(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
       to += together * Shape::place_bytes;
     }
     copies.arrive(barrier);
@@ -3763,7 +3725,7 @@ struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
                                  unsigned char*)
       : Map(x, batch, depths, rows, columns), number(number) {}
 
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) { this->enter(box, group); }
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) { this->enter(box, group); }
 
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
@@ -3830,11 +3792,13 @@ struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
   }
 };
 
+template <class Shape, class Tile>
+using WgmmaRawCopies = ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1>;
 // 16-bit inputs that lie channel by channel: copied so, and turned where they are in shared memory. Chunks are copied
 // some ahead.
 template <class Layer, class Tile>
-struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
-  using Base = WgmmaChannelCopies<Layer, Tile, GroupedCopies>;
+struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
   using Shape = WgmmaShape<Layer, Tile>;
   static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
   const int number;
@@ -3999,7 +3963,7 @@ struct WgmmaStore {
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
   Element* const y;             // of the block's first channel
-  const WgmmaPosition box;
+  const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
   const int warp, lane;
@@ -4007,7 +3971,7 @@ struct WgmmaStore {
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
-    const WgmmaPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
+    const BoxPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
     image = box.image + in_box.image;
     const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
     const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
@@ -4355,7 +4319,7 @@ struct WgmmaPlaces {
       for (int half = 0; half < halves; ++half) {
         const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
-        const WgmmaPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
                           (Shape::by_channel ? Shape::patch_lead : 0) + at.column;
         places[tile][half] =

@@ -523,18 +523,20 @@ struct BlockCopy {
 // address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+                 "r"(present ? Bytes : 0)
+                 : "memory");
+}
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if (Bytes == 16)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
-                   : "memory");
-    else
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                   "r"(present ? Bytes : 0)
-                   : "memory");
-  }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N>
   TCONV_DEVICE void wait() {
@@ -557,6 +559,75 @@ TCONV_DEVICE void let_kernel_behind_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
+// slabs, rows and columns; Box::columns and so on say how many.
+
+// An image and a position in it: of a box's first corner, or in a box.
+struct BoxPosition {
+  int image, depth, row, column;
+};
+
+// A position of a box of which a slab has so many rows, by its number: columns first, images last.
+template <class Box>
+TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
+  const int column = number % Box::columns, rows = number / Box::columns;
+  const int row = rows % box_rows, slabs = rows / box_rows;
+  return {slabs / Box::depths, slabs % Box::depths, row, column};
+}
+
+// The boxes over maps of so many positions, by number: columns first, images last.
+template <class Box>
+struct Boxes {
+  int columns, rows, depths;
+
+  TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
+      : columns(ceil_div(column_positions, Box::columns)),
+        rows(ceil_div(row_positions, Box::rows)),
+        depths(ceil_div(depth_positions, Box::depths)) {}
+
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Box::images); }
+  TCONV_DEVICE BoxPosition box(int number) const {
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths * Box::images, depth % depths * Box::depths, row % rows * Box::rows,
+            number % columns * Box::columns};
+  }
+};
+
+// The input of a block's group, and of it what a box and the halo around it need. `Shape` has the shifts and the sizes
+// of the halo.
+template <class Layer, class Shape>
+struct InputMap {
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+  int batch, depths, rows, columns;
+  Index plane;
+  const Element* first;  // of the box's first image and the block's group
+
+  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns)
+      : batch(batch),
+        depths(depths),
+        rows(rows),
+        columns(columns),
+        plane(static_cast<Index>(depths) * rows * columns) {}
+
+  struct Place {
+    int image;
+    Index position;  // in one channel of it
+    bool inside;     // the input
+  };
+  // A column of one of the halo's rows, counted from the halo's first one.
+  TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
+    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
+    const int column = box.column - Shape::WidthShifts::highest + halo_column;
+    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
+    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+    const bool inside =
+        box.image + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  }
+};
 
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
 // sums.
@@ -1581,6 +1652,40 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
     "mma": r"""
 namespace tconv {
 
+// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
+
+// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
+TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = float_bits(items[0]);
+}
+TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
+}
+template <class Half16>
+TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
+  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
+}
+
+// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
+TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
+TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
+  words[0] = low_word(factor), words[1] = high_word(factor);
+}
+
+// Gets an item out of the words in which some lie one after the other.
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+  item = bits_float(words.values[number]);
+}
+template <int N>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
+}
+template <int N, class Half16>
+TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
+  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
+}
+
 // mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 
@@ -1837,99 +1942,6 @@ struct MmaShape {
   static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
 
-// mma: where a box lies, and where its inputs lie in a stage. `mma.cuh` has the picture.
-
-// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
-// without dividing.
-template <class Layer, class Tile>
-struct MmaCursor {
-  using Shape = MmaShape<Layer, Tile>;
-  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
-  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
-  static constexpr int slab_bytes =
-      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
-  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
-
-  TCONV_DEVICE int next() {
-    const int here = moved;
-    moved -= column_bytes;
-    if (++column == Shape::WidthShifts::count) {
-      column = 0;
-      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
-      if (++row == Shape::HeightShifts::count) {
-        row = 0;
-        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
-      }
-    }
-    return here;
-  }
-};
-
-// Where a block's box starts: its first image, and the position of its first corner.
-struct MmaBox {
-  int sample, depth, row, column;
-};
-
-// A position of a box, by its number.
-template <class Tile>
-TCONV_DEVICE MmaBox mma_in_box(int number) {
-  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
-  const int row = rows % Tile::Box::rows, slabs = rows / Tile::Box::rows;
-  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, row, column};
-}
-
-// The box of a number among all that the outputs take: columns first, images last.
-template <class Layer, class Tile>
-struct MmaBoxes {
-  using Shape = MmaShape<Layer, Tile>;
-  int columns, rows, depths;
-
-  TCONV_DEVICE MmaBoxes(int output_depth, int output_height, int output_width)
-      : columns(ceil_div(Shape::Width::positions(output_width + Tile::Box::origin), Tile::Box::columns)),
-        rows(ceil_div(Shape::Height::positions(output_height + Tile::Box::row_origin), Tile::Box::rows)),
-        depths(ceil_div(Shape::Depth::positions(output_depth + Tile::Box::depth_origin), Tile::Box::depths)) {}
-
-  TCONV_DEVICE MmaBox box(int number) const {
-    const int row = number / columns, depth = row / rows;
-    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
-            number % columns * Tile::Box::columns};
-  }
-};
-
-// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
-
-// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
-TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = float_bits(items[0]);
-}
-TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
-}
-template <class Half16>
-TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
-}
-
-// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
-TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
-TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
-  words[0] = low_word(factor), words[1] = high_word(factor);
-}
-
-// Gets an item out of the words in which some lie one after the other.
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
-  item = bits_float(words.values[number]);
-}
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
-  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
-}
-template <int N, class Half16>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
-}
-
 // mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
 //
 // Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
@@ -1962,39 +1974,20 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
   }
 }
 
-// The input of a block's group, and of it what a box needs.
+// The input of a block's group.
 template <class Layer, class Tile>
-struct MmaInputMap {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const Element* x;
-  int batch, depths, rows, columns;
-  Index plane;
-  const Element* first;  // of the box's first image
+struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
+  using Base = InputMap<Layer, MmaShape<Layer, Tile>>;
+  const typename Layer::Element* x;
 
-  TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
-      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+  TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
+                           int columns)
+      : Base(batch, depths, rows, columns) {
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
   }
 
-  TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
-
-  struct Place {
-    int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
-  };
-  // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const MmaBox& box, int halo_row, int halo_column) const {
-    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside =
-        box.sample + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  TCONV_DEVICE void enter(const BoxPosition& box) {
+    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane;
   }
 };
 
@@ -2047,7 +2040,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Map::Map;
 
   // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const MmaBox& box) {
+  TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
     inside = 0;
 #pragma unroll
@@ -2130,7 +2123,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   using Map::Map;
 
   // Whatever is copied from now on is of this box.
-  TCONV_DEVICE void begin(const MmaBox& box) {
+  TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
     inside = 0;
 #pragma unroll
@@ -2350,7 +2343,7 @@ struct MmaTurn {
 
   const Element* staged;
   Element* y;  // of the block's group
-  const MmaBox& box;
+  const BoxPosition& box;
   int first_number, first_channel, first_slot;
   int batch, depths, rows, columns;
 
@@ -2361,8 +2354,8 @@ struct MmaTurn {
   // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
-    const MmaBox in_box = mma_in_box<Tile>(number);
-    sample = box.sample + in_box.sample;
+    const BoxPosition in_box = position_in_box<typename Tile::Box>(number, Tile::Box::rows);
+    sample = box.image + in_box.image;
     const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
                       phase / (Height::stride * Width::stride);
     const int row =
@@ -2454,7 +2447,7 @@ struct MmaTurn {
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
 template <class Layer, class Tile, class Epilogue>
 TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
-                            typename Layer::Element* y, const MmaBox& box, int first_row_tile, int first_position,
+                            typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
                             int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -2763,6 +2756,32 @@ struct MmaWeightStages {
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 
+// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// without dividing.
+template <class Layer, class Tile>
+struct MmaCursor {
+  using Shape = MmaShape<Layer, Tile>;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
+  static constexpr int slab_bytes =
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
+
+  TCONV_DEVICE int next() {
+    const int here = moved;
+    moved -= column_bytes;
+    if (++column == Shape::WidthShifts::count) {
+      column = 0;
+      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
+      if (++row == Shape::HeightShifts::count) {
+        row = 0;
+        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
+      }
+    }
+    return here;
+  }
+};
+
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
 // (`MmaColumns`), at the highest shift.
@@ -2810,8 +2829,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
-  const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
-  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::Box::images);
+  const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
+                                        Shape::Height::positions(output_height + Tile::Box::row_origin),
+                                        Shape::Width::positions(output_width + Tile::Box::origin));
+  const int box_count = boxes.count(batch);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
@@ -2839,9 +2860,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll
   for (int i = 0; i < Columns::lane_places; ++i) {
     const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
-    const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
+    const BoxPosition in_box =
+        position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
-        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
+        (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
          (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
             Shape::place_bytes +
         first_step * Shape::step_bytes + Columns::offset(lane);

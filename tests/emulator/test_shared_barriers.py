@@ -26,7 +26,7 @@ extern "C" __global__ void ring(const float* x, float* y, int rounds) {
     tconv::show_barriers();
   }
   __syncthreads();
-  tconv::ArrivingCopies copies;
+  tconv::ArrivingCopies<4> copies;
   for (int round = 0; round < rounds; ++round) {
     float* const stage = reinterpret_cast<float*>(shared) + round % 2 * 32;
     unsigned char* const full = shared + 256 + round % 2 * 8, * const empty = full + 16;
@@ -48,7 +48,7 @@ extern "C" __global__ void ring(const float* x, float* y, int rounds) {
 #: How a producer brings a stage, and how many arrivals that makes.
 BRINGING = {
     "stores": ("stage[lane] = from[lane]; tconv::arrive(full);", 32),
-    "copies": ("copies.begin<4>(stage + lane, from + lane, true); copies.arrive(full);", 32),
+    "copies": ("copies.begin(stage + lane, from + lane, true); copies.arrive(full);", 32),
     "one bulk copy": (
         "tconv::arrive_and_expect(full, 128); tconv::copy_to_shared(stage, from, 128, full);",
         1,

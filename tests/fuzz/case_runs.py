@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned
 from tconv.planner import DIRECT, FAMILIES, MMA, WGMMA, Gpu, Kernel, Plan, Unplannable
+from tconv.planner.wgmma import why_not_wgmma
+from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.problem import TF32
 
 _CPU = torch.device("cpu")
@@ -34,6 +37,8 @@ _LONGEST_MESSAGE = 600
 _LONGEST_RUN_S = 90
 #: Cases that end their program: after so many of one unit, the rest of the unit is left out.
 _ENOUGH_ENDED = 3
+#: Of the tiles of wgmma's model, one of so many is taken.
+_PREFERRED = 20
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
     if case.tensor_cores:
         for family in (MMA, WGMMA) if case.seed % 2 else (WGMMA, MMA):
             with suppress(Unplannable):
-                plan = family.plan(case.problem, gpu)
+                plan = family.plan(case.problem, gpu) if family is MMA else _wgmma_plan(case, gpu)
                 wide = replace(plan.kernel, wide_index=True)
                 return family.plan_with(case.problem, wide, gpu) if case.wide_index else plan
     try:
@@ -82,6 +87,19 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
         return DIRECT.plan_with(case.problem, replace(plan.kernel, wide_index=True), gpu)
     except Unplannable:
         return None
+
+
+def _wgmma_plan(case: Case, gpu: Gpu) -> Plan:
+    """One of the tiles that wgmma's model prefers, in a cluster or with a lag as the seed says."""
+    if reason := why_not_wgmma(case.problem.layer):
+        raise Unplannable(reason)
+    found, dice = WGMMA.candidates(case.problem, gpu), Random(case.seed)
+    if found is None:
+        raise Unplannable("no tile of the wgmma family fits into shared memory")
+    kernel = dice.choice(found.first(_PREFERRED)).kernel
+    most_lag = max(0, WgmmaShape(kernel.layer, kernel.tile).most_lag)
+    tile = replace(kernel.tile, cluster=dice.choice((1, 2, 4)), lag=dice.randint(0, most_lag))
+    return WGMMA.plan_with(case.problem, replace(kernel, tile=tile), gpu)
 
 
 def what_is_wrong(case: Case, operands: Operands, y: Tensor) -> str | None:

@@ -3,9 +3,10 @@
 // Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
 // and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 #pragma once
-#include "mma/boxes.cuh"
 #include "mma/factors.cuh"
+#include "mma/shape.cuh"
 #include "primitives/asynchronous.cuh"
+#include "primitives/boxes.cuh"
 
 namespace tconv {
 
@@ -36,39 +37,20 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
   }
 }
 
-// The input of a block's group, and of it what a box needs.
+// The input of a block's group.
 template <class Layer, class Tile>
-struct MmaInputMap {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const Element* x;
-  int batch, depths, rows, columns;
-  Index plane;
-  const Element* first;  // of the box's first image
+struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
+  using Base = InputMap<Layer, MmaShape<Layer, Tile>>;
+  const typename Layer::Element* x;
 
-  TCONV_DEVICE MmaInputMap(const Element* of_all, int group, int batch, int depths, int rows, int columns)
-      : batch(batch), depths(depths), rows(rows), columns(columns), plane(static_cast<Index>(depths) * rows * columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+  TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
+                           int columns)
+      : Base(batch, depths, rows, columns) {
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
   }
 
-  TCONV_DEVICE void enter(const MmaBox& box) { first = x + static_cast<long long>(box.sample) * channels * plane; }
-
-  struct Place {
-    int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
-  };
-  // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const MmaBox& box, int halo_row, int halo_column) const {
-    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside =
-        box.sample + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  TCONV_DEVICE void enter(const BoxPosition& box) {
+    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane;
   }
 };
 
@@ -121,7 +103,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Map::Map;
 
   // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const MmaBox& box) {
+  TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
     inside = 0;
 #pragma unroll
@@ -204,7 +186,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   using Map::Map;
 
   // Whatever is copied from now on is of this box.
-  TCONV_DEVICE void begin(const MmaBox& box) {
+  TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
     inside = 0;
 #pragma unroll

@@ -63,6 +63,32 @@
 
 namespace tconv {
 
+// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
+// without dividing.
+template <class Layer, class Tile>
+struct MmaCursor {
+  using Shape = MmaShape<Layer, Tile>;
+  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
+  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
+  static constexpr int slab_bytes =
+      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
+  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
+
+  TCONV_DEVICE int next() {
+    const int here = moved;
+    moved -= column_bytes;
+    if (++column == Shape::WidthShifts::count) {
+      column = 0;
+      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
+      if (++row == Shape::HeightShifts::count) {
+        row = 0;
+        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
+      }
+    }
+    return here;
+  }
+};
+
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
 // (`MmaColumns`), at the highest shift.
@@ -110,8 +136,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
-  const MmaBoxes<Layer, Tile> boxes(output_depth, output_height, output_width);
-  const int box_count = boxes.columns * boxes.rows * boxes.depths * ceil_div(batch, Tile::Box::images);
+  const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
+                                        Shape::Height::positions(output_height + Tile::Box::row_origin),
+                                        Shape::Width::positions(output_width + Tile::Box::origin));
+  const int box_count = boxes.count(batch);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
@@ -139,9 +167,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll
   for (int i = 0; i < Columns::lane_places; ++i) {
     const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
-    const MmaBox in_box = mma_in_box<Tile>(position < Shape::box_positions ? position : 0);
+    const BoxPosition in_box =
+        position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
-        (((in_box.sample * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
+        (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
          (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
             Shape::place_bytes +
         first_step * Shape::step_bytes + Columns::offset(lane);

@@ -1,7 +1,7 @@
 // mma: what becomes of a warp's sums. `mma.cuh` has the picture.
 #pragma once
-#include "mma/boxes.cuh"
 #include "mma/sums.cuh"
+#include "primitives/boxes.cuh"
 #include "primitives/layer.cuh"
 
 namespace tconv {
@@ -35,7 +35,7 @@ struct MmaTurn {
 
   const Element* staged;
   Element* y;  // of the block's group
-  const MmaBox& box;
+  const BoxPosition& box;
   int first_number, first_channel, first_slot;
   int batch, depths, rows, columns;
 
@@ -46,8 +46,8 @@ struct MmaTurn {
   // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
     const int number = first_number + place;
-    const MmaBox in_box = mma_in_box<Tile>(number);
-    sample = box.sample + in_box.sample;
+    const BoxPosition in_box = position_in_box<typename Tile::Box>(number, Tile::Box::rows);
+    sample = box.image + in_box.image;
     const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
                       phase / (Height::stride * Width::stride);
     const int row =
@@ -139,7 +139,7 @@ struct MmaTurn {
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
 template <class Layer, class Tile, class Epilogue>
 TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
-                            typename Layer::Element* y, const MmaBox& box, int first_row_tile, int first_position,
+                            typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
                             int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;

@@ -1,6 +1,6 @@
 // Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
 #pragma once
-#include "primitives/language.cuh"
+#include "primitives/asynchronous.cuh"
 
 namespace tconv {
 
@@ -48,40 +48,13 @@ TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, vo
                : "memory");
 }
 
-// A thread's copies of 4, 8 or 16 bytes to shared memory, zeros instead of what is not `present`. PTX cp.async.
+// A thread's copies of `Bytes` bytes, as those of `ThreadCopies`, behind which it arrives at a barrier when all that it
+// asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
 template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
-  if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(present ? 16 : 0)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
-                 "n"(Bytes == 16 ? 8 : Bytes), "r"(present ? Bytes : 0)
-                 : "memory");
-}
-// Copies behind which the thread arrives at a barrier when all that it asked for has landed. PTX
-// cp.async.mbarrier.arrive.noinc.
 struct ArrivingCopies {
-  template <int Bytes>
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Bytes>(shared, global, present);
-  }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
   TCONV_DEVICE void arrive(void* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-  }
-};
-// Copies in groups: `wait<N>` returns when all but the last N have landed for the thread itself. PTX
-// cp.async.commit_group and cp.async.wait_group.
-struct GroupedCopies {
-  template <int Bytes>
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Bytes>(shared, global, present);
-  }
-  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N>
-  TCONV_DEVICE void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
   }
 };
 #endif

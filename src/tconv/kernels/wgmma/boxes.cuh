@@ -1,25 +1,20 @@
 // wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
 #pragma once
 #include "primitives/barriers.cuh"
+#include "primitives/boxes.cuh"
 #include "wgmma/cluster.cuh"
 #include "wgmma/shape.cuh"
 
 namespace tconv {
 
-// An image and a position in it: of a box's first corner, or in a box.
-struct WgmmaPosition {
-  int image, depth, row, column;
-};
-
 // The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
 template <class Layer, class Tile>
-TCONV_DEVICE WgmmaPosition wgmma_in_box(int number, int tile) {
+TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
   if (!Tile::stacked) number += tile * Shape::position_numbers;
-  const int column = number % Tile::Box::columns, rows = number / Tile::Box::columns;
-  const int row = rows % Shape::stacked_rows, slabs = rows / Shape::stacked_rows;
-  return {slabs / Tile::Box::depths, slabs % Tile::Box::depths, Tile::stacked ? row * Tile::position_tiles + tile : row,
-          column};
+  BoxPosition position = position_in_box<typename Tile::Box>(number, Shape::stacked_rows);
+  if (Tile::stacked) position.row = position.row * Tile::position_tiles + tile;
+  return position;
 }
 // Whether a number stands for a position.
 template <class Layer, class Tile>
@@ -35,14 +30,14 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
-  int columns, rows, depths, count, number;
+  Boxes<typename Tile::Box> boxes;
+  int count;
+  int number;
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
-      : columns(ceil_div(Shape::Width::positions(output_width), Tile::Box::columns)),
-        rows(ceil_div(Shape::Height::positions(output_height), Tile::Box::rows)),
-        depths(ceil_div(Shape::Depth::positions(output_depth), Tile::Box::depths)),
-        count(ceil_div(columns * rows * depths * ceil_div(batch, Tile::Box::images), Tile::cluster) *
-              Shape::weight_sets),
+      : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
+              Shape::Width::positions(output_width)),
+        count(ceil_div(boxes.count(batch), Tile::cluster) * Shape::weight_sets),
         number(number) {}
   static TCONV_DEVICE int first_number() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
@@ -53,11 +48,8 @@ struct WgmmaWork {
   TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
-  TCONV_DEVICE WgmmaPosition box() const {
-    const int here = number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank();
-    const int row = here / columns, depth = row / rows;
-    return {depth / depths * Tile::Box::images, depth % depths * Tile::Box::depths, row % rows * Tile::Box::rows,
-            here % columns * Tile::Box::columns};
+  TCONV_DEVICE BoxPosition box() const {
+    return boxes.box(number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank());
   }
 };
 

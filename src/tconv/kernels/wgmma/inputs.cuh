@@ -11,47 +11,23 @@
 
 namespace tconv {
 
-// The input of a block's group, and of it what a box needs.
+// The input, and the box of it that a block has.
 template <class Layer, class Tile>
-struct WgmmaInputMap {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int channels = Layer::groups * Layer::group_in_channels;
-  const Element* const x;
-  const int batch, depths, rows, columns;
-  const Index plane;
-  const Element* first;  // of the box's first image and the block's group
-  WgmmaPosition box;
+struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
+  using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
+  const typename Layer::Element* const x;
+  BoxPosition box;
 
-  TCONV_DEVICE WgmmaInputMap(const Element* x, int batch, int depths, int rows, int columns)
-      : x(x),
-        batch(batch),
-        depths(depths),
-        rows(rows),
-        columns(columns),
-        plane(static_cast<Index>(depths) * rows * columns) {}
+  TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
+      : Base(batch, depths, rows, columns), x(x) {}
 
-  TCONV_DEVICE void enter(const WgmmaPosition& of_box, int group) {
+  TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     box = of_box;
-    first = x + static_cast<long long>(box.image) * channels * plane +
-            static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : plane);
+    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane +
+                  static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
   }
-
-  struct Place {
-    int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
-  };
-  // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(int halo_row, int halo_column) const {
-    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside = halo_row < Shape::halo_all_rows && box.image + image < batch && in_range(depth, depths) &&
-                        in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
+    return Base::place(box, halo_row, halo_column);
   }
 };
 
@@ -63,7 +39,6 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
-  static constexpr int patch_bytes = Tile::patch_columns * Shape::item_bytes;
   const int patch_number, channel_number;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
@@ -72,7 +47,7 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
       : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
 
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
     this->enter(box, group);
     inside = 0;
 #pragma unroll
@@ -80,7 +55,7 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
       const int patch = patch_number + i * lanes;
       const auto place =
           this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
-      if (place.inside) inside |= 1u << i;
+      if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
     }
   }
@@ -88,15 +63,14 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * patch_bytes;
+    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * Shape::patch_bytes;
 #pragma unroll 1
     for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
       const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
 #pragma unroll
       for (int i = 0; i < Shape::thread_patches; ++i)
         if ((i + 1) * lanes <= Shape::halo_patches || patch_number + i * lanes < Shape::halo_patches)
-          copies.template begin<patch_bytes>(to + i * lanes * patch_bytes, from + offsets[i],
-                                             present && (inside >> i & 1u) != 0);
+          copies.begin(to + i * lanes * Shape::patch_bytes, from + offsets[i], present && (inside >> i & 1u) != 0);
       from += pitch;
       to += sharers * Shape::channel_bytes;
     }
@@ -105,8 +79,8 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
 
 // Inputs that stay channel by channel.
 template <class Layer, class Tile>
-struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies> {
-  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies>;
+struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>>;
   TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
                                    int columns, unsigned char*)
       : Base(number, x, batch, depths, rows, columns) {}
@@ -130,7 +104,7 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
   static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
   const int lane, first_place;  // of the warp
   long long* const offsets;
-  ArrivingCopies copies;
+  ArrivingCopies<16> copies;
 
   TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
                                  unsigned char* offsets)
@@ -139,7 +113,7 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
         first_place(number / 32 * of_warp),
         offsets(reinterpret_cast<long long*>(offsets)) {}
 
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) {
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
     this->enter(box, group);
     __syncwarp();  // nobody reads the box before any more
     for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
@@ -161,7 +135,7 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
 #pragma unroll 4
     for (int number = own; number < places; number += together) {
       const long long offset = offsets[number];
-      copies.template begin<16>(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
+      copies.begin(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
       to += together * Shape::place_bytes;
     }
     copies.arrive(barrier);
@@ -187,7 +161,7 @@ struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
                                  unsigned char*)
       : Map(x, batch, depths, rows, columns), number(number) {}
 
-  TCONV_DEVICE void begin(const WgmmaPosition& box, int group) { this->enter(box, group); }
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) { this->enter(box, group); }
 
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
@@ -254,11 +228,13 @@ struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
   }
 };
 
+template <class Shape, class Tile>
+using WgmmaRawCopies = ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1>;
 // 16-bit inputs that lie channel by channel: copied so, and turned where they are in shared memory. Chunks are copied
 // some ahead.
 template <class Layer, class Tile>
-struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, GroupedCopies> {
-  using Base = WgmmaChannelCopies<Layer, Tile, GroupedCopies>;
+struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
   using Shape = WgmmaShape<Layer, Tile>;
   static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
   const int number;

@@ -127,6 +127,8 @@ struct WgmmaShape {
   static constexpr int patch_lanes =
       by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
   static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
+  static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
+  static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
   // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.

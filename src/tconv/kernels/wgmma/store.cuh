@@ -57,7 +57,7 @@ struct WgmmaStore {
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
   Element* const y;             // of the block's first channel
-  const WgmmaPosition box;
+  const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
   const int warp, lane;
@@ -65,7 +65,7 @@ struct WgmmaStore {
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
-    const WgmmaPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
+    const BoxPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
     image = box.image + in_box.image;
     const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
     const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;

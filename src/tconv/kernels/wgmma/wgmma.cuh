@@ -70,7 +70,7 @@ struct WgmmaPlaces {
       for (int half = 0; half < halves; ++half) {
         const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
-        const WgmmaPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
                           (Shape::by_channel ? Shape::patch_lead : 0) + at.column;
         places[tile][half] =

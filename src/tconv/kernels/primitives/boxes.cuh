@@ -1,0 +1,74 @@
+// Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
+// slabs, rows and columns; Box::columns and so on say how many.
+#pragma once
+#include "primitives/axis.cuh"
+
+namespace tconv {
+
+// An image and a position in it: of a box's first corner, or in a box.
+struct BoxPosition {
+  int image, depth, row, column;
+};
+
+// A position of a box of which a slab has so many rows, by its number: columns first, images last.
+template <class Box>
+TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
+  const int column = number % Box::columns, rows = number / Box::columns;
+  const int row = rows % box_rows, slabs = rows / box_rows;
+  return {slabs / Box::depths, slabs % Box::depths, row, column};
+}
+
+// The boxes over maps of so many positions, by number: columns first, images last.
+template <class Box>
+struct Boxes {
+  int columns, rows, depths;
+
+  TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
+      : columns(ceil_div(column_positions, Box::columns)),
+        rows(ceil_div(row_positions, Box::rows)),
+        depths(ceil_div(depth_positions, Box::depths)) {}
+
+  TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Box::images); }
+  TCONV_DEVICE BoxPosition box(int number) const {
+    const int row = number / columns, depth = row / rows;
+    return {depth / depths * Box::images, depth % depths * Box::depths, row % rows * Box::rows,
+            number % columns * Box::columns};
+  }
+};
+
+// The input of a block's group, and of it what a box and the halo around it need. `Shape` has the shifts and the sizes
+// of the halo.
+template <class Layer, class Shape>
+struct InputMap {
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int channels = Layer::groups * Layer::group_in_channels;
+  int batch, depths, rows, columns;
+  Index plane;
+  const Element* first;  // of the box's first image and the block's group
+
+  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns)
+      : batch(batch),
+        depths(depths),
+        rows(rows),
+        columns(columns),
+        plane(static_cast<Index>(depths) * rows * columns) {}
+
+  struct Place {
+    int image;
+    Index position;  // in one channel of it
+    bool inside;     // the input
+  };
+  // A column of one of the halo's rows, counted from the halo's first one.
+  TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
+    const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
+    const int column = box.column - Shape::WidthShifts::highest + halo_column;
+    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
+    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
+    const bool inside =
+        box.image + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+  }
+};
+
+}  // namespace tconv
