@@ -573,19 +573,22 @@ struct BlockCopy {
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
+TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                 "r"(present ? Bytes : 0)
+                 "r"(bytes)
                  : "memory");
 }
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    begin_part(shared, global, present ? Bytes : 0);
+  }
+  // The first so many bytes, and zeros behind them.
+  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N>
   TCONV_DEVICE void wait() {
@@ -663,8 +666,9 @@ struct InputMap {
 
   struct Place {
     int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
+    Index position;   // in one channel of it
+    bool row_inside;  // the input, if not the column
+    bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
   TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
@@ -672,9 +676,9 @@ struct InputMap {
     const int column = box.column - Shape::WidthShifts::highest + halo_column;
     const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
     const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside =
-        box.image + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+    const bool row_inside = box.image + image < batch && in_range(depth, depths) && in_range(row, rows);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
+            row_inside && in_range(column, columns)};
   }
 };
 
@@ -904,7 +908,9 @@ TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, vo
 // asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
 template <int Bytes>
 struct ArrivingCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Bytes>(shared, global, present ? Bytes : 0);
+  }
   TCONV_DEVICE void arrive(void* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
   }
@@ -3360,14 +3366,18 @@ struct WgmmaShape {
   static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
   // 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four bytes or
   // more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns > 1;
+  static constexpr bool turned = !Tile::channels_last && item_bytes == 2;
+  // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
+  static constexpr bool unaligned = turned && Tile::patch_columns == 1;
   static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
   static constexpr int patch_lead =
       (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  // What is turned is turned in eights of columns.
+  // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
   static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
   static constexpr int row_patches =
-      ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+      unaligned ? ceil_div(halo_columns + 7, 8)
+                : ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+  static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
   static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
@@ -3377,10 +3387,8 @@ struct WgmmaShape {
   // eight neighbours' vectors.
   static constexpr int channel_shift = turned ? 16 : 32;
   static constexpr int channel_bytes =
-      by_channel || turned
-          ? (halo_all_rows * row_patches * Tile::patch_columns * item_bytes + 127 - channel_shift) / 128 * 128 +
-                channel_shift
-          : item_bytes;
+      by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
+                           : item_bytes;
   static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
   static constexpr int input_stage_bytes =
       by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
@@ -3388,7 +3396,6 @@ struct WgmmaShape {
   static constexpr int patch_lanes =
       by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
   static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
-  static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
   static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
@@ -3585,10 +3592,13 @@ struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
   TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
       : Base(batch, depths, rows, columns), x(x) {}
 
+  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& of_box, int group) const {
+    return x + static_cast<long long>(of_box.image) * Base::channels * this->plane +
+           static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
+  }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     box = of_box;
-    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane +
-                  static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
+    this->first = first_of(of_box, group);
   }
   TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
     return Base::place(box, halo_row, halo_column);
@@ -3706,86 +3716,53 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
   }
 };
 
-// The channels of a place together, by way of registers: 16-bit inputs whose rows begin anywhere are turned, and
-// channels_last ones come one by one where they are no whole vectors. A patch is some neighbouring columns of a vector
-// of channels; a load brings those of one channel.
+// The channels of a place together, from channels_last inputs that are no whole vectors: by way of registers, one by
+// one.
 template <class Layer, class Tile>
-struct WgmmaTurnedInputs : WgmmaInputMap<Layer, Tile> {
+struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
   using Map = WgmmaInputMap<Layer, Tile>;
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::patch_columns;
-  static constexpr int load_bytes = columns_together * Shape::item_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  static constexpr int together = columns_together > 4 ? 1 : 2;  // patches whose loads are on their way at once
-  static constexpr int units = Shape::halo_patches * Shape::chunk_vectors;
+  static constexpr int side = Shape::vector_items, vectors = Shape::chunk_vectors, items = 4 / Shape::item_bytes;
+  static constexpr int units = Shape::halo_all_rows * Shape::halo_columns * vectors;
+  static constexpr int together = 2;  // vectors whose loads are on their way at once
   const int number;
 
-  TCONV_DEVICE WgmmaTurnedInputs(int number, const Element* x, int batch, int depths, int rows, int columns,
-                                 unsigned char*)
+  TCONV_DEVICE WgmmaSingleChannels(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                   unsigned char*)
       : Map(x, batch, depths, rows, columns), number(number) {}
 
   TCONV_DEVICE void begin(const BoxPosition& box, int group) { this->enter(box, group); }
 
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
-  // other have other channels, which they store in other banks.
-  static constexpr int vectors_first = Tile::channels_last || columns_together > 1 ? Shape::chunk_vectors : 1;
-  static TCONV_DEVICE int vector(int unit) {
-    return unit / (vectors_first * Shape::halo_patches) * vectors_first + unit % vectors_first;
-  }
-  static TCONV_DEVICE int patch(int unit) { return unit / vectors_first % Shape::halo_patches; }
-  // In the halo's row; negative where the first patch begins before it.
-  static TCONV_DEVICE int halo_column(int unit) {
-    return patch(unit) % Shape::row_patches * columns_together - Shape::patch_lead;
-  }
-
   TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-    const long long pitch = Tile::channels_last ? 1 : this->plane;
-    const int first_channel = chunk * Shape::chunk_channels;
 #pragma unroll 1
     for (int unit = number; unit < units; unit += together * Shape::loaders) {
-      Vector<unsigned, words> values[together][side];
+      unsigned values[together][side][1];
 #pragma unroll
       for (int i = 0; i < together; ++i) {
-        const int own = unit + i * Shape::loaders;
-        const auto place = this->place(patch(own) / Shape::row_patches, halo_column(own));
-        const int channel = first_channel + vector(own) * side;
-        const Index offset =
-            Tile::channels_last
-                ? (place.image * this->plane + place.position) * Map::channels + channel
-                : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
-        const Element* from = this->first + offset;
+        const int own = unit + i * Shape::loaders, place_number = own / vectors;
+        const auto place = this->place(place_number / Shape::halo_columns, place_number % Shape::halo_columns);
+        const int channel = chunk * Shape::chunk_channels + own % vectors * side;
+        const Element* const from =
+            this->first + (place.image * this->plane + place.position) * Map::channels + channel;
 #pragma unroll
-        for (int k = 0; k < side; ++k) {
-          load_present<load_bytes>(
-              from, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k].values);
-          from += pitch;
-        }
+        for (int k = 0; k < side; ++k)
+          load_present<Shape::item_bytes>(
+              from + k, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k]);
       }
 #pragma unroll
       for (int i = 0; i < together; ++i) {
         const int own = unit + i * Shape::loaders;
         if (own >= units) break;
+        Vector<unsigned, 4> vector;
 #pragma unroll
-        for (int c = 0; c < columns_together; ++c) {
-          if (!in_range(halo_column(own) + c, Shape::halo_columns)) continue;
-          Vector<unsigned, 4> together_at;
-#pragma unroll
-          for (int w = 0; w < 4; ++w) {
-            if (Shape::item_bytes == 4) {
-              together_at.values[w] = values[i][w].values[c];
-            } else {
-              const unsigned low = values[i][2 * w].values[c / 2] >> c % 2 * 16;
-              const unsigned high = values[i][2 * w + 1].values[c / 2] >> c % 2 * 16;
-              together_at.values[w] = (low & 0xffffu) | high << 16;
-            }
-          }
-          *reinterpret_cast<Vector<unsigned, 4>*>(
-              stage +
-              (patch(own) / Shape::row_patches * Shape::halo_columns + halo_column(own) + c) * Shape::place_bytes +
-              vector(own) * 16) = together_at;
-        }
+        for (int w = 0; w < 4; ++w)
+          vector.values[w] =
+              items == 1 ? values[i][w][0] : values[i][2 * w % side][0] | values[i][(2 * w + 1) % side][0] << 16;
+        *reinterpret_cast<Vector<unsigned, 4>*>(stage + own / vectors * Shape::place_bytes + own % vectors * 16) =
+            vector;
       }
     }
     arrive(barrier);
@@ -3807,9 +3784,11 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<Wgmm
                                    int columns)
       : Base(number, x, batch, depths, rows, columns), number(number) {}
 
+  TCONV_DEVICE void enter_turned(const BoxPosition&, int) {}
+
   // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
   // of a column that lie together afterwards. Some items' loads are on their way at once.
-  TCONV_DEVICE void turn(const unsigned char* raw, unsigned char* stage) const {
+  TCONV_DEVICE void turn(int, const unsigned char* raw, unsigned char* stage) const {
     constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 2;
     const int lane = number % 32;
     const unsigned char* const from = raw + lane * Shape::channel_bytes;
@@ -3835,9 +3814,102 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<Wgmm
   }
 };
 
+// The same of rows that begin anywhere. Where a row's first column lies in its first patch follows from its address.
+template <class Layer, class Tile>
+struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  using Address = unsigned long long;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes, vectors = Shape::chunk_vectors;
+  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
+  const int number, patch_number, channel_number;
+  unsigned inside;                       // by patch: whether its row is one of the input
+  Index offsets[Shape::thread_patches];  // of its row, from the halo's first column on, in the thread's first channel
+  BoxPosition turned_box;
+  const Element* turned_first;
+  WgmmaRawCopies<Shape, Tile> copies;
+
+  TCONV_DEVICE WgmmaUnalignedRows(int number, const Element* x, int batch, int depths, int rows, int columns)
+      : Map(x, batch, depths, rows, columns),
+        number(number),
+        patch_number(number % lanes),
+        channel_number(number / lanes) {}
+
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
+    this->enter(box, group);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int patch = patch_number + i * lanes;
+      const auto place = this->place(patch / Shape::row_patches, 0);
+      if (patch < Shape::halo_patches && place.row_inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
+    }
+  }
+
+  // No byte outside the input is read: not before it, where its first row's halo begins, and not behind it.
+  TCONV_DEVICE void copy(int chunk, unsigned char* raw) {
+    const Address begin = reinterpret_cast<Address>(this->x);
+    const Address end = begin + static_cast<Address>(this->batch) * Map::channels * this->plane * Shape::item_bytes;
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* to = raw + channel_number * Shape::channel_bytes + patch_number * 16;
+#pragma unroll 1
+    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
+      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+#pragma unroll
+      for (int i = 0; i < Shape::thread_patches; ++i) {
+        const int patch = patch_number + i * lanes;
+        if ((i + 1) * lanes > Shape::halo_patches && patch >= Shape::halo_patches) break;
+        const Address row = reinterpret_cast<Address>(from) + static_cast<long long>(offsets[i]) * Shape::item_bytes;
+        const Address at = (row & ~15ull) + patch % Shape::row_patches * 16;
+        const bool wanted = present && (inside >> i & 1u) != 0 && at >= begin && at < end;
+        const int bytes = end - at < 16 ? static_cast<int>(end - at) : 16;
+        copies.begin_part(to + i * lanes * 16, reinterpret_cast<const void*>(at), wanted ? bytes : 0);
+      }
+      from += pitch;
+      to += sharers * Shape::channel_bytes;
+    }
+  }
+
+  TCONV_DEVICE void enter_turned(const BoxPosition& box, int group) {
+    turned_box = box;
+    turned_first = this->first_of(box, group);
+  }
+
+  // Turns a chunk: eight channels of a place at once.
+  TCONV_DEVICE void turn(int chunk, const unsigned char* raw, unsigned char* stage) const {
+    const unsigned plane = static_cast<unsigned>(this->plane);
+    // Of eight columns at a multiple of 16 bytes, which one is the first of the chunk's: modulo eight.
+    const unsigned first = static_cast<unsigned>(reinterpret_cast<Address>(turned_first) / Shape::item_bytes) +
+                           static_cast<unsigned>(chunk * Shape::chunk_channels) * plane;
+#pragma unroll 1
+    for (int unit = number; unit < places * vectors; unit += Shape::loaders) {
+      const int place_number = unit % places, vector = unit / places;
+      const int row = place_number / Shape::halo_columns, column = place_number % Shape::halo_columns;
+      const auto place = Map::Base::place(turned_box, row, column);
+      const unsigned of_row =
+          first + static_cast<unsigned>(place.image * Map::channels + vector * Shape::vector_items) * plane +
+          static_cast<unsigned>(place.position) - static_cast<unsigned>(column);
+      const unsigned char* const from = raw + vector * Shape::vector_items * Shape::channel_bytes +
+                                        row * Shape::row_patches * 16 + column * Shape::item_bytes;
+      Vector<unsigned, 4> together{};
+#pragma unroll
+      for (int k = 0; k < Shape::vector_items; ++k) {
+        const unsigned item = *reinterpret_cast<const unsigned short*>(from + k * Shape::channel_bytes +
+                                                                       (of_row + k * plane & 7u) * Shape::item_bytes);
+        if (place.inside) together.values[k * Shape::item_bytes / 4] |= item << k % 2 * 16;
+      }
+      *reinterpret_cast<Vector<unsigned, 4>*>(stage + place_number * Shape::place_bytes + vector * 16) = together;
+    }
+  }
+};
+
 template <class Layer, class Tile, bool ByChannel, bool ByPlace>
 struct WgmmaInputsOf {
-  using type = WgmmaTurnedInputs<Layer, Tile>;
+  using type = WgmmaSingleChannels<Layer, Tile>;
 };
 template <class Layer, class Tile>
 struct WgmmaInputsOf<Layer, Tile, true, false> {
@@ -3869,13 +3941,22 @@ struct WgmmaProducer {
     }
   }
 };
+template <class Layer, class Tile, bool Unaligned>
+struct WgmmaTurnedOf {
+  using type = WgmmaTurnedChannels<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaTurnedOf<Layer, Tile, true> {
+  using type = WgmmaUnalignedRows<Layer, Tile>;
+};
 template <class Layer, class Tile>
 struct WgmmaProducer<Layer, Tile, true> {
   using Shape = WgmmaShape<Layer, Tile>;
+  using Inputs = typename WgmmaTurnedOf<Layer, Tile, Shape::unaligned>::type;
 
   static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
                                const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-    WgmmaTurnedChannels<Layer, Tile> inputs(number, x, batch, depths, rows, columns);
+    Inputs inputs(number, x, batch, depths, rows, columns);
     WgmmaStages<Tile::input_stages> stages(barriers);
     WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
     int chunk_ahead = 0, raw_ahead = 0, raw = 0;
@@ -3893,13 +3974,14 @@ struct WgmmaProducer<Layer, Tile, true> {
     };
 #pragma unroll 1
     for (int i = 0; i < Tile::raw_stages; ++i) copy();
-    for (; work.is_left(); work.next())
+    for (; work.is_left(); work.next()) {
+      inputs.enter_turned(work.box(), work.group());
 #pragma unroll 1
       for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
         inputs.copies.template wait<Tile::raw_stages - 1>();
         meet<Shape::loaders>(3);  // all threads' copies have landed
         stages.wait_empty();
-        inputs.turn(shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
+        inputs.turn(chunk, shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
                     shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
         arrive(stages.full());
         stages.next();
@@ -3907,6 +3989,7 @@ struct WgmmaProducer<Layer, Tile, true> {
         meet<Shape::loaders>(3);  // nobody reads what was turned any more
         copy();
       }
+    }
   }
 };
 

@@ -524,19 +524,22 @@ struct BlockCopy {
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
+TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                 "r"(present ? Bytes : 0)
+                 "r"(bytes)
                  : "memory");
 }
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    begin_part(shared, global, present ? Bytes : 0);
+  }
+  // The first so many bytes, and zeros behind them.
+  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N>
   TCONV_DEVICE void wait() {
@@ -614,8 +617,9 @@ struct InputMap {
 
   struct Place {
     int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
+    Index position;   // in one channel of it
+    bool row_inside;  // the input, if not the column
+    bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
   TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
@@ -623,9 +627,9 @@ struct InputMap {
     const int column = box.column - Shape::WidthShifts::highest + halo_column;
     const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
     const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside =
-        box.image + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+    const bool row_inside = box.image + image < batch && in_range(depth, depths) && in_range(row, rows);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
+            row_inside && in_range(column, columns)};
   }
 };
 

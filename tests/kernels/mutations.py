@@ -590,6 +590,30 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s2-op1-all-cluster2-lag0",
         "plain",
     ),
+    "bytes behind an unaligned input read": (
+        "end - at < 16 ? static_cast<int>(end - at) : 16",
+        "16",
+        "wgmma-2d-k3-s1-fp16-all",
+        "address",
+    ),
+    "bytes before an unaligned input read": (
+        "at >= begin && at < end",
+        "at < end",
+        "wgmma-2d-k3-s1-fp16-all",
+        "address",
+    ),
+    "unaligned rows of all channels taken for the first one's": (
+        "(of_row + k * plane & 7u)",
+        "(of_row & 7u)",
+        "wgmma-2d-k3-s1-fp16-all",
+        "plain",
+    ),
+    "columns beside unaligned rows kept": (
+        "if (place.inside) together.values[k",
+        "if (place.row_inside) together.values[k",
+        "wgmma-2d-k3-s1-fp16-all",
+        "plain",
+    ),
     "an exact product left out": (
         "int plane = Shape::planes - 1 - row_plane;",
         "int plane = 0;",

@@ -72,19 +72,22 @@ struct BlockCopy {
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
 #if !defined(TCONV_EMULATOR)
 template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, bool present) {
+TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(present ? 16 : 0)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                 "r"(present ? Bytes : 0)
+                 "r"(bytes)
                  : "memory");
 }
 template <int Bytes, int OfGroup, int Groups>
 struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    begin_part(shared, global, present ? Bytes : 0);
+  }
+  // The first so many bytes, and zeros behind them.
+  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
   template <int N>
   TCONV_DEVICE void wait() {

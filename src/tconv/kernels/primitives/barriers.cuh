@@ -52,7 +52,9 @@ TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, vo
 // asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
 template <int Bytes>
 struct ArrivingCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) { copy_item<Bytes>(shared, global, present); }
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Bytes>(shared, global, present ? Bytes : 0);
+  }
   TCONV_DEVICE void arrive(void* barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
   }

@@ -56,8 +56,9 @@ struct InputMap {
 
   struct Place {
     int image;
-    Index position;  // in one channel of it
-    bool inside;     // the input
+    Index position;   // in one channel of it
+    bool row_inside;  // the input, if not the column
+    bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
   TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
@@ -65,9 +66,9 @@ struct InputMap {
     const int column = box.column - Shape::WidthShifts::highest + halo_column;
     const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
     const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool inside =
-        box.image + image < batch && in_range(depth, depths) && in_range(row, rows) && in_range(column, columns);
-    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, inside};
+    const bool row_inside = box.image + image < batch && in_range(depth, depths) && in_range(row, rows);
+    return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
+            row_inside && in_range(column, columns)};
   }
 };
 

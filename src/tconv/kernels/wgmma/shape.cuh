@@ -99,14 +99,18 @@ struct WgmmaShape {
   static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
   // 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four bytes or
   // more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns > 1;
+  static constexpr bool turned = !Tile::channels_last && item_bytes == 2;
+  // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
+  static constexpr bool unaligned = turned && Tile::patch_columns == 1;
   static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
   static constexpr int patch_lead =
       (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-  // What is turned is turned in eights of columns.
+  // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
   static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
   static constexpr int row_patches =
-      ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+      unaligned ? ceil_div(halo_columns + 7, 8)
+                : ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+  static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
   static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
@@ -116,10 +120,8 @@ struct WgmmaShape {
   // eight neighbours' vectors.
   static constexpr int channel_shift = turned ? 16 : 32;
   static constexpr int channel_bytes =
-      by_channel || turned
-          ? (halo_all_rows * row_patches * Tile::patch_columns * item_bytes + 127 - channel_shift) / 128 * 128 +
-                channel_shift
-          : item_bytes;
+      by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
+                           : item_bytes;
   static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
   static constexpr int input_stage_bytes =
       by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
@@ -127,7 +129,6 @@ struct WgmmaShape {
   static constexpr int patch_lanes =
       by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
   static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
-  static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
   static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 

@@ -70,7 +70,7 @@ class _Wgmma(Family[WgmmaTile]):
         stacked = (
             f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
         )
-        kind = "copied" if own.by_channel or own.by_place else "turned" if own.turned else "by way of registers"
+        kind = "copied" if own.by_channel or own.by_place else "turned" if own.turned else "one by one"
         return (
             f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} "
             f"share a box; products of {own.product_rows} rows",

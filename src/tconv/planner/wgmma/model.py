@@ -30,6 +30,7 @@ class Constants:
         copy: cycles of a loading warp for what its threads bring at once.
         register: the same, of a patch that goes through registers.
         eight: cycles of a loading warp to turn eight places of 32 channels.
+        unaligned: the same of rows that begin anywhere; not measured.
         latency: cycles from asking for inputs to having them.
         turn: cycles of a warpgroup to stage outputs once and store them.
         store: cycles of a multiprocessor for a warp's store of some neighbours each.
@@ -54,6 +55,7 @@ class Constants:
     copy: float = 74.0
     register: float = 568.0
     eight: float = 138.0
+    unaligned: float = 200.0
     latency: float = 964.0
     turn: float = 790.0
     store: float = 8.0
@@ -116,7 +118,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     copies = where(one_by_one, patches * shape.chunk_channels, vectors) / 32
     by_register = fitted.register * patches * (shape.chunk_bytes // 16) / 32
     loading = where(one_by_one | shape.by_place, fitted.copy * copies, by_register)
-    loading = (loading + where(shape.turned, fitted.eight * vectors / 32, 0.0)) / 3
+    turning = where(shape.unaligned, fitted.unaligned, fitted.eight) * vectors / 32
+    loading = (loading + where(shape.turned, turning, 0.0)) / 3
     deep = where(shape.turned, 1.0 * tile.raw_stages, tile.input_stages - 0.5)
     arriving = fitted.latency * shape.chunks / deep
 

@@ -211,7 +211,12 @@ class WgmmaShape:
     @cached_property
     def turned(self) -> bool:
         """Whether inputs are copied channel by channel, and turned from there."""
-        return (self.tile.channels_last == 0) & (self.item_bytes == 2) & (self.tile.patch_columns > 1)
+        return (self.tile.channels_last == 0) & (self.item_bytes == 2)
+
+    @cached_property
+    def unaligned(self) -> bool:
+        """Whether their rows begin anywhere, and come by all 16 bytes that hold a part of them."""
+        return self.turned & (self.tile.patch_columns == 1)
 
     @cached_property
     def by_place(self) -> bool:
@@ -223,7 +228,8 @@ class WgmmaShape:
         width, together = self.layer.axes[2], self.tile.patch_columns
         lead = -width.shift_of(width.kernel - 1) % together
         brought = where(self.turned, 8, together)
-        return ceil_div(lead + self.halo_columns, brought) * (brought // together)
+        aligned = ceil_div(lead + self.halo_columns, brought) * (brought // together)
+        return where(self.unaligned, ceil_div(self.halo_columns + 7, 8), aligned)
 
     @cached_property
     def halo_patches(self) -> int:
@@ -237,7 +243,7 @@ class WgmmaShape:
     @cached_property
     def channel_bytes(self) -> int:
         """From a channel to the next, where they lie one by one."""
-        bytes_of_channel = self.halo_patches * self.tile.patch_columns * self.item_bytes
+        bytes_of_channel = self.halo_patches * where(self.unaligned, 16, self.tile.patch_columns * self.item_bytes)
         shift = where(self.turned, 16, 32)
         one_by_one = (bytes_of_channel + 127 - shift) // 128 * 128 + shift
         return where(self.by_channel | self.turned, one_by_one, self.item_bytes)

@@ -35,16 +35,18 @@ struct ThreadCopies {
   struct Group {
     Item* to[OfGroup];
     const Item* from[OfGroup];
-    int count = 0;
+    int bytes[OfGroup], count = 0;
   };
   Group groups[Groups];
   int newest = 0;  // among all that ever were
 
   Group& group(int number) { return groups[number % Groups]; }
-  void begin(void* shared, const void* global, bool present) {
+  void begin(void* shared, const void* global, bool present) { begin_part(shared, global, present ? Bytes : 0); }
+  void begin_part(void* shared, const void* global, int bytes) {
     Group& last = group(newest);
     last.to[last.count] = static_cast<Item*>(shared);
-    last.from[last.count++] = present ? static_cast<const Item*>(global) : nullptr;
+    last.from[last.count] = static_cast<const Item*>(global);
+    last.bytes[last.count++] = bytes;
     if (!copies_are_late()) land(last);
   }
   void end_group() { ++newest; }
@@ -53,7 +55,11 @@ struct ThreadCopies {
     for (int number = newest < Groups ? 0 : newest - Groups; number < newest - N; ++number) land(group(number));
   }
   static void land(Group& landing) {
-    for (int i = 0; i < landing.count; ++i) *landing.to[i] = landing.from[i] == nullptr ? Item{} : *landing.from[i];
+    for (int i = 0; i < landing.count; ++i) {
+      Item item{};
+      for (int b = 0; b < landing.bytes[i]; ++b) item.bytes[b] = landing.from[i]->bytes[b];
+      *landing.to[i] = item;
+    }
     landing.count = 0;
   }
 };
