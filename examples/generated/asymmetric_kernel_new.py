@@ -5497,10 +5497,10 @@ _FAMILIES = {
     "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
     "wgmma": _Family(_wgmma_grid, _wgmma_counted, _wgmma_needs_wide_index, alignment=16),
 }
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; and whether it runs sm_90a.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a")
-# What is no GPU is taken for the largest.
-_LARGEST = _Gpu(227 * 1024, True)
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
+# What is no GPU is taken for the one that was planned for.
+_PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
 
 
 def _any_kernel(layer):
@@ -5519,7 +5519,7 @@ def _kernels(layer, gpu):
     yield _any_kernel(layer)
 
 
-def _kernel(layer, gpu=_LARGEST):
+def _kernel(layer, gpu=_PLANNED):
     """The best kernel of a layer, which is built before any input is there."""
     return next(_kernels(layer, gpu))
 
@@ -5531,6 +5531,12 @@ def _fits(kernel, problem):
     return same and problem.input_size[2] % kernel.launching.columns_together == 0
 
 
+def _on(launching, gpu):
+    """What launches need to know where as many blocks as there are multiprocessors for work at the same time."""
+    at_once = launching.at_once * gpu.multiprocessors // _MULTIPROCESSORS
+    return launching._replace(at_once=max(1, at_once)) if launching.at_once else launching
+
+
 def _has_sm_90a(capability):
     """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
@@ -5539,17 +5545,18 @@ def _has_sm_90a(capability):
 @functools.lru_cache(maxsize=None)
 def _gpu(device):
     if device.type != "cuda":
-        return _LARGEST
+        return _PLANNED
     capability = torch.cuda.get_device_capability(device)
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     if capability < (8, 0):
-        return _Gpu(0, False)
+        return _Gpu(0, False, multiprocessors)
     kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    return _Gpu(kilobytes * 1024, _has_sm_90a(capability))
+    return _Gpu(kilobytes * 1024, _has_sm_90a(capability), multiprocessors)
 
 
 @functools.lru_cache(maxsize=None)
 def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_LARGEST
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_PLANNED
 ):
     """The launch for a batch of these shapes; None if there is no such transposed convolution."""
     options = (stride, padding, output_padding, dilation)
@@ -5579,7 +5586,7 @@ def _sized(problem, gpu):
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
-    family, numbers = _FAMILIES[kernel.family], kernel.launching
+    family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
         raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
@@ -5908,7 +5915,7 @@ def _swap(model):
             module._left = True
 
 
-def _module_kernels(model, gpu=_LARGEST):
+def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
         parameter = next(module.parameters(), None)
         if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:

@@ -25,7 +25,7 @@ def file() -> Namespace:
 @pytest.fixture(scope="module")
 def options(file: Namespace) -> dict[str, object]:
     """What load_inline is given for one layer in every dtype."""
-    gpu = file["_LARGEST"]._replace(sm_90a=False)
+    gpu = file["_PLANNED"]._replace(sm_90a=False)
     (kernel, *_) = file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]()), gpu)
     layers = [kernel.layer._replace(precision=precision) for precision in PRECISIONS]
     kernels = [file["_kernel"](layer, gpu) for layer in layers]

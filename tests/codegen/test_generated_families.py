@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def close(file: Namespace, shape: tuple[int, ...], *arguments: int) -> None:
 
 def families(file: Namespace, shape: tuple[int, ...], most_shared: int = 227 * 1024, sm_90a: bool = True) -> list[str]:
     """Of the first layer on an input of this shape, and of the layers as they are built."""
-    gpu = file["_Gpu"](most_shared, sm_90a)
+    gpu = file["_PLANNED"]._replace(most_shared=most_shared, sm_90a=sm_90a)
     options = ((1, 1), (0, 0), (0, 0), 1, (1, 1))
     plan = file["_plan"](2, torch.float32, shape, (20, 24, 4, 4), (24,), *options, gpu)
     return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](file["ModelNew"](), gpu))]
@@ -157,10 +158,12 @@ def test_which_gpus_have_them(
 ) -> None:
     """And which run sm_90a: Hopper's, by compilers that know it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    properties = SimpleNamespace(multi_processor_count=40)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     file["_gpu"].cache_clear()
     sm_90a = capability == (9, 0) and cuda != "11.8"
-    assert file["_gpu"](torch.device("cuda", 0)) == (kilobytes * 1024, sm_90a)
+    assert file["_gpu"](torch.device("cuda", 0)) == (kilobytes * 1024, sm_90a, 40)
     arch = "90a" if sm_90a else "{}{}".format(*capability)
     assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in file["_load_options"]([], capability)["extra_cuda_cflags"]
 
@@ -193,7 +196,7 @@ def test_the_text_compiles(file: Namespace, arch: str) -> None:
 
 
 def test_the_text_compiles_where_there_are_no_such_tensor_cores(file: Namespace) -> None:
-    kernels = list(file["_module_kernels"](file["ModelNew"](), file["_Gpu"](0, False)))
+    kernels = list(file["_module_kernels"](file["ModelNew"](), file["_Gpu"](0, False, 40)))
     source = file["_cuda_source"](kernels)
     assert "DirectShape" in source and "MmaShape" not in source
     compile_source(source, "sm_75")

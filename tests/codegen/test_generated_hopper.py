@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ LAYERS = {
 #: What is planned for: larger than anybody would run here.
 PLANNED = {"wide": (8, (1, 512, 512)), "up": (8, (1, 512, 512)), "signal": (16, (1, 1, 32768))}
 PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "bf16")
-HOPPER, NO_TENSOR_CORES = (227 * 1024, True), (0, False)
+HOPPER, NO_TENSOR_CORES = (227 * 1024, True, 132), (0, False, 132)
 
 
 @pytest.fixture(scope="module", params=PRECISIONS)
@@ -88,10 +89,12 @@ def launched(file: Namespace) -> list[str]:
 def as_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], str], None]:
     """Lets files see a GPU of this capability, and PyTorch's CUDA of this version."""
 
-    def see(capability: tuple[int, int], cuda: str) -> None:
+    def see(capability: tuple[int, int], cuda: str, multiprocessors: int = 132) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        properties = SimpleNamespace(multi_processor_count=multiprocessors)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         monkeypatch.setattr(torch.version, "cuda", cuda)
 
     return see
@@ -129,19 +132,33 @@ def test_what_a_model_builds(
     assert [name for name in FAMILIES if f"{name.capitalize()}Shape {{" in options["cuda_sources"][0]] == families[:1]
 
 
+@pytest.mark.parametrize("multiprocessors", [78, 114, 132])
+def test_as_many_blocks_as_a_gpu_has_multiprocessors(
+    file: Namespace, precision: Precision, as_on: Callable[..., None], multiprocessors: int
+) -> None:
+    as_on((9, 0), "13.0", multiprocessors)
+    gpu = file["_gpu"](torch.device("cuda", 0))
+    for (name, layer), recorded in zip(LAYERS.items(), file["_RECORDED"], strict=True):
+        problem = Problem(replace(layer, precision=precision), *PLANNED[name])
+        numbers = file["_RECORDED"][recorded][0].launching._replace(at_once=multiprocessors)
+        expected = FAMILIES["wgmma"].launching.grid(problem, problem.layer, numbers)
+        sizes = problem.batch, problem.input_size, problem.output_size
+        assert file["_sized"](file["_Problem"](recorded, *sizes), gpu).grid == expected <= multiprocessors
+
+
 @pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("arch", "gpu"),
     [
         ("sm_75", NO_TENSOR_CORES),
-        ("sm_80", (163 * 1024, False)),
-        ("sm_90", (227 * 1024, False)),
+        ("sm_80", (163 * 1024, False, 132)),
+        ("sm_90", (227 * 1024, False, 132)),
         ("sm_90a", HOPPER),
-        ("sm_100", (227 * 1024, False)),
-        ("sm_120", (99 * 1024, False)),
+        ("sm_100", (227 * 1024, False, 132)),
+        ("sm_120", (99 * 1024, False, 132)),
     ],
 )
-def test_what_each_gpu_takes_compiles(file: Namespace, arch: str, gpu: tuple[int, bool]) -> None:
+def test_what_each_gpu_takes_compiles(file: Namespace, arch: str, gpu: tuple[int, bool, int]) -> None:
     kernels = list(file["_module_kernels"](file["ModelNew"](), file["_Gpu"](*gpu)))
     compile_source(file["_cuda_source"](kernels), arch)
 
@@ -173,7 +190,7 @@ def test_each_kernel_is_right_at_other_sizes(
 ) -> None:
     layer, family = replace(LAYERS[name], precision=precision), families[not on_hopper]
     problem = Problem(layer, batch, sizes)
-    file["_gpu"] = lambda device: file["_LARGEST"]._replace(sm_90a=on_hopper)
+    file["_gpu"] = lambda device: file["_PLANNED"]._replace(sm_90a=on_hopper)
     used = slice(3 - layer.spatial_dims, None)
 
     def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -193,6 +210,8 @@ def test_the_next_kernel_takes_what_the_first_does_not_run(file: Namespace) -> N
     wider = hopper._replace(launching=hopper.launching._replace(columns_together=16))
     file["_RECORDED"][layer] = [wider, portable]
     problem = file["_Problem"](layer, 1, (1, 4, 24), (1, 4, 24))
-    assert file["_sized"](problem, file["_LARGEST"]).kernel.tile == portable.tile
-    assert file["_sized"](problem._replace(input_size=(1, 4, 32)), file["_LARGEST"]).kernel.tile == wider.tile
-    assert file["_sized"](problem, file["_Gpu"](portable.launching.shared_bytes - 1, True)).kernel.family == "direct"
+    assert file["_sized"](problem, file["_PLANNED"]).kernel.tile == portable.tile
+    assert file["_sized"](problem._replace(input_size=(1, 4, 32)), file["_PLANNED"]).kernel.tile == wider.tile
+    assert (
+        file["_sized"](problem, file["_Gpu"](portable.launching.shared_bytes - 1, True, 132)).kernel.family == "direct"
+    )

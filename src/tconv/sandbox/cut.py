@@ -122,7 +122,7 @@ class Cutter:
             )
 
     def cuts(self, problems: list[dict[str, Any]], sm_90a: bool, at_once: int | None) -> list[dict[str, Any]]:
-        gpu = self._file["_LARGEST"]._replace(sm_90a=sm_90a)
+        gpu = self._file["_PLANNED"]._replace(sm_90a=sm_90a)
         return [asdict(self._cut(Problem.from_dict(problem), gpu, at_once)) for problem in problems]
 
     def _cut(self, problem: Problem, gpu: Any, at_once: int | None) -> Cut:
