@@ -9,6 +9,7 @@ from mutations import NAMED
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
+from tconv.memory import aligned
 from tconv.planner import FAMILIES
 from tconv.planner.plan import tile_fields
 from tconv.problem import TF32
@@ -92,7 +93,7 @@ def test_tensor_cores_keep_all_rules_of_equality(name):
     problem = instance.problem
 
     def candidate(x, weight, bias):
-        operands = (None if t is None else t.contiguous() for t in (x, weight, bias))
+        operands = (None if t is None else aligned(t.contiguous()) for t in (x, weight, bias))
         return emulate(instance, Tensors(*operands))
 
     wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
