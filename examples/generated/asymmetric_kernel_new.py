@@ -3580,7 +3580,8 @@ struct WgmmaStages {
 //
 // Most kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
 // bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
-// turned in shared memory comes there first.
+// turned in shared memory comes there some chunks ahead: those kinds `begin` and `copy` for the box that is asked for,
+// and `enter_turned` and `turn` for the one whose chunks have come.
 
 // The input, and the box of it that a block has.
 template <class Layer, class Tile>
@@ -3769,10 +3770,11 @@ struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
   }
 };
 
+// What a thread copies raw.
 template <class Shape, class Tile>
 using WgmmaRawCopies = ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1>;
-// 16-bit inputs that lie channel by channel: copied so, and turned where they are in shared memory. Chunks are copied
-// some ahead.
+
+// 16-bit inputs that lie channel by channel: copied so, and turned in shared memory.
 template <class Layer, class Tile>
 struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>> {
   using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
