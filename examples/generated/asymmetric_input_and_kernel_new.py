@@ -4340,9 +4340,9 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 
 // wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
 //
-// Computes what `mma` computes, for 16-bit types and float32 rounded to TF32. x and y are contiguous, or channels_last,
-// and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began
-// there, too.
+// Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
+// channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
+// contiguous and began there, too.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:

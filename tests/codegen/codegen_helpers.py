@@ -20,6 +20,21 @@ from tconv.sandbox.trace import trace
 
 Namespace = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
+#: A model whose layer takes a kernel for Hopper, and a portable one elsewhere.
+DENSE = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(64, 64, 4, 2, 1, bias=False)
+        def forward(self, x):
+            return self.up(x)
+
+    def get_inputs():
+        return [torch.rand(8, 64, 256, 256)]
+"""
 
 
 def by_kind(problem: Problem, wanted: Wanted) -> Precision:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES
+from codegen_helpers import DENSE, EXAMPLES
 
 from tconv.jit.compile import compile_source
 from tconv.rewriter import check
@@ -39,22 +39,6 @@ MODEL = """
 
     def get_inputs():
         return [torch.rand(3, 4, 9, 7)]
-"""
-
-
-DENSE = """
-    import torch
-    from torch import nn
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up = nn.ConvTranspose2d(64, 64, 4, 2, 1, bias=False)
-        def forward(self, x):
-            return self.up(x)
-
-    def get_inputs():
-        return [torch.rand(8, 64, 256, 256)]
 """
 
 

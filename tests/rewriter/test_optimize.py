@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, by_kind, executed, generated_text
+from codegen_helpers import DENSE, EXAMPLES, by_kind, executed, generated_text
 
 from tconv import emulator
 from tconv.cli.optimize import _archs, _cells
@@ -97,20 +97,6 @@ TWO_SIZES = """
 
     def get_inputs():
         return [torch.rand(3, 8, 400, 400)]
-"""
-DENSE = """
-    import torch
-    from torch import nn
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up = nn.ConvTranspose2d(64, 64, 4, 2, 1, bias=False)
-        def forward(self, x):
-            return self.up(x)
-
-    def get_inputs():
-        return [torch.rand(8, 64, 256, 256)]
 """
 Write = Callable[..., Path]
 

@@ -73,14 +73,12 @@ def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
     return f"nobody measured {gpu.name}, and PyTorch's operator is not predicted to be {_CLEARLY} times slower: {times}"
 
 
-def leading(
-    question: Question, gpu: Gpu, first: int, families: Iterable[str] = tuple(FAMILIES)
-) -> list[tuple[Kernel[Any], float]]:
+def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
     """The `first` kernels by the models, with the seconds predicted of each; the one that `choose` takes is in front.
 
     A quarter of them, and at least one, is left to each family that runs the problem.
     """
-    by_family = [_expected(question, name, gpu, first) for name in families]
+    by_family = [_expected(question, name, gpu, first) for name in FAMILIES]
     answering = sum(map(bool, by_family))
     share = max(1, min(math.ceil(first / _SHARE), first // max(1, answering)))
     kept = [candidate for candidates in by_family for candidate in candidates[:share]]

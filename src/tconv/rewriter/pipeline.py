@@ -110,16 +110,16 @@ def _plan_each(
 ) -> Iterator[PlannedLayer]:
     """Every layer with its plans; those that are compiled alike share the kernels of the one with the most work."""
     kernels: dict[Layer, list[Kernel[Any]]] = {}
-    for traced, problem in sorted(layers, key=lambda pair: pair[1].multiply_adds):
-        kernels[problem.layer] = [plan.kernel for plan in plans(traced, problem)]
-    for traced, problem in layers:
-        own = plans(traced, problem)[0]
+    planned = [(traced, problem, plans(traced, problem)) for traced, problem in layers]
+    for _, problem, found in sorted(planned, key=lambda each: each[1].multiply_adds):
+        kernels[problem.layer] = [plan.kernel for plan in found]
+    for traced, problem, (own, *_) in planned:
         # Where a kernel does not run these sizes, the file takes the next one, at last the one that runs any size.
         recorded = [*kernels[problem.layer], DIRECT.default(problem.layer)]
-        found = (plan for kernel in recorded if (plan := replan(problem, kernel, gpu)))
-        shared = next(found, own)
+        runs = (plan for kernel in recorded if (plan := replan(problem, kernel, gpu)))
+        shared = next(runs, own)
         is_portable = _runs_on(shared.kernel.family, problem, gpu, _PORTABLE_ARCH)
-        portable = None if is_portable else next(found, None)
+        portable = None if is_portable else next(runs, None)
         taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
         reason = _OUT_OF_REACH if traced.elsewhere else ""
         yield PlannedLayer(
