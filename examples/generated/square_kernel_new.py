@@ -768,6 +768,15 @@ TCONV_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
+// Stores four 8x8 matrices of 16-bit items as `load_matrices` gets them: lane l names row l % 8 of matrix l / 8, 16
+// aligned bytes of shared memory, and has word l % 4 of row l / 4 of each. PTX stmatrix.
+TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 // Eight registers of sums: their numbers in the text of an instruction, and the constraints.
 #define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
@@ -915,52 +924,6 @@ struct ArrivingCopies {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
   }
 };
-#endif
-
-// Clusters: neighbouring blocks of a grid that run at the same time, reach each other's shared memory, and share copies
-// to it. So many are one as the function says by `__cluster_dims__`. PTX, sm_90 and newer.
-
-// What lies in shared memory, a barrier or where a copy goes, is named by its address in the block's own; that of
-// another block lies at the same place. Nobody reaches that of a block before it runs or after it has ended:
-// `meet_cluster` stands at the start of a kernel, behind `show_barriers`, and at its end.
-#if !defined(TCONV_EMULATOR)
-// Which of the cluster's blocks this is. PTX %cluster_ctarank.
-TCONV_DEVICE int cluster_rank() {
-  int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-// All threads of all blocks of the cluster meet, which orders their memory. Warps may be divergent. PTX
-// barrier.cluster.
-TCONV_DEVICE void meet_cluster() {
-  asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-}
-// Arrives at a barrier of the block `rank`. What the thread did before comes before what those do who then
-// `wait_cluster` for it.
-TCONV_DEVICE void arrive_in_cluster(void* barrier, int rank) {
-  asm volatile(
-      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1;"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there]; }" ::"r"(shared_address(barrier)),
-      "r"(rank)
-      : "memory");
-}
-// As `wait`, for phases in which threads of other blocks arrive.
-TCONV_DEVICE void wait_cluster(void* barrier, unsigned parity) {
-  asm volatile(
-      "{ .reg .pred over; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;"
-      " @!over bra again; }" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-// As `copy_to_shared`, to each block whose bit is set in `blocks`; there, its barrier counts the bytes. PTX
-// cp.async.bulk, multicast.
-TCONV_DEVICE void copy_to_cluster(void* shared, const void* global, int bytes, void* barrier, unsigned short blocks) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
-      "%4;" ::"r"(shared_address(shared)),
-      "l"(global), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
-      : "memory");
-}
 #endif
 
 }  // namespace tconv
@@ -3227,49 +3190,6 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     "wgmma": r"""
 namespace tconv {
 
-// wgmma: the blocks of a cluster, which have the same weights and bring a part of them each. `wgmma.cuh` has the
-// picture.
-
-template <int Count>
-struct WgmmaCluster {
-  // Which of its blocks this is.
-  static TCONV_DEVICE int rank() { return Count > 1 ? cluster_rank() : 0; }
-  // All threads, behind `show_barriers`.
-  static TCONV_DEVICE void begin() {
-    if (Count > 1)
-      meet_cluster();
-    else
-      __syncthreads();
-  }
-  // All threads: until here, others write a block's stages and arrive at its barriers.
-  static TCONV_DEVICE void end() {
-    if (Count > 1) meet_cluster();
-  }
-  // A warp has read a stage of weights: it says so to each block that writes a part of it.
-  static TCONV_DEVICE void give_back(void* empty, int lane) {
-    if (lane >= Count) return;
-    if (Count > 1)
-      arrive_in_cluster(empty, lane);
-    else
-      arrive(empty);
-  }
-  static TCONV_DEVICE void wait_empty(void* empty, unsigned parity) {
-    if (Count > 1)
-      wait_cluster(empty, parity);
-    else
-      wait(empty, parity);
-  }
-  // The block's part of some bytes, to all blocks. Those of the others may come before the block expects them: its
-  // barrier's phase ends no earlier.
-  static TCONV_DEVICE void copy(unsigned char* stage, const unsigned char* from, int bytes, void* full) {
-    const int part = bytes / Count, own = rank() * part;
-    if (Count > 1)
-      copy_to_cluster(stage + own, from + own, part, full, (1 << Count) - 1);
-    else
-      copy_to_shared(stage, from, bytes, full);
-  }
-};
-
 // wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
 // formulas of sizes and grids once more.
 
@@ -3345,13 +3265,6 @@ struct WgmmaShape {
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
   static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
-  // ---- lag: how many visits of its first box a warpgroup ends with what fits into the stages; at the next one it says
-  // so ----
-  static constexpr int first_chunks = Tile::input_stages < chunks ? Tile::input_stages : chunks;
-  static constexpr int first_visits = (single ? 1 : visits / row_visits) * first_chunks;
-  static constexpr int staged_visits = Tile::weight_stages / row_visits;
-  static constexpr int most_lag = (staged_visits < first_visits ? staged_visits : first_visits) - 1;
-
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
@@ -3363,10 +3276,14 @@ struct WgmmaShape {
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
-  static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
-  // 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four bytes or
-  // more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !Tile::channels_last && item_bytes == 2;
+  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
+  // ldmatrix, which turns them.
+  static constexpr bool straight = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns == 8 &&
+                                   WidthShifts::count == 1 && WidthShifts::highest % 8 == 0;
+  static constexpr bool by_channel = !Tile::channels_last && (item_bytes == 4 || straight);
+  // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
+  // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
+  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && !straight;
   // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
   static constexpr bool unaligned = turned && Tile::patch_columns == 1;
   static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
@@ -3379,13 +3296,16 @@ struct WgmmaShape {
                 : ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
   static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
-  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
+  // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
+  static constexpr bool whole_patches = by_channel || (turned && !unaligned);
+  static constexpr int row_lead = whole_patches ? patch_lead : 0;
+  static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
   static constexpr int consumer_registers = by_place ? 216 : 208;
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
-  static constexpr int channel_shift = turned ? 16 : 32;
+  static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
   static constexpr int channel_bytes =
       by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
                            : item_bytes;
@@ -3416,9 +3336,9 @@ struct WgmmaShape {
   static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
-  // A thread prepares the vector of a tap, an output channel and some input channels.
+  // A thread prepares every second vector of a tap, an output channel and a chunk.
   static constexpr long long preparing_items =
-      static_cast<long long>(Layer::groups) * channel_blocks * chunks * chunk_vectors * Tile::channels * taps;
+      static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
 
   // ---- outputs ----
   // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
@@ -3440,8 +3360,7 @@ struct WgmmaShape {
   static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
   static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
-  static constexpr int lag_at = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
-  static constexpr int shared_bytes = lag_at + (Tile::lag > 0 ? 16 : 0);
+  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
 
   // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
   static constexpr int channel_width = !Tile::channels_last                           ? 2
@@ -3471,9 +3390,6 @@ struct WgmmaShape {
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
-  static_assert(Tile::lag <= most_lag || Tile::lag == 0, "the other warpgroup would wait for ever");
-  static_assert(Tile::cluster == 1 || Tile::cluster == 2 || Tile::cluster == 4,
-                "the blocks of a cluster bring equal parts of the weights");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
   static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
 };
@@ -3497,9 +3413,8 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
                        : number + tile * Shape::position_numbers < Shape::box_positions;
 }
 
-// What the clusters of a grid share: as many neighbouring boxes as a cluster has blocks with every set of weights,
-// those with the same boxes one after the other. Behind the last box, a block of a cluster has one of images that are
-// not there. So all of its blocks do as much, with the same weights. A cluster has each (gridDim.x / Tile::cluster)-th.
+// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
+// block has each gridDim.x-th.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -3510,20 +3425,17 @@ struct WgmmaWork {
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
               Shape::Width::positions(output_width)),
-        count(ceil_div(boxes.count(batch), Tile::cluster) * Shape::weight_sets),
+        count(boxes.count(batch) * Shape::weight_sets),
         number(number) {}
-  static TCONV_DEVICE int first_number() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
   TCONV_DEVICE bool is_left() const { return number < count; }
-  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x) / Tile::cluster; }
+  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
   TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
   TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
-  TCONV_DEVICE BoxPosition box() const {
-    return boxes.box(number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank());
-  }
+  TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
 };
 
 // The taps of one phase on an axis: how many, and the numbers of their shifts.
@@ -3614,40 +3526,46 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
-  const int patch_number, channel_number;
+  static constexpr int turns = ceil_div(Shape::chunk_channels, sharers);
+  const int number;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
   Copies copies;
 
   TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
-      : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
+      : Map(x, batch, depths, rows, columns), number(number) {}
+  TCONV_DEVICE int patch_number() const { return number % lanes; }
+  TCONV_DEVICE int channel_number() const { return number / lanes; }
 
   TCONV_DEVICE void begin(const BoxPosition& box, int group) {
     this->enter(box, group);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int patch = patch_number + i * lanes;
+      const int patch = patch_number() + i * lanes;
       const auto place =
           this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
       if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number()) * this->plane + place.position;
     }
   }
 
   TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * Shape::patch_bytes;
-#pragma unroll 1
-    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
+    unsigned char* to = stage + channel_number() * Shape::channel_bytes + patch_number() * Shape::patch_bytes;
+    // A copy reads the registers of its addresses late: each of some has registers of its own.
+#pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
+    for (int turn = 0; turn < turns; ++turn) {
+      const int channel = channel_number() + turn * sharers;
+      if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
       const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
 #pragma unroll
       for (int i = 0; i < Shape::thread_patches; ++i)
-        if ((i + 1) * lanes <= Shape::halo_patches || patch_number + i * lanes < Shape::halo_patches)
-          copies.begin(to + i * lanes * Shape::patch_bytes, from + offsets[i], present && (inside >> i & 1u) != 0);
+        if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
+          copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
+                       present && (inside >> i & 1u) != 0);
       from += pitch;
-      to += sharers * Shape::channel_bytes;
     }
   }
 };
@@ -3677,7 +3595,8 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
   using Index = typename Layer::Index;
   static constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
   static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
-  const int lane, first_place;  // of the warp
+  static constexpr int at_once = 4;  // places whose offsets are on their way
+  const int lane, first_place;       // of the warp
   long long* const offsets;
   ArrivingCopies<16> copies;
 
@@ -3707,11 +3626,17 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
     const Element* const from = this->first + channel;
     const int own = first_place + lane / vectors;
     unsigned char* to = stage + own * Shape::place_bytes + vector * 16;
-#pragma unroll 4
-    for (int number = own; number < places; number += together) {
-      const long long offset = offsets[number];
-      copies.begin(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
-      to += together * Shape::place_bytes;
+#pragma unroll 1
+    for (int number = own; number < places; number += at_once * together) {
+      long long found[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) found[i] = number + i * together < places ? offsets[number + i * together] : -1;
+#pragma unroll
+      for (int i = 0; i < at_once; ++i)
+        if (number + i * together < places)
+          copies.begin(to + i * together * Shape::place_bytes, from + (found[i] < 0 ? 0 : found[i]),
+                       present && found[i] >= 0);
+      to += at_once * together * Shape::place_bytes;
     }
     copies.arrive(barrier);
   }
@@ -3780,22 +3705,22 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<Wgmm
   using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
   using Shape = WgmmaShape<Layer, Tile>;
   static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
-  const int number;
 
   TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
                                    int columns)
-      : Base(number, x, batch, depths, rows, columns), number(number) {}
+      : Base(number, x, batch, depths, rows, columns) {}
 
   TCONV_DEVICE void enter_turned(const BoxPosition&, int) {}
 
   // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
   // of a column that lie together afterwards. Some items' loads are on their way at once.
   TCONV_DEVICE void turn(int, const unsigned char* raw, unsigned char* stage) const {
-    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 2;
-    const int lane = number % 32;
+    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 3;
+    const int thread = renewed(this->number), lane = thread % 32;  // not kept where copies are begun
     const unsigned char* const from = raw + lane * Shape::channel_bytes;
+    unsigned char* const to = stage + lane % 8 * Shape::place_bytes + lane / 8 * 16;
 #pragma unroll 1
-    for (int first = number / 32; first < items; first += together * warps) {
+    for (int first = thread / 32; first < items; first += together * warps) {
       unsigned words[together][4];
 #pragma unroll
       for (int i = 0; i < together; ++i) {
@@ -3805,12 +3730,7 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<Wgmm
 #pragma unroll
       for (int i = 0; i < together; ++i) {
         const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-        const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
-        if (item >= items || !in_range(column, Shape::halo_columns)) continue;
-        unsigned char* const to = stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes +
-                                  of_vectors * 64 + lane % 4 * 4;
-#pragma unroll
-        for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[i][v];
+        if (item < items) store_matrices(to + eight * 8 * Shape::place_bytes + of_vectors * 64, words[i]);
       }
     }
   }
@@ -4071,6 +3991,8 @@ struct WgmmaStore {
   struct Items {
     static constexpr int count = 64 * run / width;  // of a channel
     static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
+    static constexpr int steps = ceil_div(Shape::staged_channels, channel_lanes);
+    static constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
   };
   struct Found {
     long long offset;  // in y
@@ -4086,116 +4008,139 @@ struct WgmmaStore {
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // What is staged of an item.
+  // What is staged of an item from one place on, as outputs of a channel.
   template <int width>
-  TCONV_DEVICE void store_item(int item, const Found& at, int first_octet) const {
+  TCONV_DEVICE Vector<Element, width> outputs(const float* from, int channel) const {
     constexpr int neighbours = width > run ? width / run : 1;  // of one phase
+    const auto finish = epilogue.of(channel);
+    float finished[width];
+#pragma unroll
+    for (int i = 0; i < width / neighbours; ++i) {
+      float values[neighbours];
+      load_shared(from + i * Shape::staged_phase, values);
+#pragma unroll
+      for (int n = 0; n < neighbours; ++n) finished[n * run % width + i] = finish(values[n]);
+    }
+    Vector<Element, width> together;
+#pragma unroll
+    for (int i = 0; i < width; i += 2) {
+      Element two[2];
+      from_accumulators(finished[i], finished[(i + 1) % width], two);
+      together.values[i] = two[0], together.values[(i + 1) % width] = two[(i + 1) % width - i];
+    }
+    return together;
+  }
+
+  // An item's outputs of the staged channels, which begin with one of the block's.
+  template <int width>
+  TCONV_DEVICE void store_item(int item, const Found& at, int first_channel) const {
+    using Own = Items<width>;
     if (!at.inside) return;
-    const int place = item * width / run, phase = item * width % run;
-    const int first = first_octet * 8 + (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const long long pitch = Items<width>::channel_lanes * plane();
-    Element* to = y + first * plane() + at.offset;
-    const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
-    // Sums are in registers still. With a lag the other warpgroup multiplies meanwhile.
-#pragma unroll(Tile::lag > 0 ? 1 : 2)
-    for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
-      const int of_group = block_channel + first + channel;
-      if (Shape::staged_channels % Items<width>::channel_lanes != 0 &&
-          first - first_octet * 8 + channel >= Shape::staged_channels)
-        break;
-      if (of_group >= Layer::group_out_channels) break;
-      const auto finish = epilogue.of(of_group);
-      Vector<Element, width> together;
+    const int first = (warp % 4 * 32 + lane) / Own::lanes;
+    const auto is_stored = [&](int step) {
+      const int channel = first + step * Own::channel_lanes;
+      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels) &&
+             (Layer::group_out_channels % Tile::channels == 0 ||
+              block_channel + first_channel + channel < Layer::group_out_channels);
+    };
+    const long long pitch = Own::channel_lanes * plane();
+    Element* to = y + (first_channel + first) * plane() + at.offset;
+    const float* const from =
+        staged + item * width % run * Shape::staged_phase + first * Shape::staged_pitch + item * width / run;
 #pragma unroll
-      for (int i = 0; i < width / neighbours; ++i) {
-        float values[neighbours];
-        load_shared(from + i * Shape::staged_phase + channel * Shape::staged_pitch, values);
+    for (int step = 0; step < Own::steps; step += Own::together) {
+      Vector<Element, width> stored[Own::together];
 #pragma unroll
-        for (int n = 0; n < neighbours; ++n)
-          together.values[n * run % width + i] = from_accumulator<Element>(finish(values[n]));
-      }
-      store_vector(to, together);
-      to += pitch;
+      for (int i = 0; i < Own::together; ++i)
+        if (is_stored(step + i))
+          stored[i] = outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
+                                     block_channel + first_channel + first + (step + i) * Own::channel_lanes);
+#pragma unroll
+      for (int i = 0; i < Own::together; ++i, to += pitch)
+        if (is_stored(step + i)) store_vector(to, stored[i]);
     }
   }
 
-  // Whole rows of the box, a tile and some phases and channels at a turn.
+  // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
+  // which have no numbers at run time, and those of a turn are free behind it.
   template <int width>
   TCONV_DEVICE void store_rows() const {
-    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
-    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
-#pragma unroll 1
-    for (int place = 0; place < Tile::position_tiles * phase_turns; ++place) {
-      const int tile = place / phase_turns, phase = place % phase_turns * run;
-      const Found at = found<width>(item, tile, phase);
-#pragma unroll 1
-      for (int turn = 0; turn < octet_turns; ++turn) {
-        meet<128>(1 + warp / 4);  // nobody reads what is staged any more
-        stage(place * octet_turns + turn);
-        meet<128>(1 + warp / 4);
-        store_item<width>(item, at, turn * staged_octets);
-        for (int further = item + Items<width>::lanes; further < Items<width>::count; further += Items<width>::lanes)
-          store_item<width>(further, found<width>(further, tile, phase), turn * staged_octets);
-      }
-    }
-  }
-  // Registers have no numbers at run time: the turn's are found among all.
-  TCONV_DEVICE void stage(int turn) const {
-    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
-#pragma unroll
-    for (int known = 0; known < Tile::position_tiles * phase_turns * octet_turns; ++known) {
-      if (known != turn) continue;
-#pragma unroll
-      for (int r = 0; r < run; ++r)
-#pragma unroll
-        for (int o = 0; o < staged_octets; ++o)
-#pragma unroll
-          for (int k = 0; k < 4; ++k)
-            staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
-                   k / 2 * 8 + lane / 4] =
-                sums.of(known / (phase_turns * octet_turns), k / 2, known / octet_turns % phase_turns * run + r,
-                        known % octet_turns * staged_octets + o, k % 2);
-    }
-  }
-
-  // Neighbouring channels of an output at once.
-  TCONV_DEVICE void store_channels() const {
-    constexpr int width = Shape::channel_width;
-    constexpr bool whole = Layer::group_out_channels % width == 0;
-    const long long plane = static_cast<long long>(depths) * rows * columns;
+    using Own = Items<width>;
+    const int item = (warp % 4 * 32 + lane) % Own::lanes;
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (int phase = 0; phase < Tile::phases; phase += run) {
+        const Found at = found<width>(item, tile, phase);
 #pragma unroll
-        for (int phase = 0; phase < Tile::phases; ++phase) {
-          int image;
-          Index offset;
-          if (!find(warp * 16 + lane / 4 + 8 * half, tile, block_phase + phase, image, offset)) continue;
-          Element* const to = y + (image * plane + offset) * channels;
+        for (int octet = 0; octet < Tile::channels / 8; octet += staged_octets) {
+          meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+          stage(tile, phase, octet);
+          meet<128>(1 + warp / 4);
+          store_item<width>(item, at, octet * 8);
+          for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
+            store_item<width>(further, found<width>(further, tile, phase), octet * 8);
+        }
+      }
+  }
+  TCONV_DEVICE void stage(int tile, int phase, int octet) const {
 #pragma unroll
-          for (int set = 0; set < Tile::channels / (4 * width); ++set) {
-            const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
-            Vector<Element, width> together;
+    for (int r = 0; r < run; ++r)
 #pragma unroll
-            for (int i = 0; i < width; i += 2) {
-              const int octet = set * width / 2 + i / 2;
-              Element two[2];
-              const int last = Layer::group_out_channels - 1;
-              from_accumulators(
-                  epilogue.of(channel + i <= last ? channel + i : last)(sums.of(tile, half, phase, octet, 0)),
-                  epilogue.of(channel + i < last ? channel + i + 1 : last)(sums.of(tile, half, phase, octet, 1)), two);
-              together.values[i] = two[0], together.values[i + 1] = two[1];
-            }
-            if (whole) {
-              if (channel < Layer::group_out_channels) store_vector(to + in_block, together);
-            } else {
+      for (int o = 0; o < staged_octets; ++o)
 #pragma unroll
-              for (int i = 0; i < width; ++i)
-                if (channel + i < Layer::group_out_channels) to[in_block + i] = together.values[i];
-            }
+        for (int k = 0; k < 4; ++k)
+          staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
+                 k / 2 * 8 + lane / 4] = sums.of(tile, k / 2, phase + r, octet + o, k % 2);
+  }
+
+  // Neighbouring channels of an output at once, at some of a thread's positions.
+  TCONV_DEVICE void store_channels() const {
+    constexpr int width = Shape::channel_width, positions = Tile::position_tiles < 2 ? 2 : 4;
+    constexpr bool whole = Layer::group_out_channels % width == 0;
+#pragma unroll
+    for (int turn = 0; turn < Tile::phases * 2 * Tile::position_tiles / positions; ++turn) {
+      const int phase = turn % Tile::phases, first = turn / Tile::phases * positions;
+      Element* to[positions];
+      unsigned inside = 0;  // by position: whether it is one of the output
+#pragma unroll
+      for (int i = 0; i < positions; ++i) {
+        int image;
+        Index offset;
+        if (find(warp * 16 + lane / 4 + 8 * (i % 2), (first + i) / 2, block_phase + phase, image, offset))
+          inside |= 1u << i;
+        to[i] = y + (image * plane() + offset) * channels;
+      }
+#pragma unroll
+      for (int set = 0; set < Tile::channels / (4 * width); ++set) {
+        const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
+        if (Layer::group_out_channels % Tile::channels != 0 && channel >= Layer::group_out_channels) break;
+        const int last = Layer::group_out_channels - 1;
+        typename Bias<Layer>::Channel finish[width];
+#pragma unroll
+        for (int k = 0; k < width; ++k) finish[k] = epilogue.of(channel + k < last ? channel + k : last);
+#pragma unroll
+        for (int i = 0; i < positions; ++i) {
+          if ((inside >> i & 1u) == 0) continue;
+          Vector<Element, width> together;
+#pragma unroll
+          for (int k = 0; k < width; k += 2) {
+            const int octet = set * width / 2 + k / 2;
+            Element two[2];
+            from_accumulators(finish[k](sums.of((first + i) / 2, i % 2, phase, octet, 0)),
+                              finish[k + 1](sums.of((first + i) / 2, i % 2, phase, octet, 1)), two);
+            together.values[k] = two[0], together.values[k + 1] = two[1];
+          }
+          if (whole) {
+            store_vector(to[i] + in_block, together);
+          } else {
+#pragma unroll
+            for (int k = 0; k < width; ++k)
+              if (channel + k < Layer::group_out_channels) to[i][in_block + k] = together.values[k];
           }
         }
+      }
+    }
   }
 
   TCONV_DEVICE void store() const {
@@ -4262,7 +4207,8 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   }
 }
 
-// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`.
+// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
+// every second vector of a tap's channels in a chunk.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -4270,21 +4216,13 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   let_kernel_behind_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  // Neighbouring threads read neighbouring taps of neighbouring filters.
+  // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
   Digits<Shape::preparing_items> digits(item);
-  const int tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
-  const int vector = digits.next(Shape::chunk_vectors), chunk = digits.next(Shape::chunks);
-  const int channel_block = digits.next(Shape::channel_blocks), group = static_cast<int>(digits.rest);
+  const int first_vector = digits.next(2), tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
+  const int chunk = digits.next(Shape::chunks), channel_block = digits.next(Shape::channel_blocks);
+  const int group = static_cast<int>(digits.rest);
 
   const int out_channel = channel_block * Tile::channels + channel;
-  const int first_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
-  Vector<Element, Shape::vector_items> values;
-#pragma unroll
-  for (int k = 0; k < Shape::vector_items; ++k) {
-    const bool present = out_channel < Layer::group_out_channels && first_channel + k < Layer::group_in_channels;
-    values.values[k] = Element{};
-    if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
-  }
   int phase_set, piece;
   wgmma_piece<Layer, Tile>(tap, phase_set, piece);
   const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
@@ -4293,13 +4231,27 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
 #pragma unroll
-  for (int plane = 0; plane < Shape::planes; ++plane) {
-    Vector<Element, Shape::vector_items> factors;
+  for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
+    const int vector = pair * 2 + first_vector,
+              in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    Vector<Element, Shape::vector_items> values;
 #pragma unroll
-    for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
-    *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-        to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
-        factors;
+    for (int k = 0; k < Shape::vector_items; ++k) {
+      const bool present =
+          (Layer::group_out_channels % Tile::channels == 0 || out_channel < Layer::group_out_channels) &&
+          (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
+      values.values[k] = Element{};
+      if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
+    }
+#pragma unroll
+    for (int plane = 0; plane < Shape::planes; ++plane) {
+      Vector<Element, Shape::vector_items> factors;
+#pragma unroll
+      for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
+      *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
+          to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
+          factors;
+    }
   }
 }
 
@@ -4308,14 +4260,13 @@ template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
                                       unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Cluster = WgmmaCluster<Tile::cluster>;
   WgmmaStages<Tile::weight_stages> ring(barriers);
   const auto bring = [&](const unsigned char*& from, int pieces) {
     if (pieces == 0) return;
     const int bytes = pieces * Shape::piece_bytes;
-    Cluster::wait_empty(ring.empty(), ring.parity() ^ 1);
+    ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
-    Cluster::copy(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
+    copy_to_shared(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
     from += bytes;
     ring.next();
   };
@@ -4374,9 +4325,6 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 // the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
 // the next box's inputs come while this one's outputs are stored.
 //
-// Of a tile with a `lag`, the second warpgroup begins so many visits behind the first. From then on either one
-// multiplies while the other stores its outputs.
-//
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
 //
@@ -4392,23 +4340,26 @@ struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
   // Tiles that are stacked lie a row apart.
   static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
-  static constexpr int halves = Shape::by_channel ? 2 : 1;
+  static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
   int places[own][halves];
 
   // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
-  // lane / 4 + 8; else it names a row of ldmatrix.
+  // lane / 4 + 8; else it names a row of ldmatrix, channels of a position or eight positions of a channel.
   TCONV_DEVICE WgmmaPlaces(int first, int lane) {
 #pragma unroll
     for (int tile = 0; tile < own; ++tile)
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
-        const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
+        const int number = first + (Shape::straight     ? lane / 8 % 2 * 8
+                                    : Shape::by_channel ? lane / 4 + 8 * half
+                                                        : lane % 16);
+        const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
-                          (Shape::by_channel ? Shape::patch_lead : 0) + at.column;
+                          Shape::row_lead + at.column;
         places[tile][half] =
-            place * Shape::place_bytes + (Shape::by_channel ? lane % 4 * Shape::channel_bytes : lane / 16 * 16);
+            place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
       }
   }
 
@@ -4419,7 +4370,10 @@ struct WgmmaPlaces {
     for (int f = 0; f < Shape::fragments; ++f) {
       const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
       const int tile = Tile::stacked ? 0 : f;
-      if (Shape::by_channel) {
+      if (Shape::straight) {
+        load_turned_matrices(moved + places[tile][0] + further + step * Shape::step_channels * Shape::channel_bytes,
+                             fragments[f][0]);
+      } else if (Shape::by_channel) {
 #pragma unroll
         for (int word = 0; word < 4; ++word)
           fragments[f][0][word] =
@@ -4446,7 +4400,6 @@ struct WgmmaConsumer {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Rows = FactorRows<Shape::chunk_bytes>;
-  using Cluster = WgmmaCluster<Tile::cluster>;
   static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
 
   unsigned char *weight_stages, *input_stages;
@@ -4473,11 +4426,8 @@ struct WgmmaConsumer {
 #pragma unroll
     for (int i = 0; i < Shape::row_visits; ++i) {
       const int stage = end - Shape::row_visits + i;
-      if (read) Cluster::give_back(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage), lane);
+      if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
     }
-    // The first time, the second warpgroup waits for it; then nobody does.
-    if (Tile::lag > 0 && lane == 0 && read && end == Tile::lag * Shape::row_visits % Tile::weight_stages)
-      arrive(weights.barriers + (Shape::lag_at - Shape::barriers_at));
     read = false;
   }
 
@@ -4607,26 +4557,28 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Cluster = WgmmaCluster<Tile::cluster>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
-    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers * Tile::cluster);
+    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
-    if (Tile::lag > 0) make_barrier(shared + Shape::lag_at, 4);
     show_barriers();
   }
-  Cluster::begin();
+  __syncthreads();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   using Work = WgmmaWork<Layer, Tile>;
-  Work work(batch, output_depth, output_height, output_width, Work::first_number());
+  // For each role anew: a register that all have would be spilled where one of them has none left.
+  const auto first_work = [&] {
+    return Work(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
+                renewed(static_cast<int>(blockIdx.x)));
+  };
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
     wait_for_kernel_before();
     WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    if (Tile::lag > 0 && warp >= 4 && work.is_left()) wait(shared + Shape::lag_at, 0);
+    Work work = first_work();
     while (work.is_left()) {
       consumer.box(work.first_phase());
       // What follows from these would take registers that sums need.
@@ -4658,13 +4610,13 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     if (warp == 4 * Shape::consumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Layer, Tile>(work, reinterpret_cast<const unsigned char*>(weight), shared, weight_barriers);
+        wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
+                                         weight_barriers);
     } else {
-      WgmmaProducer<Layer, Tile, Shape::turned>::run(work, thread - 32 * (4 * Shape::consumers + 1), shared,
+      WgmmaProducer<Layer, Tile, Shape::turned>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared,
                                                      input_barriers, x, batch, input_depth, input_height, input_width);
     }
   }
-  Cluster::end();
 }
 
 }  // namespace tconv
@@ -4849,10 +4801,6 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
     @property
     def threads(self):
         return self.launching.threads
-
-    @property
-    def cluster(self):
-        return getattr(self.launching, "cluster", 1)
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -5417,7 +5365,7 @@ def _mma_needs_wide_index(problem, layer, kernel):
 
 _WgmmaLaunching = namedtuple(
     "_WgmmaLaunching",
-    "threads shared_bytes box cluster weight_sets at_once columns_together weight_bytes preparing_blocks "
+    "threads shared_bytes box weight_sets at_once columns_together weight_bytes preparing_blocks "
     "preparing_threads",
 )
 
@@ -5425,27 +5373,27 @@ _wgmma_INT_LIMIT = 2**31
 
 
 def _wgmma_works(problem, layer, kernel):
-    """Boxes of all positions, so many at once as a cluster has blocks, each with every set of weights."""
+    """Boxes of all positions, each with every set of weights."""
     images, *sizes = kernel.box
-    count = _ceil_div(problem.batch, images)
+    count = kernel.weight_sets * _ceil_div(problem.batch, images)
     for axis, output, size in zip(layer.axes, problem.output_size, sizes):
         count = count * _ceil_div(axis.positions(output), size)
-    return _ceil_div(count, kernel.cluster) * kernel.weight_sets
+    return count
 
 
 def _wgmma_rounds(problem, layer, kernel):
     """Boxes that a block has, one after the other."""
-    return _ceil_div(_wgmma_works(problem, layer, kernel), max(1, kernel.at_once // kernel.cluster))
+    return _ceil_div(_wgmma_works(problem, layer, kernel), kernel.at_once)
 
 
 def _wgmma_grid(problem, layer, kernel):
     """Blocks of a launch, which share the work evenly."""
-    return _ceil_div(_wgmma_works(problem, layer, kernel), _wgmma_rounds(problem, layer, kernel)) * kernel.cluster
+    return _ceil_div(_wgmma_works(problem, layer, kernel), _wgmma_rounds(problem, layer, kernel))
 
 
 def _wgmma_counted(problem, layer, kernel):
     """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
-    return _wgmma_works(problem, layer, kernel) * kernel.cluster + _wgmma_grid(problem, layer, kernel)
+    return _wgmma_works(problem, layer, kernel) + _wgmma_grid(problem, layer, kernel)
 
 
 def _wgmma_needs_wide_index(problem, layer, kernel):
@@ -5463,11 +5411,11 @@ _RECORDED = {
         "  struct Box {\n"
         "    static constexpr int images = 1, depths = 1, rows = 8, columns = 64;\n"
         "  };\n"
-        "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0, cluster = 1, lag = 0;\n",
+        "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0;\n",
         1,
         _WgmmaLaunching(
-            threads=384, shared_bytes=228560, box=(1, 1, 8, 64), cluster=1, weight_sets=1, at_once=132,
-            columns_together=4, weight_bytes=147456, preparing_blocks=36, preparing_threads=256
+            threads=384, shared_bytes=228560, box=(1, 1, 8, 64), weight_sets=1, at_once=132, columns_together=4,
+            weight_bytes=147456, preparing_blocks=18, preparing_threads=256
         ),
     ), _Kernel(
         "mma",
@@ -5618,14 +5566,13 @@ _PREPARING = "{}_weights"
 def _instance(kernel, name):
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
     element = _ELEMENT[kernel.layer.precision]
-    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
 {str(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks}){cluster}
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,

@@ -3,9 +3,12 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   ups.0.up  2-D 512→256 k2 s2 bias tf32  mma: 128 blocks of 256, 165904 bytes of shared memory
-#   ups.1.up  2-D 256→128 k2 s2 bias tf32  mma: 256 blocks of 128, 83984 bytes of shared memory
-#   ups.2.up  2-D 128→64 k2 s2 bias tf32   mma: 256 blocks of 128, 112144 bytes of shared memory
+#   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 218560 bytes of shared memory
+#                                          elsewhere mma: 128 blocks of 256, 165904 bytes of shared memory
+#   ups.1.up  2-D 256→128 k2 s2 bias tf32  wgmma: 128 blocks of 384, 216544 bytes of shared memory
+#                                          elsewhere mma: 256 blocks of 128, 83984 bytes of shared memory
+#   ups.2.up  2-D 128→64 k2 s2 bias tf32   wgmma: 128 blocks of 384, 216544 bytes of shared memory
+#                                          elsewhere mma: 256 blocks of 128, 112144 bytes of shared memory
 #   ups.3.up  2-D 64→32 k2 s2 bias tf32    mma: 256 blocks of 128, 105488 bytes of shared memory
 
 """A small U-Net for segmentation: four levels down, four up by transposed convolutions, a skip connection at each."""
@@ -281,11 +284,31 @@ TCONV_DEVICE const T* kept(const T* value) {
 }
 #endif
 
+// The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
+// not computed before a loop and kept in registers meanwhile.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE int renewed(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+#endif
+
 // N elements at once; the address must be a multiple of their size.
 template <class T, int N>
 struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
+
+// A word of a vector; of 16-bit items two, or one alone.
+template <int N>
+TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) {
+  return float_bits(vector.values[number]);
+}
+template <class Half16, int N>
+TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
+  const unsigned low = vector.values[2 * number].bits;
+  return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
+}
 
 // 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
 // word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
@@ -327,6 +350,39 @@ TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (
       : "l"(address), "r"(static_cast<int>(present)));
 }
 #endif
+
+// Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
+// registers that lie far from each other. PTX st.global.
+#if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
+template <>
+TCONV_DEVICE void store_words<2>(void* address, const unsigned (&words)[1]) {
+  asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(words[0])) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<8>(void* address, const unsigned (&words)[2]) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
+}
+template <>
+TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
+               "r"(words[3])
+               : "memory");
+}
+#endif
+template <class T, int N>
+TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
+  constexpr int bytes = N * static_cast<int>(sizeof(T)), count = (bytes + 3) / 4;
+  unsigned words[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) words[i] = word_of(vector, i);
+  store_words<bytes>(address, words);
+}
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
@@ -686,6 +742,196 @@ struct Bias {
     return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
   }
 };
+
+// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
+// wgmma, sm_90a alone.
+
+// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
+// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
+// banks.
+TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
+
+#if !defined(TCONV_EMULATOR)
+// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
+// multiple of 16, lie the next 32 bytes or other rows.
+template <int RowBytes>
+struct FactorRows {
+  unsigned long long descriptor;
+
+  explicit TCONV_DEVICE FactorRows(const void* shared)
+      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
+                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
+  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
+};
+
+// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
+// say so. PTX setmaxnreg.
+template <int Count>
+TCONV_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+}
+template <int Count>
+TCONV_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+// Stores four 8x8 matrices of 16-bit items as `load_matrices` gets them: lane l names row l % 8 of matrix l / 8, 16
+// aligned bytes of shared memory, and has word l % 4 of row l / 4 of each. PTX stmatrix.
+TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
+// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
+#define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define TCONV_NUMBERS_6                      \
+  TCONV_NUMBERS_4                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39" \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_8                      \
+  TCONV_NUMBERS_6                            \
+  ", %48, %49, %50, %51, %52, %53, %54, %55" \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_12                     \
+  TCONV_NUMBERS_8                            \
+  ", %64, %65, %66, %67, %68, %69, %70, %71" \
+  ", %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87" \
+  ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define TCONV_NUMBERS_16                             \
+  TCONV_NUMBERS_12                                   \
+  ", %96, %97, %98, %99, %100, %101, %102, %103"     \
+  ", %104, %105, %106, %107, %108, %109, %110, %111" \
+  ", %112, %113, %114, %115, %116, %117, %118, %119" \
+  ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define TCONV_OCTET(n)                                                                                          \
+  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
+      "+f"(sums[n + 6]), "+f"(sums[n + 7])
+#define TCONV_SUMS_1 TCONV_OCTET(0)
+#define TCONV_SUMS_2 TCONV_SUMS_1, TCONV_OCTET(8)
+#define TCONV_SUMS_3 TCONV_SUMS_2, TCONV_OCTET(16)
+#define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
+#define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
+#define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+#define TCONV_SUMS_12 TCONV_SUMS_8, TCONV_OCTET(64), TCONV_OCTET(72), TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_SUMS_16 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112), TCONV_OCTET(120)
+
+// The instruction for `Rows` rows of the second factor.
+template <class Element, int Rows>
+struct WarpgroupProduct;
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
+  template <>                                                                                                    \
+  struct WarpgroupProduct<element, 16 * octets> {                                                                \
+    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
+                                                        ", adds, 1, 1" turned "; }"                              \
+                   : TCONV_SUMS_##octets                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
+    }                                                                                                            \
+  };
+#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
+  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
+  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
+  TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
+TCONV_WARPGROUP_PRODUCTS(16, 1, 8, 9, 10, 11, 12)
+TCONV_WARPGROUP_PRODUCTS(32, 2, 16, 17, 18, 19, 20)
+TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
+TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
+TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
+TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
+TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
+TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
+#undef TCONV_WARPGROUP_PRODUCTS
+#undef TCONV_WARPGROUP_PRODUCT
+
+// A sum begins here: the compiler does not move its first value between products that are on their way.
+TCONV_DEVICE void begin_sum(float& sum, float value) {
+  sum = value;
+  asm volatile("" : "+f"(sum));
+}
+
+// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
+// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
+// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
+// touches their sums, their `a`, or the rows of B.
+struct WarpgroupProducts {
+  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  template <class Element, int Rows, int RowBytes>
+  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
+    WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
+  }
+  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  }
+};
+#endif
+
+// Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
+
+// A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
+// and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
+// n % 2, and then sees what those wrote that had arrived. Who asks a barrier that was just made for parity 1 goes on:
+// so a producer finds its stages empty.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// Behind the last `make_barrier`, by the thread that made them and before a `__syncthreads`.
+TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TCONV_DEVICE void arrive(void* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+TCONV_DEVICE void wait(void* barrier, unsigned parity) {
+  asm volatile(
+      "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }" ::"r"(
+          shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
+// bar.sync.
+template <int Count>
+TCONV_DEVICE void meet(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory");
+}
+
+// Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
+// counts those that landed. PTX cp.async.bulk.
+TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// A thread's copies of `Bytes` bytes, as those of `ThreadCopies`, behind which it arrives at a barrier when all that it
+// asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
+template <int Bytes>
+struct ArrivingCopies {
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    copy_item<Bytes>(shared, global, present ? Bytes : 0);
+  }
+  TCONV_DEVICE void arrive(void* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+  }
+};
+#endif
 
 }  // namespace tconv
 """
@@ -2948,6 +3194,1440 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
 }  // namespace tconv
 """,
+    "wgmma": r"""
+namespace tconv {
+
+// wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
+// formulas of sizes and grids once more.
+
+// Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
+// copies, of few patches.
+TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
+  int best = threads;
+  for (int lanes = threads; lanes >= 8; --lanes)
+    if (threads % lanes == 0 && ceil_div(patches, lanes) <= 8 &&
+        ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
+            ceil_div(patches, best) * ceil_div(channels, threads / best))
+      best = lanes;
+  return best;
+}
+
+template <class Layer, class Tile>
+struct WgmmaShape {
+  using Element = typename Layer::Element;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  using DepthShifts = Shifts<Depth>;
+  using HeightShifts = Shifts<Height>;
+  using WidthShifts = Shifts<Width>;
+
+  // ---- products: of 64 positions and some rows of weights, over a step of 32 bytes of channels ----
+  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
+  static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
+
+  // Exact float32 splits each factor into two planes, its rounding to TF32 and what that leaves, and adds three
+  // products.
+  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
+  static constexpr int planes = exact ? 2 : 1;
+
+  // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
+  static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
+
+  // ---- rows: output channels of some phases ----
+  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
+  static constexpr int phase_sets = phases / Tile::phases;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr int row_blocks = channel_blocks * phase_sets;
+  static constexpr int weight_sets = Layer::groups * row_blocks;
+
+  // ---- shifts ----
+  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
+  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+  // Every phase has a tap at every shift: products take the rows of all phases of a block together.
+  static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
+  // A block has all phases, and the compiler leaves out the products of those without a tap.
+  static constexpr bool known = !uniform && Tile::phases == phases;
+  // A block has one phase, and goes through the taps of its own.
+  static constexpr bool single = !uniform && !known;
+  static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
+  static constexpr int product_rows = product_phases * Tile::channels;
+  static constexpr int phase_taps = Depth::taps_per_phase * Height::taps_per_phase * Width::taps_per_phase;
+  // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
+  static constexpr int visits = single ? phase_taps : shifts;
+  // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
+  // the height.
+  static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
+  static constexpr int fragments = Tile::position_tiles + row_visits - 1;
+  // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
+  // fragments of two batches. Exact sums leave the tensor core after each batch, and it has no more than 32 channels.
+  static constexpr int exact_steps = row_visits > 2 ? 1 : 4 / row_visits;
+  static constexpr int batch_steps = exact ? exact_steps < Tile::chunk_steps ? exact_steps : Tile::chunk_steps
+                                     : Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2
+                                                                                    : 1;
+  static constexpr int batches = exact ? 1 : 2;  // whose fragments are in registers
+
+  // ---- channels ----
+  static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
+  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
+
+  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
+  static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
+  static constexpr int block_positions = position_numbers * Tile::position_tiles;
+  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
+  static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
+  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
+  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
+  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
+  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
+
+  // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
+  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
+  // ldmatrix, which turns them.
+  static constexpr bool straight = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns == 8 &&
+                                   WidthShifts::count == 1 && WidthShifts::highest % 8 == 0;
+  static constexpr bool by_channel = !Tile::channels_last && (item_bytes == 4 || straight);
+  // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
+  // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
+  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && !straight;
+  // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
+  static constexpr bool unaligned = turned && Tile::patch_columns == 1;
+  static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
+  static constexpr int patch_lead =
+      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
+  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
+  static constexpr int row_patches =
+      unaligned ? ceil_div(halo_columns + 7, 8)
+                : ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+  static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
+  static constexpr int halo_patches = halo_all_rows * row_patches;
+  // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
+  static constexpr bool whole_patches = by_channel || (turned && !unaligned);
+  static constexpr int row_lead = whole_patches ? patch_lead : 0;
+  static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
+  // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
+  static constexpr int consumer_registers = by_place ? 216 : 208;
+  static constexpr int producer_registers = 504 - 2 * consumer_registers;
+  // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
+  // eight neighbours' vectors.
+  static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
+  static constexpr int channel_bytes =
+      by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
+                           : item_bytes;
+  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
+  static constexpr int input_stage_bytes =
+      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
+  static constexpr int patch_lanes =
+      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
+  static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
+  static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
+  static constexpr int chunk_vectors = chunk_bytes / 16;
+
+  // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
+  static TCONV_CONSTANT int halo_offset(int depth, int row, int column) {
+    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
+            row * HeightShifts::step) *
+               row_places +
+           WidthShifts::halo - column * WidthShifts::step;
+  }
+
+  // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
+  // product's, first all of plane 0 ----
+  static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
+  static constexpr int product_bytes = product_rows * chunk_bytes;
+  static constexpr int visit_pieces = single ? 1 : Tile::phases;
+  static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
+  static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
+  static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
+  static constexpr long long weight_bytes = weight_sets * set_bytes;
+  // A thread prepares every second vector of a tap, an output channel and a chunk.
+  static constexpr long long preparing_items =
+      static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
+
+  // ---- outputs ----
+  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
+  // some channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find
+  // different banks, and mostly also those that read what is neighbours in memory.
+  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 8);
+  static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
+                                         : run > 1 || Tile::channels % 32 != 0 ? 16
+                                                                               : 32;
+  static constexpr int staged_pitch = 68;
+  static constexpr int staged_phase = staged_channels * staged_pitch + (is_power_of_two(run) ? 32 / run % 32 : 0);
+  static constexpr int staged_bytes = Tile::channels_last ? 0 : run * staged_phase * 4;
+
+  // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
+  static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
+  static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
+  static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
+  static constexpr int offsets_at = staged_at + consumers * staged_bytes;
+  static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
+  static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
+  static constexpr int barriers_at = offsets_at + offsets_bytes;
+  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
+
+  // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
+  static constexpr int channel_width = !Tile::channels_last                           ? 2
+                                       : vector_items < 4 || Tile::channels % 32 != 0 ? 4
+                                                                                      : vector_items;
+  // Which row of a block's weights a channel is: of each eight rows a thread has two.
+  static TCONV_CONSTANT int row_of(int channel) {
+    const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
+    return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
+  }
+
+  static_assert(item_bytes <= 4, "tensor cores multiply 16-bit types and TF32");
+  static_assert(!exact || row_visits <= 4, "exact sums leave the tensor core every 32 channels");
+  static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
+  static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
+  static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
+  static_assert(Tile::chunk_steps == 2 || Tile::chunk_steps == 4, "rows of weights have 64 or 128 bytes");
+  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
+  static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
+                                   Tile::Box::rows % Tile::position_tiles == 0),
+                "tiles are stacked where a shift along the height is another tile");
+  static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
+                    position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
+                "stacked tiles have the same columns");
+  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1,
+                "a stage is written while others are read");
+  static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
+                "a patch does not cross what other blocks begin with");
+  static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
+  static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
+  static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
+};
+
+// wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
+
+// The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
+template <class Layer, class Tile>
+TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  if (!Tile::stacked) number += tile * Shape::position_numbers;
+  BoxPosition position = position_in_box<typename Tile::Box>(number, Shape::stacked_rows);
+  if (Tile::stacked) position.row = position.row * Tile::position_tiles + tile;
+  return position;
+}
+// Whether a number stands for a position.
+template <class Layer, class Tile>
+TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  return Tile::stacked ? number * Tile::position_tiles < Shape::box_positions
+                       : number + tile * Shape::position_numbers < Shape::box_positions;
+}
+
+// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
+// block has each gridDim.x-th.
+template <class Layer, class Tile>
+struct WgmmaWork {
+  using Shape = WgmmaShape<Layer, Tile>;
+  Boxes<typename Tile::Box> boxes;
+  int count;
+  int number;
+
+  TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
+      : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
+              Shape::Width::positions(output_width)),
+        count(boxes.count(batch) * Shape::weight_sets),
+        number(number) {}
+
+  TCONV_DEVICE bool is_left() const { return number < count; }
+  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
+
+  TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
+  TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
+  TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
+  TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
+  TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
+};
+
+// The taps of one phase on an axis: how many, and the numbers of their shifts.
+template <class Axis>
+struct WgmmaPhase {
+  int first, count;
+
+  TCONV_DEVICE explicit WgmmaPhase(int phase)
+      : first(Axis::first_tap(phase)), count(ceil_div(Axis::kernel - first, Axis::tap_period)) {}
+  TCONV_DEVICE int shift(int number) const {
+    return (Axis::shift_of(first + number * Axis::tap_period) - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  }
+};
+
+// The phase of a block on each axis, where it has one alone.
+template <class Layer>
+struct WgmmaPhases {
+  WgmmaPhase<typename Layer::Depth> depth;
+  WgmmaPhase<typename Layer::Height> row;
+  WgmmaPhase<typename Layer::Width> column;
+
+  TCONV_DEVICE explicit WgmmaPhases(int phase)
+      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
+        row(phase / Layer::Width::stride % Layer::Height::stride),
+        column(phase % Layer::Width::stride) {}
+  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
+};
+
+// Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
+// is and how often all have been there, even or odd: where sums are, registers are few.
+template <int Count>
+struct WgmmaStages {
+  unsigned char* barriers;
+  int turn = 0;  // below 2 * Count
+
+  TCONV_DEVICE explicit WgmmaStages(unsigned char* barriers) : barriers(barriers) {}
+  TCONV_DEVICE static void make(unsigned char* barriers, int producers, int consumers) {
+    for (int i = 0; i < Count; ++i) {
+      make_barrier(barriers + 16 * i, producers);
+      make_barrier(barriers + 16 * i + 8, consumers);
+    }
+  }
+  TCONV_DEVICE int stage() const { return turn < Count ? turn : turn - Count; }
+  TCONV_DEVICE unsigned parity() const { return turn < Count ? 0 : 1; }
+  TCONV_DEVICE unsigned char* full() const { return barriers + 16 * stage(); }
+  TCONV_DEVICE unsigned char* empty() const { return empty(stage()); }
+  TCONV_DEVICE unsigned char* empty(int number) const { return barriers + 16 * number + 8; }
+  TCONV_DEVICE void wait_full() const { wait(full(), parity()); }
+  TCONV_DEVICE void wait_empty() const { wait(empty(), parity() ^ 1); }
+  TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
+};
+
+// wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
+//
+// Most kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
+// bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
+// turned in shared memory comes there some chunks ahead: those kinds `begin` and `copy` for the box that is asked for,
+// and `enter_turned` and `turn` for the one whose chunks have come.
+
+// The input, and the box of it that a block has.
+template <class Layer, class Tile>
+struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
+  using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
+  const typename Layer::Element* const x;
+  BoxPosition box;
+
+  TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
+      : Base(batch, depths, rows, columns), x(x) {}
+
+  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& of_box, int group) const {
+    return x + static_cast<long long>(of_box.image) * Base::channels * this->plane +
+           static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
+  }
+  TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
+    box = of_box;
+    this->first = first_of(of_box, group);
+  }
+  TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
+    return Base::place(box, halo_row, halo_column);
+  }
+};
+
+// Copies channel by channel, as they lie in memory, in patches of some neighbouring columns.
+template <class Layer, class Tile, class Copies>
+struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
+  static constexpr int turns = ceil_div(Shape::chunk_channels, sharers);
+  const int number;
+  unsigned inside;                       // by patch: whether it is one of the input
+  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
+  Copies copies;
+
+  TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
+      : Map(x, batch, depths, rows, columns), number(number) {}
+  TCONV_DEVICE int patch_number() const { return number % lanes; }
+  TCONV_DEVICE int channel_number() const { return number / lanes; }
+
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
+    this->enter(box, group);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int patch = patch_number() + i * lanes;
+      const auto place =
+          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+      if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number()) * this->plane + place.position;
+    }
+  }
+
+  TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* to = stage + channel_number() * Shape::channel_bytes + patch_number() * Shape::patch_bytes;
+    // A copy reads the registers of its addresses late: each of some has registers of its own.
+#pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
+    for (int turn = 0; turn < turns; ++turn) {
+      const int channel = channel_number() + turn * sharers;
+      if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
+      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+#pragma unroll
+      for (int i = 0; i < Shape::thread_patches; ++i)
+        if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
+          copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
+                       present && (inside >> i & 1u) != 0);
+      from += pitch;
+    }
+  }
+};
+
+// Inputs that stay channel by channel.
+template <class Layer, class Tile>
+struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>>;
+  TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+                                   int columns, unsigned char*)
+      : Base(number, x, batch, depths, rows, columns) {}
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    this->copy(chunk, stage);
+    this->copies.arrive(barrier);
+  }
+};
+
+// The channels of a place together, from channels_last inputs: vectors of them are copied. Neighbouring lanes copy
+// neighbouring vectors; where the places of a warp lie it keeps in a part of `offsets` of its own, -1 outside the
+// input.
+template <class Layer, class Tile>
+struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
+  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
+  static constexpr int at_once = 4;  // places whose offsets are on their way
+  const int lane, first_place;       // of the warp
+  long long* const offsets;
+  ArrivingCopies<16> copies;
+
+  TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                 unsigned char* offsets)
+      : Map(x, batch, depths, rows, columns),
+        lane(number % 32),
+        first_place(number / 32 * of_warp),
+        offsets(reinterpret_cast<long long*>(offsets)) {}
+
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
+    this->enter(box, group);
+    __syncwarp();  // nobody reads the box before any more
+    for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
+      const int number = i / of_warp * together + first_place + i % of_warp;
+      if (number >= places) continue;
+      const auto place = this->place(number / Shape::halo_columns, number % Shape::halo_columns);
+      offsets[number] =
+          place.inside ? static_cast<long long>(place.image * this->plane + place.position) * Map::channels : -1;
+    }
+    __syncwarp();
+  }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+    const int vector = lane % vectors, channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    const bool present = Shape::whole_chunks || channel < Layer::group_in_channels;
+    const Element* const from = this->first + channel;
+    const int own = first_place + lane / vectors;
+    unsigned char* to = stage + own * Shape::place_bytes + vector * 16;
+#pragma unroll 1
+    for (int number = own; number < places; number += at_once * together) {
+      long long found[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) found[i] = number + i * together < places ? offsets[number + i * together] : -1;
+#pragma unroll
+      for (int i = 0; i < at_once; ++i)
+        if (number + i * together < places)
+          copies.begin(to + i * together * Shape::place_bytes, from + (found[i] < 0 ? 0 : found[i]),
+                       present && found[i] >= 0);
+      to += at_once * together * Shape::place_bytes;
+    }
+    copies.arrive(barrier);
+  }
+};
+
+// The channels of a place together, from channels_last inputs that are no whole vectors: by way of registers, one by
+// one.
+template <class Layer, class Tile>
+struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int side = Shape::vector_items, vectors = Shape::chunk_vectors, items = 4 / Shape::item_bytes;
+  static constexpr int units = Shape::halo_all_rows * Shape::halo_columns * vectors;
+  static constexpr int together = 2;  // vectors whose loads are on their way at once
+  const int number;
+
+  TCONV_DEVICE WgmmaSingleChannels(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                   unsigned char*)
+      : Map(x, batch, depths, rows, columns), number(number) {}
+
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) { this->enter(box, group); }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+#pragma unroll 1
+    for (int unit = number; unit < units; unit += together * Shape::loaders) {
+      unsigned values[together][side][1];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders, place_number = own / vectors;
+        const auto place = this->place(place_number / Shape::halo_columns, place_number % Shape::halo_columns);
+        const int channel = chunk * Shape::chunk_channels + own % vectors * side;
+        const Element* const from =
+            this->first + (place.image * this->plane + place.position) * Map::channels + channel;
+#pragma unroll
+        for (int k = 0; k < side; ++k)
+          load_present<Shape::item_bytes>(
+              from + k, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k]);
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders;
+        if (own >= units) break;
+        Vector<unsigned, 4> vector;
+#pragma unroll
+        for (int w = 0; w < 4; ++w)
+          vector.values[w] =
+              items == 1 ? values[i][w][0] : values[i][2 * w % side][0] | values[i][(2 * w + 1) % side][0] << 16;
+        *reinterpret_cast<Vector<unsigned, 4>*>(stage + own / vectors * Shape::place_bytes + own % vectors * 16) =
+            vector;
+      }
+    }
+    arrive(barrier);
+  }
+};
+
+// What a thread copies raw.
+template <class Shape, class Tile>
+using WgmmaRawCopies = ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1>;
+
+// 16-bit inputs that lie channel by channel: copied so, and turned in shared memory.
+template <class Layer, class Tile>
+struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
+
+  TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+                                   int columns)
+      : Base(number, x, batch, depths, rows, columns) {}
+
+  TCONV_DEVICE void enter_turned(const BoxPosition&, int) {}
+
+  // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
+  // of a column that lie together afterwards. Some items' loads are on their way at once.
+  TCONV_DEVICE void turn(int, const unsigned char* raw, unsigned char* stage) const {
+    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 3;
+    const int thread = renewed(this->number), lane = thread % 32;  // not kept where copies are begun
+    const unsigned char* const from = raw + lane * Shape::channel_bytes;
+    unsigned char* const to = stage + lane % 8 * Shape::place_bytes + lane / 8 * 16;
+#pragma unroll 1
+    for (int first = thread / 32; first < items; first += together * warps) {
+      unsigned words[together][4];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        if (item < items) load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        if (item < items) store_matrices(to + eight * 8 * Shape::place_bytes + of_vectors * 64, words[i]);
+      }
+    }
+  }
+};
+
+// The same of rows that begin anywhere. Where a row's first column lies in its first patch follows from its address.
+template <class Layer, class Tile>
+struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  using Address = unsigned long long;
+  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes, vectors = Shape::chunk_vectors;
+  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
+  const int number, patch_number, channel_number;
+  unsigned inside;                       // by patch: whether its row is one of the input
+  Index offsets[Shape::thread_patches];  // of its row, from the halo's first column on, in the thread's first channel
+  BoxPosition turned_box;
+  const Element* turned_first;
+  WgmmaRawCopies<Shape, Tile> copies;
+
+  TCONV_DEVICE WgmmaUnalignedRows(int number, const Element* x, int batch, int depths, int rows, int columns)
+      : Map(x, batch, depths, rows, columns),
+        number(number),
+        patch_number(number % lanes),
+        channel_number(number / lanes) {}
+
+  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
+    this->enter(box, group);
+    inside = 0;
+#pragma unroll
+    for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int patch = patch_number + i * lanes;
+      const auto place = this->place(patch / Shape::row_patches, 0);
+      if (patch < Shape::halo_patches && place.row_inside) inside |= 1u << i;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
+    }
+  }
+
+  // No byte outside the input is read: not before it, where its first row's halo begins, and not behind it.
+  TCONV_DEVICE void copy(int chunk, unsigned char* raw) {
+    const Address begin = reinterpret_cast<Address>(this->x);
+    const Address end = begin + static_cast<Address>(this->batch) * Map::channels * this->plane * Shape::item_bytes;
+    const long long pitch = static_cast<long long>(sharers) * this->plane;
+    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
+    unsigned char* to = raw + channel_number * Shape::channel_bytes + patch_number * 16;
+#pragma unroll 1
+    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
+      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+#pragma unroll
+      for (int i = 0; i < Shape::thread_patches; ++i) {
+        const int patch = patch_number + i * lanes;
+        if ((i + 1) * lanes > Shape::halo_patches && patch >= Shape::halo_patches) break;
+        const Address row = reinterpret_cast<Address>(from) + static_cast<long long>(offsets[i]) * Shape::item_bytes;
+        const Address at = (row & ~15ull) + patch % Shape::row_patches * 16;
+        const bool wanted = present && (inside >> i & 1u) != 0 && at >= begin && at < end;
+        const int bytes = end - at < 16 ? static_cast<int>(end - at) : 16;
+        copies.begin_part(to + i * lanes * 16, reinterpret_cast<const void*>(at), wanted ? bytes : 0);
+      }
+      from += pitch;
+      to += sharers * Shape::channel_bytes;
+    }
+  }
+
+  TCONV_DEVICE void enter_turned(const BoxPosition& box, int group) {
+    turned_box = box;
+    turned_first = this->first_of(box, group);
+  }
+
+  // Turns a chunk: eight channels of a place at once.
+  TCONV_DEVICE void turn(int chunk, const unsigned char* raw, unsigned char* stage) const {
+    const unsigned plane = static_cast<unsigned>(this->plane);
+    // Of eight columns at a multiple of 16 bytes, which one is the first of the chunk's: modulo eight.
+    const unsigned first = static_cast<unsigned>(reinterpret_cast<Address>(turned_first) / Shape::item_bytes) +
+                           static_cast<unsigned>(chunk * Shape::chunk_channels) * plane;
+#pragma unroll 1
+    for (int unit = number; unit < places * vectors; unit += Shape::loaders) {
+      const int place_number = unit % places, vector = unit / places;
+      const int row = place_number / Shape::halo_columns, column = place_number % Shape::halo_columns;
+      const auto place = Map::Base::place(turned_box, row, column);
+      const unsigned of_row =
+          first + static_cast<unsigned>(place.image * Map::channels + vector * Shape::vector_items) * plane +
+          static_cast<unsigned>(place.position) - static_cast<unsigned>(column);
+      const unsigned char* const from = raw + vector * Shape::vector_items * Shape::channel_bytes +
+                                        row * Shape::row_patches * 16 + column * Shape::item_bytes;
+      Vector<unsigned, 4> together{};
+#pragma unroll
+      for (int k = 0; k < Shape::vector_items; ++k) {
+        const unsigned item = *reinterpret_cast<const unsigned short*>(from + k * Shape::channel_bytes +
+                                                                       (of_row + k * plane & 7u) * Shape::item_bytes);
+        if (place.inside) together.values[k * Shape::item_bytes / 4] |= item << k % 2 * 16;
+      }
+      *reinterpret_cast<Vector<unsigned, 4>*>(stage + place_number * Shape::place_bytes + vector * 16) = together;
+    }
+  }
+};
+
+template <class Layer, class Tile, bool ByChannel, bool ByPlace>
+struct WgmmaInputsOf {
+  using type = WgmmaSingleChannels<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaInputsOf<Layer, Tile, true, false> {
+  using type = WgmmaCopiedChannels<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaInputsOf<Layer, Tile, false, true> {
+  using type = WgmmaCopiedPlaces<Layer, Tile>;
+};
+
+// Brings all inputs of a block's work, into stages that go round.
+template <class Layer, class Tile, bool Turned>
+struct WgmmaProducer {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Inputs = typename WgmmaInputsOf<Layer, Tile, Shape::by_channel, Shape::by_place>::type;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    for (; work.is_left(); work.next()) {
+      inputs.begin(work.box(), work.group());
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        stages.wait_empty();
+        inputs.bring(chunk, shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes, stages.full());
+        stages.next();
+      }
+    }
+  }
+};
+template <class Layer, class Tile, bool Unaligned>
+struct WgmmaTurnedOf {
+  using type = WgmmaTurnedChannels<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaTurnedOf<Layer, Tile, true> {
+  using type = WgmmaUnalignedRows<Layer, Tile>;
+};
+template <class Layer, class Tile>
+struct WgmmaProducer<Layer, Tile, true> {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Inputs = typename WgmmaTurnedOf<Layer, Tile, Shape::unaligned>::type;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    Inputs inputs(number, x, batch, depths, rows, columns);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
+    int chunk_ahead = 0, raw_ahead = 0, raw = 0;
+    const auto copy = [&] {
+      if (ahead.is_left()) {
+        if (chunk_ahead == 0) inputs.begin(ahead.box(), ahead.group());
+        inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
+        if (++chunk_ahead == Shape::chunks) {
+          chunk_ahead = 0;
+          ahead.next();
+        }
+        raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
+      }
+      inputs.copies.end_group();
+    };
+#pragma unroll 1
+    for (int i = 0; i < Tile::raw_stages; ++i) copy();
+    for (; work.is_left(); work.next()) {
+      inputs.enter_turned(work.box(), work.group());
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        inputs.copies.template wait<Tile::raw_stages - 1>();
+        meet<Shape::loaders>(3);  // all threads' copies have landed
+        stages.wait_empty();
+        inputs.turn(chunk, shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
+                    shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
+        arrive(stages.full());
+        stages.next();
+        raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
+        meet<Shape::loaders>(3);  // nobody reads what was turned any more
+        copy();
+      }
+    }
+  }
+};
+
+// wgmma: what becomes of a warpgroup's sums. `wgmma.cuh` has the picture.
+
+// A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
+// warp's sixteen, for two of every eight rows of weights.
+template <class Layer, class Tile>
+struct WgmmaSums {
+  using Shape = WgmmaShape<Layer, Tile>;
+  float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
+
+  TCONV_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < Tile::position_tiles; ++i)
+#pragma unroll
+      for (int p = 0; p < Shape::products; ++p)
+#pragma unroll
+        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
+  }
+  TCONV_DEVICE void add(const WgmmaSums& others) {
+#pragma unroll
+    for (int i = 0; i < Tile::position_tiles; ++i)
+#pragma unroll
+      for (int p = 0; p < Shape::products; ++p)
+#pragma unroll
+        for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] += others.values[i][p][k];
+  }
+  // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
+  TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
+    const int row_octet = phase % Shape::product_phases * (Tile::channels / 8) + octet;
+    return values[tile][phase / Shape::product_phases][row_octet * 4 + half * 2 + own];
+  }
+};
+
+// Stores a warpgroup's outputs, from `y` on: channels_last ones from registers, contiguous ones, whose neighbours other
+// threads have, by way of `staged`. There they are float still, and become outputs where they are read: an epilogue is
+// applied to them in the order of memory.
+template <class Layer, class Tile>
+struct WgmmaStore {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  static constexpr int channels = Layer::groups * Layer::group_out_channels;
+  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  // How many outputs of one row may be stored at once, if rows are aligned.
+  static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
+  static constexpr int aligned = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
+  static constexpr int most_width = aligned % run == 0 || run % aligned == 0 ? aligned : 1;
+
+  const WgmmaSums<Layer, Tile>& sums;
+  const Bias<Layer>& epilogue;  // of the block's group
+  Element* const y;             // of the block's first channel
+  const BoxPosition box;
+  const int block_phase, block_channel;  // the first ones
+  float* const staged;                   // the warpgroup's
+  const int warp, lane;
+  const int batch, depths, rows, columns;
+
+  // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
+  TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
+    const BoxPosition in_box = wgmma_in_box<Layer, Tile>(number, tile);
+    image = box.image + in_box.image;
+    const int depth = (box.depth + in_box.depth) * Depth::stride + phase / (Height::stride * Width::stride);
+    const int row = (box.row + in_box.row) * Height::stride + phase / Width::stride % Height::stride;
+    const int column = (box.column + in_box.column) * Width::stride + phase % Width::stride;
+    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
+    return wgmma_is_in_box<Layer, Tile>(number, tile) && image < batch && in_range(depth, depths) &&
+           in_range(row, rows) && in_range(column, columns);
+  }
+
+  // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
+  template <int width>
+  struct Items {
+    static constexpr int count = 64 * run / width;  // of a channel
+    static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
+    static constexpr int steps = ceil_div(Shape::staged_channels, channel_lanes);
+    static constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
+  };
+  struct Found {
+    long long offset;  // in y
+    bool inside;
+  };
+  template <int width>
+  TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
+    int image;
+    Index offset;
+    const bool inside =
+        find(warp / 4 * 64 + item * width / run, tile, block_phase + first_phase + item * width % run, image, offset);
+    return {static_cast<long long>(image) * channels * plane() + offset, inside && item < Items<width>::count};
+  }
+  TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
+
+  // What is staged of an item from one place on, as outputs of a channel.
+  template <int width>
+  TCONV_DEVICE Vector<Element, width> outputs(const float* from, int channel) const {
+    constexpr int neighbours = width > run ? width / run : 1;  // of one phase
+    const auto finish = epilogue.of(channel);
+    float finished[width];
+#pragma unroll
+    for (int i = 0; i < width / neighbours; ++i) {
+      float values[neighbours];
+      load_shared(from + i * Shape::staged_phase, values);
+#pragma unroll
+      for (int n = 0; n < neighbours; ++n) finished[n * run % width + i] = finish(values[n]);
+    }
+    Vector<Element, width> together;
+#pragma unroll
+    for (int i = 0; i < width; i += 2) {
+      Element two[2];
+      from_accumulators(finished[i], finished[(i + 1) % width], two);
+      together.values[i] = two[0], together.values[(i + 1) % width] = two[(i + 1) % width - i];
+    }
+    return together;
+  }
+
+  // An item's outputs of the staged channels, which begin with one of the block's.
+  template <int width>
+  TCONV_DEVICE void store_item(int item, const Found& at, int first_channel) const {
+    using Own = Items<width>;
+    if (!at.inside) return;
+    const int first = (warp % 4 * 32 + lane) / Own::lanes;
+    const auto is_stored = [&](int step) {
+      const int channel = first + step * Own::channel_lanes;
+      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels) &&
+             (Layer::group_out_channels % Tile::channels == 0 ||
+              block_channel + first_channel + channel < Layer::group_out_channels);
+    };
+    const long long pitch = Own::channel_lanes * plane();
+    Element* to = y + (first_channel + first) * plane() + at.offset;
+    const float* const from =
+        staged + item * width % run * Shape::staged_phase + first * Shape::staged_pitch + item * width / run;
+#pragma unroll
+    for (int step = 0; step < Own::steps; step += Own::together) {
+      Vector<Element, width> stored[Own::together];
+#pragma unroll
+      for (int i = 0; i < Own::together; ++i)
+        if (is_stored(step + i))
+          stored[i] = outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
+                                     block_channel + first_channel + first + (step + i) * Own::channel_lanes);
+#pragma unroll
+      for (int i = 0; i < Own::together; ++i, to += pitch)
+        if (is_stored(step + i)) store_vector(to, stored[i]);
+    }
+  }
+
+  // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
+  // which have no numbers at run time, and those of a turn are free behind it.
+  template <int width>
+  TCONV_DEVICE void store_rows() const {
+    using Own = Items<width>;
+    const int item = (warp % 4 * 32 + lane) % Own::lanes;
+#pragma unroll
+    for (int tile = 0; tile < Tile::position_tiles; ++tile)
+#pragma unroll
+      for (int phase = 0; phase < Tile::phases; phase += run) {
+        const Found at = found<width>(item, tile, phase);
+#pragma unroll
+        for (int octet = 0; octet < Tile::channels / 8; octet += staged_octets) {
+          meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+          stage(tile, phase, octet);
+          meet<128>(1 + warp / 4);
+          store_item<width>(item, at, octet * 8);
+          for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
+            store_item<width>(further, found<width>(further, tile, phase), octet * 8);
+        }
+      }
+  }
+  TCONV_DEVICE void stage(int tile, int phase, int octet) const {
+#pragma unroll
+    for (int r = 0; r < run; ++r)
+#pragma unroll
+      for (int o = 0; o < staged_octets; ++o)
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+          staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
+                 k / 2 * 8 + lane / 4] = sums.of(tile, k / 2, phase + r, octet + o, k % 2);
+  }
+
+  // Neighbouring channels of an output at once, at some of a thread's positions.
+  TCONV_DEVICE void store_channels() const {
+    constexpr int width = Shape::channel_width, positions = Tile::position_tiles < 2 ? 2 : 4;
+    constexpr bool whole = Layer::group_out_channels % width == 0;
+#pragma unroll
+    for (int turn = 0; turn < Tile::phases * 2 * Tile::position_tiles / positions; ++turn) {
+      const int phase = turn % Tile::phases, first = turn / Tile::phases * positions;
+      Element* to[positions];
+      unsigned inside = 0;  // by position: whether it is one of the output
+#pragma unroll
+      for (int i = 0; i < positions; ++i) {
+        int image;
+        Index offset;
+        if (find(warp * 16 + lane / 4 + 8 * (i % 2), (first + i) / 2, block_phase + phase, image, offset))
+          inside |= 1u << i;
+        to[i] = y + (image * plane() + offset) * channels;
+      }
+#pragma unroll
+      for (int set = 0; set < Tile::channels / (4 * width); ++set) {
+        const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
+        if (Layer::group_out_channels % Tile::channels != 0 && channel >= Layer::group_out_channels) break;
+        const int last = Layer::group_out_channels - 1;
+        typename Bias<Layer>::Channel finish[width];
+#pragma unroll
+        for (int k = 0; k < width; ++k) finish[k] = epilogue.of(channel + k < last ? channel + k : last);
+#pragma unroll
+        for (int i = 0; i < positions; ++i) {
+          if ((inside >> i & 1u) == 0) continue;
+          Vector<Element, width> together;
+#pragma unroll
+          for (int k = 0; k < width; k += 2) {
+            const int octet = set * width / 2 + k / 2;
+            Element two[2];
+            from_accumulators(finish[k](sums.of((first + i) / 2, i % 2, phase, octet, 0)),
+                              finish[k + 1](sums.of((first + i) / 2, i % 2, phase, octet, 1)), two);
+            together.values[k] = two[0], together.values[k + 1] = two[1];
+          }
+          if (whole) {
+            store_vector(to[i] + in_block, together);
+          } else {
+#pragma unroll
+            for (int k = 0; k < width; ++k)
+              if (channel + k < Layer::group_out_channels) to[i][in_block + k] = together.values[k];
+          }
+        }
+      }
+    }
+  }
+
+  TCONV_DEVICE void store() const {
+    constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+    if (Tile::channels_last) {
+      store_channels();
+    } else if (columns % most_width == 0) {
+      store_rows<most_width>();
+    } else if (columns % half == 0) {
+      store_rows<half>();
+    } else if (columns % quarter == 0) {
+      store_rows<quarter>();
+    } else {
+      store_rows<1>();
+    }
+  }
+};
+
+// wgmma: the weights: brought into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
+// picture.
+
+// A tap on an axis: its phase, and the number of its shift.
+template <class Axis>
+struct WgmmaTap {
+  int tap, phase, shift;
+
+  TCONV_DEVICE explicit WgmmaTap(int tap) : tap(tap) {
+    const int of_tap = Axis::shift_of(tap);
+    phase = tap * Axis::dilation - Axis::padding - of_tap * Axis::stride;
+    shift = (of_tap - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  }
+};
+
+// Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
+// visit lie together, visits in order: along the height fastest, then along the width.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const WgmmaTap<Depth> depth(of_tap / (Height::kernel * Width::kernel));
+  const WgmmaTap<Height> row(of_tap / Width::kernel % Height::kernel);
+  const WgmmaTap<Width> column(of_tap % Width::kernel);
+  const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
+  phase_set = phase / Tile::phases;
+  if (Shape::uniform) {
+    const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
+    piece = visit * Tile::phases + phase % Tile::phases;
+  } else if (Shape::known) {
+    // Taps of lower shifts come first, and of one shift those of lower phases: on each axis that is their own order.
+    const int depth_first = Shape::DepthShifts::first_tap(depth.shift), depths = Shape::DepthShifts::taps(depth.shift);
+    const int row_first = Shape::HeightShifts::first_tap(row.shift), rows = Shape::HeightShifts::taps(row.shift);
+    const int column_first = Shape::WidthShifts::first_tap(column.shift);
+    const int columns = Shape::WidthShifts::taps(column.shift);
+    const int before =
+        depth_first * Width::kernel * Height::kernel + depths * (column_first * Height::kernel + columns * row_first);
+    piece = before + ((depth.tap - depth_first) * rows + row.tap - row_first) * columns + column.tap - column_first;
+  } else {
+    const WgmmaPhases<Layer> own(phase);
+    const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
+    const int c = (column.tap - own.column.first) / Width::tap_period;
+    piece = (d * own.column.count + c) * own.row.count + r;
+  }
+}
+
+// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
+// every second vector of a tap's channels in a chunk.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  let_kernel_behind_begin();
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= Shape::preparing_items) return;
+  // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
+  Digits<Shape::preparing_items> digits(item);
+  const int first_vector = digits.next(2), tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
+  const int chunk = digits.next(Shape::chunks), channel_block = digits.next(Shape::channel_blocks);
+  const int group = static_cast<int>(digits.rest);
+
+  const int out_channel = channel_block * Tile::channels + channel;
+  int phase_set, piece;
+  wgmma_piece<Layer, Tile>(tap, phase_set, piece);
+  const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
+  const long long set = (static_cast<long long>(group) * Shape::channel_blocks + channel_block) * Shape::phase_sets;
+  const long long product = static_cast<long long>(chunk) * Shape::chunk_pieces + piece - piece % Shape::product_phases;
+  unsigned char* const to =
+      reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
+#pragma unroll
+  for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
+    const int vector = pair * 2 + first_vector,
+              in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    Vector<Element, Shape::vector_items> values;
+#pragma unroll
+    for (int k = 0; k < Shape::vector_items; ++k) {
+      const bool present =
+          (Layer::group_out_channels % Tile::channels == 0 || out_channel < Layer::group_out_channels) &&
+          (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
+      values.values[k] = Element{};
+      if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
+    }
+#pragma unroll
+    for (int plane = 0; plane < Shape::planes; ++plane) {
+      Vector<Element, Shape::vector_items> factors;
+#pragma unroll
+      for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
+      *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
+          to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
+          factors;
+    }
+  }
+}
+
+// Brings a block's weights, visit by visit; one thread.
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
+                                      unsigned char* barriers) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  WgmmaStages<Tile::weight_stages> ring(barriers);
+  const auto bring = [&](const unsigned char*& from, int pieces) {
+    if (pieces == 0) return;
+    const int bytes = pieces * Shape::piece_bytes;
+    ring.wait_empty();
+    arrive_and_expect(ring.full(), bytes);
+    copy_to_shared(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
+    from += bytes;
+    ring.next();
+  };
+  for (; work.is_left(); work.next()) {
+    const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
+    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase()).taps() : Shape::visits;
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      const unsigned char* of_chunk = from;
+#pragma unroll 1
+      for (int visit = 0; visit < visits; ++visit) {
+        constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+        bring(of_chunk, !Shape::known ? Shape::visit_pieces
+                                      : Shape::DepthShifts::taps(visit / (rows * columns)) *
+                                            Shape::WidthShifts::taps(visit / rows % columns) *
+                                            Shape::HeightShifts::taps(visit % rows));
+      }
+      from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
+    }
+  }
+}
+
+// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, sm_90a alone.
+//
+// Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
+// channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
+// contiguous and began there, too.
+//
+// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
+// phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
+//
+//               input channels                rows: phases, output channels
+//              ................            ................................
+//   positions  : warpgroup 0  :     x      :  weights, read from shared   :     = sums, in registers, of
+//   64 a tile  :..............:  channels  :  memory by the tensor core   :       positions x rows
+//              : warpgroup 1  :            :..............................:
+//              :..............:            both warpgroups read the same
+//              from shared memory by way
+//              of registers, rounded there
+//
+// at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
+// may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
+// shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep the
+// tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
+// `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
+// does now. So a fragment is loaded once for all of those shifts.
+//
+// Three warpgroups. Two multiply, 64 positions by all rows of the block for each tile. Of the third, one warp brings
+// weights and the others bring inputs, both into stages that go round:
+//
+//     inputs    | chunk 0      | chunk 1      | chunk 2 ...        a stage has a chunk of channels of the box and the
+//     weights   |v0|v1|v2|...  |v0|v1|v2|...                       halo around it; or the weights of one visit
+//     products      v0 v1 v2 ...   v0 v1 ...
+//
+// Each stage has a barrier that says it is full and one that says it is empty. A batch of products is on its way while
+// the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
+// the next box's inputs come while this one's outputs are stored.
+//
+// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
+// there when the preparing kernel began, and it writes nothing.
+//
+// Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
+// depend on it, and through weights an input outside the map, as 0 * infinity.
+//
+// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
+// WgmmaShape<Layer, Tile>::shared_bytes.
+
+// A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
+template <class Layer, class Tile>
+struct WgmmaPlaces {
+  using Shape = WgmmaShape<Layer, Tile>;
+  // Tiles that are stacked lie a row apart.
+  static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
+  static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
+  int places[own][halves];
+
+  // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
+  // lane / 4 + 8; else it names a row of ldmatrix, channels of a position or eight positions of a channel.
+  TCONV_DEVICE WgmmaPlaces(int first, int lane) {
+#pragma unroll
+    for (int tile = 0; tile < own; ++tile)
+#pragma unroll
+      for (int half = 0; half < halves; ++half) {
+        const int number = first + (Shape::straight     ? lane / 8 % 2 * 8
+                                    : Shape::by_channel ? lane / 4 + 8 * half
+                                                        : lane % 16);
+        const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
+        const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
+        const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
+        const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
+                          Shape::row_lead + at.column;
+        places[tile][half] =
+            place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
+      }
+  }
+
+  // The fragments of a step, from a stage on, moved by a shift.
+  TCONV_DEVICE void load(const unsigned char* moved, int step,
+                         unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
+#pragma unroll
+    for (int f = 0; f < Shape::fragments; ++f) {
+      const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
+      const int tile = Tile::stacked ? 0 : f;
+      if (Shape::straight) {
+        load_turned_matrices(moved + places[tile][0] + further + step * Shape::step_channels * Shape::channel_bytes,
+                             fragments[f][0]);
+      } else if (Shape::by_channel) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+          fragments[f][0][word] =
+              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+      } else {
+        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f][0]);
+      }
+#pragma unroll
+      for (int word = 0; word < 4; ++word) {
+        if (Shape::item_bytes == 2) continue;
+        const float value = bits_float(fragments[f][0][word]);
+#pragma unroll
+        for (int plane = 0; plane < Shape::planes; ++plane)
+          fragments[f][plane][word] = float_bits(matrix_factor<Layer>(value, plane));
+      }
+    }
+  }
+};
+
+// A warpgroup that multiplies.
+template <class Layer, class Tile>
+struct WgmmaConsumer {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Rows = FactorRows<Shape::chunk_bytes>;
+  static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+
+  unsigned char *weight_stages, *input_stages;
+  const WgmmaPlaces<Layer, Tile> places;
+  const int lane;
+  WgmmaSums<Layer, Tile> sums, batch_sums;  // of a batch alone where they are exact
+  unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
+  WarpgroupProducts products;
+  WgmmaStages<Tile::weight_stages> weights;
+  WgmmaStages<Tile::input_stages> inputs;
+  bool read = false;  // stages that were not given back
+
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
+      : weight_stages(shared),
+        input_stages(shared + Shape::inputs_at),
+        places(number, lane),
+        lane(lane),
+        weights(shared + Shape::barriers_at),
+        inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
+
+  // Gives back what the visit has read that ended before this stage: its products are done.
+  TCONV_DEVICE void give_back(int end) {
+    // No loop: in one, the compiler would wait for the products that are on their way.
+#pragma unroll
+    for (int i = 0; i < Shape::row_visits; ++i) {
+      const int stage = end - Shape::row_visits + i;
+      if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
+    }
+    read = false;
+  }
+
+  // The products of a batch with the weights of one visit, of those behind each other: `has_tap` says which. Of exact
+  // ones the small come first.
+  template <class HasTap>
+  TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
+    WgmmaSums<Layer, Tile>& to = Shape::exact ? batch_sums : sums;
+#pragma unroll
+    for (int step = 0; step < Shape::batch_steps; ++step) {
+      int piece = 0;
+#pragma unroll
+      for (int product = 0; product < Shape::products; ++product) {
+        if (!has_tap(product)) continue;
+#pragma unroll
+        for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
+#pragma unroll
+          for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
+#pragma unroll
+            for (int tile = 0; tile < Tile::position_tiles; ++tile) {
+              const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
+              products.template add<Element, Shape::product_rows>(
+                  to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
+                  piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
+                      (batch * Shape::batch_steps + step) * 32);
+            }
+        ++piece;
+      }
+    }
+  }
+
+  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
+  template <class HasTap>
+  TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
+    const int first_stage = weights.stage();
+    // Nothing of an exact batch goes on into the next one.
+#pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
+    for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
+#pragma unroll
+      for (int step = 0; step < Shape::batch_steps; ++step)
+        places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
+      if (Shape::exact) batch_sums.clear();
+      int stage = first_stage;
+#pragma unroll
+      for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
+        // The first batch goes to the tensor core as the weights come.
+        if (batch == 0) weights.wait_full();
+        if (Shape::exact || batch == 0 || of_visits == 0) products.begin_group();
+        multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
+        if (Shape::exact || batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
+        if (batch == 0) weights.next();
+        stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
+        if (batch == 0 && of_visits == 0 && !Shape::exact) {
+          products.template wait<1>();  // the visits before are done
+          __syncwarp();
+          give_back(first_stage);
+        }
+      }
+      if (Shape::exact) {
+        // The other warpgroup's products are on their way meanwhile.
+        products.template wait<0>();
+        sums.add(batch_sums);
+      } else if (batch > 0) {
+        products.template wait<1>();
+      }
+    }
+    read = true;
+    if (Shape::exact) {
+      __syncwarp();
+      give_back(weights.stage());
+    }
+  }
+
+  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
+    return input_stages + inputs.stage() * Shape::input_stage_bytes +
+           Shape::halo_offset(depth, row, column) * Shape::place_bytes;
+  }
+
+  // All products of a chunk.
+  TCONV_DEVICE void chunk(int first_phase) {
+    inputs.wait_full();
+    if (Shape::single) {
+      const WgmmaPhases<Layer> phase(first_phase);
+      int d = 0, c = 0, r = 0;
+#pragma unroll 1
+      do {  // every phase has a tap
+        visit(moved(phase.depth.shift(d), phase.row.shift(r), phase.column.shift(c)), [](int) { return true; });
+        if (++r < phase.row.count) continue;
+        r = 0;
+        if (++c < phase.column.count) continue;
+        c = 0, ++d;
+      } while (d < phase.depth.count);
+    } else {
+#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
+      for (int d = 0; d < Shape::DepthShifts::count; ++d)
+#pragma unroll(Shape::known ? columns : 1)
+        for (int c = 0; c < columns; ++c)
+#pragma unroll(Shape::known ? rows : 1)
+          for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
+            const auto has_tap = [&](int product) {
+              return Shape::uniform ||
+                     (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
+                      Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
+                      Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
+            };
+            if (!Shape::known ||
+                Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
+              visit(moved(d, r, c), has_tap);
+          }
+    }
+    arrive(inputs.empty());
+    inputs.next();
+  }
+
+  TCONV_DEVICE void box(int first_phase) {
+    sums.clear();
+#pragma unroll 1
+    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
+    products.template wait<0>();
+    __syncwarp();
+    give_back(weights.stage());
+  }
+};
+
+template <class Layer, class Tile>
+TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
+                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  TCONV_SHARED(shared);
+  unsigned char* const weight_barriers = shared + Shape::barriers_at;
+  unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
+  if (threadIdx.x == 0) {
+    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
+    WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
+    show_barriers();
+  }
+  __syncthreads();
+
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  using Work = WgmmaWork<Layer, Tile>;
+  // For each role anew: a register that all have would be spilled where one of them has none left.
+  const auto first_work = [&] {
+    return Work(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
+                renewed(static_cast<int>(blockIdx.x)));
+  };
+  if (warp < 4 * Shape::consumers) {
+    take_registers<Shape::consumer_registers>();
+    wait_for_kernel_before();
+    WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
+    Work work = first_work();
+    while (work.is_left()) {
+      consumer.box(work.first_phase());
+      // What follows from these would take registers that sums need.
+      const int images = renewed(batch), depths = renewed(output_depth), rows = renewed(output_height);
+      const int columns = renewed(output_width);
+      work = Work(images, depths, rows, columns, renewed(work.number));
+      const int channel = work.channel_block() * Tile::channels;
+      const long long plane = static_cast<long long>(depths) * rows * columns;
+      const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
+      const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
+      WgmmaStore<Layer, Tile>{consumer.sums,
+                              epilogue,
+                              y + (first + channel) * (Tile::channels_last ? 1 : plane),
+                              work.box(),
+                              work.first_phase(),
+                              channel,
+                              reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
+                              renewed(warp),
+                              renewed(lane),
+                              images,
+                              depths,
+                              rows,
+                              columns}
+          .store();
+      work.next();
+    }
+  } else {
+    give_registers<Shape::producer_registers>();
+    if (warp == 4 * Shape::consumers) {
+      wait_for_kernel_before();  // which prepared the weights
+      if (lane == 0)
+        wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
+                                         weight_barriers);
+    } else {
+      WgmmaProducer<Layer, Tile, Shape::turned>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared,
+                                                     input_barriers, x, batch, input_depth, input_height, input_width);
+    }
+  }
+}
+
+}  // namespace tconv
+""",
 }
 
 # The host's side of them, left out where only device code is compiled.
@@ -3128,10 +4808,6 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
     @property
     def threads(self):
         return self.launching.threads
-
-    @property
-    def cluster(self):
-        return getattr(self.launching, "cluster", 1)
 
 
 # A layer at one size; sizes are (depth, height, width).
@@ -3694,10 +5370,61 @@ def _mma_needs_wide_index(problem, layer, kernel):
     return max(inputs, _mma_LANES * math.prod(problem.output_size)) >= _mma_INT_LIMIT
 
 
+_WgmmaLaunching = namedtuple(
+    "_WgmmaLaunching",
+    "threads shared_bytes box weight_sets at_once columns_together weight_bytes preparing_blocks "
+    "preparing_threads",
+)
+
+_wgmma_INT_LIMIT = 2**31
+
+
+def _wgmma_works(problem, layer, kernel):
+    """Boxes of all positions, each with every set of weights."""
+    images, *sizes = kernel.box
+    count = kernel.weight_sets * _ceil_div(problem.batch, images)
+    for axis, output, size in zip(layer.axes, problem.output_size, sizes):
+        count = count * _ceil_div(axis.positions(output), size)
+    return count
+
+
+def _wgmma_rounds(problem, layer, kernel):
+    """Boxes that a block has, one after the other."""
+    return _ceil_div(_wgmma_works(problem, layer, kernel), kernel.at_once)
+
+
+def _wgmma_grid(problem, layer, kernel):
+    """Blocks of a launch, which share the work evenly."""
+    return _ceil_div(_wgmma_works(problem, layer, kernel), _wgmma_rounds(problem, layer, kernel))
+
+
+def _wgmma_counted(problem, layer, kernel):
+    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
+    return _wgmma_works(problem, layer, kernel) + _wgmma_grid(problem, layer, kernel)
+
+
+def _wgmma_needs_wide_index(problem, layer, kernel):
+    """Whether offsets within a box's images, or within a plane of outputs, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * kernel.box[0] * layer.in_channels
+    return max(inputs, math.prod(problem.output_size)) >= _wgmma_INT_LIMIT
+
+
 # What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
 # layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
 _RECORDED = {
     _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [_Kernel(
+        "wgmma",
+        _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
+        "  struct Box {\n"
+        "    static constexpr int images = 1, depths = 1, rows = 8, columns = 16;\n"
+        "  };\n"
+        "  static constexpr int channels = 64, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 4, raw_stages = 0, weight_stages = 8, patch_columns = 4, channels_last = 0;\n",
+        1,
+        _WgmmaLaunching(
+            threads=384, shared_bytes=218560, box=(1, 1, 8, 16), weight_sets=8, at_once=132, columns_together=4,
+            weight_bytes=2097152, preparing_blocks=128, preparing_threads=256
+        ),
+    ), _Kernel(
         "mma",
         _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
         "  struct Warps {\n"
@@ -3718,6 +5445,18 @@ _RECORDED = {
         ),
     )],
     _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [_Kernel(
+        "wgmma",
+        _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
+        "  struct Box {\n"
+        "    static constexpr int images = 2, depths = 1, rows = 2, columns = 32;\n"
+        "  };\n"
+        "  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 10, patch_columns = 4, channels_last = 0;\n",
+        1,
+        _WgmmaLaunching(
+            threads=384, shared_bytes=216544, box=(2, 1, 2, 32), weight_sets=2, at_once=132, columns_together=4,
+            weight_bytes=524288, preparing_blocks=64, preparing_threads=256
+        ),
+    ), _Kernel(
         "mma",
         _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
         "  struct Warps {\n"
@@ -3738,6 +5477,18 @@ _RECORDED = {
         ),
     )],
     _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [_Kernel(
+        "wgmma",
+        _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
+        "  struct Box {\n"
+        "    static constexpr int images = 2, depths = 1, rows = 1, columns = 64;\n"
+        "  };\n"
+        "  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 10, patch_columns = 4, channels_last = 0;\n",
+        1,
+        _WgmmaLaunching(
+            threads=384, shared_bytes=216544, box=(2, 1, 1, 64), weight_sets=1, at_once=132, columns_together=4,
+            weight_bytes=131072, preparing_blocks=16, preparing_threads=256
+        ),
+    ), _Kernel(
         "mma",
         _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
         "  struct Warps {\n"
@@ -3784,6 +5535,7 @@ _Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {
     "direct": _Family(_grid, _counted, _needs_wide_index, alignment=1),
     "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
+    "wgmma": _Family(_wgmma_grid, _wgmma_counted, _wgmma_needs_wide_index, alignment=16),
 }
 # What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
@@ -3904,14 +5656,13 @@ _PREPARING = "{}_weights"
 def _instance(kernel, name):
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
     element = _ELEMENT[kernel.layer.precision]
-    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
 {str(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks}){cluster}
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,

@@ -3129,10 +3129,6 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
     def threads(self):
         return self.launching.threads
 
-    @property
-    def cluster(self):
-        return getattr(self.launching, "cluster", 1)
-
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
@@ -3894,14 +3890,13 @@ _PREPARING = "{}_weights"
 def _instance(kernel, name):
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
     element = _ELEMENT[kernel.layer.precision]
-    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
 {str(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks}){cluster}
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from codegen_helpers import Namespace, executed
 
 from tconv.evaluation.equality import check_layer
+from tconv.evaluation.reference import conv_transpose
 from tconv.jit.compile import compile_source
 from tconv.planner import FAMILIES, Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
@@ -163,6 +165,11 @@ def test_what_each_gpu_takes_compiles(file: Namespace, arch: str, gpu: tuple[int
     compile_source(file["_cuda_source"](kernels), arch)
 
 
+def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    exact = conv_transpose(x.double(), weight.double(), None if bias is None else bias.double(), problem)
+    return exact.to(x.dtype)
+
+
 @pytest.mark.rotates(4)
 @pytest.mark.parametrize("on_hopper", [True, False], ids=["hopper", "elsewhere"])
 @pytest.mark.parametrize(
@@ -199,7 +206,10 @@ def test_each_kernel_is_right_at_other_sizes(
         return y
 
     wanted = "tf32" if precision in TF32 else "fp32"
-    verdict = check_layer(call, problem, wanted, draw_count=1, awkward=False, reach=FAMILIES[family].reach)  # type: ignore[arg-type]
+    # Of 16-bit types PyTorch's own result on a CPU is further from the exact one than these are.
+    baseline = None if precision in TF32 else partial(_rounded, problem)
+    reach = FAMILIES[family].reach
+    verdict = check_layer(call, problem, wanted, baseline=baseline, draw_count=1, awkward=False, reach=reach)  # type: ignore[arg-type]
     assert verdict.equal, verdict.reasons
     assert set(launched) == {family}
 

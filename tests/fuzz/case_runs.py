@@ -26,7 +26,6 @@ from tconv.kernels import source
 from tconv.memory import aligned
 from tconv.planner import DIRECT, FAMILIES, MMA, WGMMA, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.wgmma import why_not_wgmma
-from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.problem import TF32
 
 _CPU = torch.device("cpu")
@@ -90,16 +89,13 @@ def plan_of(case: Case, gpu: Gpu) -> Plan | None:
 
 
 def _wgmma_plan(case: Case, gpu: Gpu) -> Plan:
-    """One of the tiles that wgmma's model prefers, in a cluster or with a lag as the seed says."""
+    """One of the tiles that wgmma's model prefers, as the seed says."""
     if reason := why_not_wgmma(case.problem.layer):
         raise Unplannable(reason)
     found, dice = WGMMA.candidates(case.problem, gpu), Random(case.seed)
     if found is None:
         raise Unplannable("no tile of the wgmma family fits into shared memory")
-    kernel = dice.choice(found.first(_PREFERRED)).kernel
-    most_lag = max(0, WgmmaShape(kernel.layer, kernel.tile).most_lag)
-    tile = replace(kernel.tile, cluster=dice.choice((1, 2, 4)), lag=dice.randint(0, most_lag))
-    return WGMMA.plan_with(case.problem, replace(kernel, tile=tile), gpu)
+    return WGMMA.plan_with(case.problem, dice.choice(found.first(_PREFERRED)).kernel, gpu)
 
 
 def what_is_wrong(case: Case, operands: Operands, y: Tensor) -> str | None:

@@ -554,42 +554,6 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-1d-k4-s2-tf32-all",
         "plain",
     ),
-    "stages given back to this block alone": (
-        "if (lane >= Count) return;",
-        "if (lane >= 1) return;",
-        "wgmma-2d-k3-s1-stacked-cluster4-lag2",
-        "plain",
-    ),
-    "stages of another block waited for as if they were its own": (
-        "wait_cluster(empty, parity);",
-        "wait(empty, parity);",
-        "wgmma-2d-k3-s1-all-cluster2-lag0",
-        "thread",
-    ),
-    "each block's part of the weights in the first one's place": (
-        "copy_to_cluster(stage + own, ",
-        "copy_to_cluster(stage, ",
-        "wgmma-2d-k3-s1-all-cluster2-lag0",
-        "plain",
-    ),
-    "weights for the first blocks alone": (
-        "(1 << Count) - 1",
-        "(1 << Count / 2) - 1",
-        "wgmma-2d-k3-s1-stacked-cluster4-lag2",
-        "plain",
-    ),
-    "a block ends while others copy to it": (
-        "  static TCONV_DEVICE void end() {\n    if (Count > 1) meet_cluster();",
-        "  static TCONV_DEVICE void end() {",
-        "wgmma-2d-k3-s1-all-cluster2-lag0",
-        "plain",
-    ),
-    "blocks of a cluster with the same box": (
-        " * Tile::cluster + WgmmaCluster<Tile::cluster>::rank()",
-        " * Tile::cluster",
-        "wgmma-2d-k3-s2-op1-all-cluster2-lag0",
-        "plain",
-    ),
     "bytes behind an unaligned input read": (
         "end - at < 16 ? static_cast<int>(end - at) : 16",
         "16",
@@ -638,10 +602,22 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s1-fp32-one",
         "plain",
     ),
-    "the other warpgroup never told to begin": (
-        "lane == 0 && read && end ==",
-        "lane == 32 && read && end ==",
-        "wgmma-2d-k3-s1-stacked-cluster4-lag2",
+    "channels turned in the place of positions": (
+        "lane / 8 % 2 * 8",
+        "lane / 16 * 8",
+        "wgmma-2d-k2-s2-aligned-straight1",
+        "plain",
+    ),
+    "places that are turned stored one further": (
+        "stage + lane % 8 * Shape::place_bytes",
+        "stage + (lane + 1) % 8 * Shape::place_bytes",
+        "wgmma-2d-dense-fp16-turned1",
+        "plain",
+    ),
+    "weights prepared beside each other that lie two vectors apart": (
+        "const int vector = pair * 2 + first_vector,",
+        "const int vector = pair + first_vector,",
+        "wgmma-2d-k3-s1-tf32-stacked-last",
         "plain",
     ),
     "a stacked tile multiplied at another shift": (
@@ -657,14 +633,14 @@ MUTATIONS_OF_WGMMA = {
         "thread",
     ),
     "outputs staged over those that are stored": (
-        "        meet<128>(1 + warp / 4);  // nobody reads what is staged any more\n",
+        "          meet<128>(1 + warp / 4);  // nobody reads what is staged any more\n",
         "",
         "wgmma-2d-k3-s2-aligned-tf32-all",
         "thread",
     ),
     "outputs stored before they are staged": (
-        "        meet<128>(1 + warp / 4);\n        store_item",
-        "        store_item",
+        "          meet<128>(1 + warp / 4);\n          store_item",
+        "          store_item",
         "wgmma-1d-k4-s2-tf32-all",
         "thread",
     ),

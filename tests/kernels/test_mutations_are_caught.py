@@ -12,7 +12,7 @@ from tconv.kernels.instances import Instance
 
 #: What may be reported of a mistake, by how the emulator runs: anything but that it could not be built, or has no end.
 REPORTS = {
-    "plain": {"barrier", "cluster", "crash", "deadlock", "divergence", "warp"},
+    "plain": {"barrier", "crash", "deadlock", "divergence", "warp"},
     "address": {"address", "undefined", "barrier", "crash", "deadlock", "divergence", "warp"},
     "thread": {"race"},
 }

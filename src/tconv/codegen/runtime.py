@@ -127,10 +127,6 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
     def threads(self):
         return self.launching.threads
 
-    @property
-    def cluster(self):
-        return getattr(self.launching, "cluster", 1)
-
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")

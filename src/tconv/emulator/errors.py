@@ -9,23 +9,12 @@ from typing import Literal
 from tconv.errors import TconvError
 
 Kind = Literal[
-    "address",
-    "undefined",
-    "race",
-    "deadlock",
-    "divergence",
-    "warp",
-    "barrier",
-    "cluster",
-    "limit",
-    "build",
-    "timeout",
-    "crash",
+    "address", "undefined", "race", "deadlock", "divergence", "warp", "barrier", "limit", "build", "timeout", "crash"
 ]
 
 #: The engine's own reports: "tconv emulator: deadlock: no thread of block 0 ...".
 _ENGINE_REPORT = re.compile(
-    r"^tconv emulator: (deadlock|divergence|warp|barrier|cluster|limit|crash|request): (.*)", re.MULTILINE
+    r"^tconv emulator: (deadlock|divergence|warp|barrier|limit|crash|request): (.*)", re.MULTILINE
 )
 #: The sanitizers' reports, in the order in which they are looked for.
 _SANITIZER_REPORTS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
@@ -55,8 +44,7 @@ class EmulatorError(TconvError):
         kind: "address" (out of bounds), "undefined" (undefined behaviour of C++, such as a misaligned
             vector load), "race", "deadlock", "divergence" (a barrier that not all threads reach), "warp" (a
             shuffle with lanes that are not there), "barrier" (one in shared memory that was not made, or more arrivals
-            than it was made for), "cluster" (of which a block is reached that has ended or is none), "limit" (more than
-            the emulator keeps), "build", "timeout" or "crash".
+            than it was made for), "limit" (more than the emulator keeps), "build", "timeout" or "crash".
         report: the whole report, with the source lines that it names.
     """
 

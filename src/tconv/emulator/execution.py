@@ -38,7 +38,7 @@ class Launch:
         block: threads of a block, along x.
         shared_bytes: dynamic shared memory of a block.
         arguments: for each parameter a contiguous CPU tensor (its pointer), an integer, or None (nullptr).
-        blocks: run only these blocks of the grid, and the others of their clusters; None runs all.
+        blocks: run only these blocks of the grid; None runs all.
     """
 
     kernel: str

@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -42,9 +42,7 @@ _ENGINE_FLAGS: dict[Mode, tuple[str, ...]] = {
     "address": ("-DTCONV_EMULATOR_ADDRESS",),
     "thread": ("-DTCONV_EMULATOR_THREAD",),
 }
-_ARGUMENTS = r"\s*\(((?:[^()]|\([^()]*\))*)\)\s*"
-_KERNEL_NAME = re.compile(rf"\bvoid\s+(?:__(?:launch_bounds|cluster_dims)__{_ARGUMENTS})*(\w+)\s*\(")
-_CLUSTER = re.compile(rf"\b__cluster_dims__{_ARGUMENTS}")
+_KERNEL_NAME = re.compile(r"\bvoid\s+(?:__launch_bounds__\s*\((?:[^()]|\([^()]*\))*\)\s*)?(\w+)\s*\(")
 _MISSING_RUNTIME = re.compile(r"cannot find (?:-l|lib)(asan|ubsan|tsan)")
 
 
@@ -67,8 +65,8 @@ def build(source: str, mode: Mode = "plain", *, fibers: Fibers = "native") -> Pa
     """
     if mode not in MODES:
         raise ValueError(f"got mode {mode!r}; allowed are {', '.join(MODES)}")
-    clusters = _clusters(source)
-    if not clusters:
+    names = kernel_names(source)
+    if not names:
         raise ValueError('the source has no kernel: it needs an extern "C" __global__ function')
     engine = _engine(mode, fibers)
     command = [
@@ -76,25 +74,16 @@ def build(source: str, mode: Mode = "plain", *, fibers: Fibers = "native") -> Pa
         *(f"-I{_KERNELS}", f"-ffile-prefix-map={_KERNELS}/=", f"-I{_INCLUDE}", f"-ffile-prefix-map={_INCLUDE}/="),
         *("-include", "tconv_emulator.h", "-x", "c++", UNIT_NAME, "-x", "none", str(engine)),
     ]
-    unit = source + "\n" + _registration(clusters)
+    unit = source + "\n" + _registration(names)
     headers = _digest_of(_KERNELS, "*.cuh") if "#include" in source else ""
     return _built(command, "program", {UNIT_NAME: unit}, headers, _digest_of(_INCLUDE, "*.h"))
 
 
 def kernel_names(source: str) -> list[str]:
     """The names of the ``extern "C" __global__`` functions that `source` defines, in order."""
-    return list(_clusters(source))
-
-
-def _clusters(source: str) -> dict[str, str]:
-    """By these names, what the functions say of their clusters, as C++; "1" where it is nothing."""
     code = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
     heads = re.findall(r'extern\s+"C"\s+([^;{]*?__global__[^;{]*)\{', code)
-    return {
-        match[2]: cluster[1] if (cluster := _CLUSTER.search(head)) else "1"
-        for head in heads
-        if (match := _KERNEL_NAME.search(head))
-    }
+    return [match[1] for head in heads if (match := _KERNEL_NAME.search(head))]
 
 
 def kernel_headers() -> dict[str, str]:
@@ -106,16 +95,14 @@ def kernel_headers() -> dict[str, str]:
     return texts
 
 
-def _registration(clusters: Mapping[str, str]) -> str:
+def _registration(names: Sequence[str]) -> str:
     """The end of a program's translation unit: the table through which the engine finds its kernels."""
-    entries = ", ".join(
-        f'Adapter<{name}>::entry("{name}", cluster_size<{cluster}>())' for name, cluster in clusters.items()
-    )
+    entries = ", ".join(f'Adapter<{name}>::entry("{name}")' for name in names)
     return (
         '#line 1 "the table of kernels"\n'
         "namespace tconv_emulator {\n"
         f"const Kernel kernels[] = {{{entries}}};\n"
-        f"const unsigned kernel_count = {len(clusters)};\n"
+        f"const unsigned kernel_count = {len(names)};\n"
         "}\n"
     )
 

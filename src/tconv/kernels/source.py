@@ -101,14 +101,13 @@ def in_namespace(texts: Iterable[str]) -> str:
 def instance(kernel: Kernel[Any], name: str) -> str:
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
     element = _ELEMENT[kernel.layer.precision]
-    cluster = f" __cluster_dims__({kernel.cluster}, 1, 1)" if kernel.cluster > 1 else ""
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
 struct {name}_tile {{
 {tile_members(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks}){cluster}
+extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,

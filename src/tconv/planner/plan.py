@@ -46,11 +46,6 @@ class Kernel(Generic[Tile]):
         """Blocks for each multiprocessor that the compiler leaves registers for."""
         return self.tile.blocks
 
-    @property
-    def cluster(self) -> int:
-        """Blocks that run at the same time and reach each other's shared memory; 1 where none do."""
-        return getattr(self.tile, "cluster", 1)
-
 
 @dataclass(frozen=True)
 class Preparation:

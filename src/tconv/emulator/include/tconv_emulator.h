@@ -14,7 +14,6 @@
 #define __grid_constant__
 #define __forceinline__ __inline__ __attribute__((always_inline))
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 #define __align__(bytes) alignas(bytes)
 
 #define threadIdx (tconv_emulator::current->index)
@@ -228,7 +227,6 @@ inline int __all_sync(unsigned mask, int predicate, tconv_emulator::Place place 
 
 #include "primitives/asynchronous.h"
 #include "primitives/barriers.h"
-#include "primitives/clusters.h"
 #include "primitives/elements.h"
 #include "primitives/language.h"
 #include "primitives/memory.h"

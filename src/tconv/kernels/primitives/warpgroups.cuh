@@ -34,6 +34,15 @@ TCONV_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
+// Stores four 8x8 matrices of 16-bit items as `load_matrices` gets them: lane l names row l % 8 of matrix l / 8, 16
+// aligned bytes of shared memory, and has word l % 4 of row l / 4 of each. PTX stmatrix.
+TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 // Eight registers of sums: their numbers in the text of an instruction, and the constraints.
 #define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"

@@ -40,21 +40,17 @@ AXES: dict[str, str] = {
     "Tile::weight_stages": "the fewest, and more",
     "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
     "Tile::channels_last": "both",
-    "Tile::cluster": "1, 2 and 4; boxes that do not divide",
-    "Tile::lag": "0, 1 and more",
 }
 
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16", "fp32")
 _WITH_WIDE_INDEX = ("1d-k4-s2", "2d-k3-s1")
 #: Cases of several chunks, whose 16-bit inputs are turned in shared memory from one stage or two.
 _TURNED = ("2d-k2-s2-aligned", "2d-dense")
-#: Whose blocks come in clusters, or whose second warpgroup lags.
-_CLUSTERED: dict[str, Precision] = {
-    "1d-k4-s2": "tf32",
-    "2d-k3-s1": "bf16",
-    "2d-k3-s2-op1": "tf32_rna",
-    "2d-dense": "fp16",
-    "3d-k2-s2": "tf32",
+#: Cases whose taps read the same column: 16-bit inputs are turned as they are read.
+_STRAIGHT: dict[str, Precision] = {
+    "2d-k2-s2-aligned": "bf16",
+    "2d-k3x2-s2x2-aligned": "fp16",
+    "1d-k3-s3-aligned": "fp16",
 }
 #: Of a phase: the emulator would take minutes for more.
 _MOST_TAPS = 100
@@ -80,10 +76,10 @@ def instances() -> Iterator[Instance]:
             if name in _WITH_WIDE_INDEX and precision == "bf16":
                 wide = Kernel("wgmma", problem.layer, tiles[turns[0]], wide_index=True)
                 yield Instance(f"wgmma-{name}-{precision}-wide_index", problem, wide)
-        if name in _CLUSTERED:
-            problem = case.problem(_CLUSTERED[name])
-            for turn, tile in _clustered(problem.layer, _tiles(problem.layer, together(problem))):
-                yield Instance(f"wgmma-{name}-{turn}", problem, Kernel("wgmma", problem.layer, tile))
+        if name in _STRAIGHT:
+            problem = case.problem(_STRAIGHT[name])
+            for turn_number, tile in enumerate(_straight_tiles(problem.layer), 1):
+                yield Instance(f"wgmma-{name}-straight{turn_number}", problem, Kernel("wgmma", problem.layer, tile))
         if name in _TURNED:
             problem = case.problem("fp16")
             for raw, tile in enumerate(_turned_tiles(problem.layer, together(problem)), 1):
@@ -116,17 +112,15 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
     return {name: tiles[name] for name, own in shapes.items() if suits(own) and own.shared_bytes <= _MOST_SHARED_BYTES}
 
 
-def _clustered(layer: Layer, tiles: dict[str, WgmmaTile]) -> Iterator[tuple[str, WgmmaTile]]:
-    for number, (name, tile) in enumerate(tiles.items()):
-        deep = replace(tile, input_stages=2, weight_stages=3 * tile.weight_stages)
-        most = WgmmaShape(layer, deep).most_lag
-        several = (replace(tile, cluster=2), replace(deep, cluster=4, lag=most), replace(deep, lag=(most + 1) // 2))
-        chosen = several[(number + layer.kernel[2]) % 3]
-        yield f"{name}-cluster{chosen.cluster}-lag{chosen.lag}", chosen
+def _straight_tiles(layer: Layer) -> Iterator[WgmmaTile]:
+    tall = int(not layer.axes[1].is_trivial)
+    yield _tile(layer, math.prod(layer.stride), (1, 1, 1 + tall, 16), 1, chunk_steps=2, patch_columns=8)
+    tile = _tile(layer, 1, (2, 1, 1 + tall, 8), 2, patch_columns=8)
+    yield replace(tile, input_stages=2, weight_stages=tile.weight_stages + 1)
 
 
 def _turned_tiles(layer: Layer, most_together: int) -> Iterator[WgmmaTile]:
-    tile = _tile(layer, 1, (1, 1, 4, 8), 1, chunk_steps=2, patch_columns=math.gcd(8, most_together))
+    tile = _tile(layer, 1, (1, 1, 4, 8), 1, chunk_steps=2, patch_columns=math.gcd(4, most_together))
     for raw in (1, 2):
         yield replace(tile, input_stages=raw, raw_stages=raw)
 

@@ -2,7 +2,6 @@
 #pragma once
 #include "primitives/barriers.cuh"
 #include "primitives/boxes.cuh"
-#include "wgmma/cluster.cuh"
 #include "wgmma/shape.cuh"
 
 namespace tconv {
@@ -24,9 +23,8 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
                        : number + tile * Shape::position_numbers < Shape::box_positions;
 }
 
-// What the clusters of a grid share: as many neighbouring boxes as a cluster has blocks with every set of weights,
-// those with the same boxes one after the other. Behind the last box, a block of a cluster has one of images that are
-// not there. So all of its blocks do as much, with the same weights. A cluster has each (gridDim.x / Tile::cluster)-th.
+// What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
+// block has each gridDim.x-th.
 template <class Layer, class Tile>
 struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -37,20 +35,17 @@ struct WgmmaWork {
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
               Shape::Width::positions(output_width)),
-        count(ceil_div(boxes.count(batch), Tile::cluster) * Shape::weight_sets),
+        count(boxes.count(batch) * Shape::weight_sets),
         number(number) {}
-  static TCONV_DEVICE int first_number() { return static_cast<int>(blockIdx.x) / Tile::cluster; }
 
   TCONV_DEVICE bool is_left() const { return number < count; }
-  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x) / Tile::cluster; }
+  TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
 
   TCONV_DEVICE int weight_set() const { return number % Shape::weight_sets; }
   TCONV_DEVICE int first_phase() const { return weight_set() % Shape::phase_sets * Tile::phases; }
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
-  TCONV_DEVICE BoxPosition box() const {
-    return boxes.box(number / Shape::weight_sets * Tile::cluster + WgmmaCluster<Tile::cluster>::rank());
-  }
+  TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
 };
 
 // The taps of one phase on an axis: how many, and the numbers of their shifts.

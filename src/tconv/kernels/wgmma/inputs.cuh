@@ -43,40 +43,46 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes;
-  const int patch_number, channel_number;
+  static constexpr int turns = ceil_div(Shape::chunk_channels, sharers);
+  const int number;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
   Copies copies;
 
   TCONV_DEVICE WgmmaChannelCopies(int number, const Element* x, int batch, int depths, int rows, int columns)
-      : Map(x, batch, depths, rows, columns), patch_number(number % lanes), channel_number(number / lanes) {}
+      : Map(x, batch, depths, rows, columns), number(number) {}
+  TCONV_DEVICE int patch_number() const { return number % lanes; }
+  TCONV_DEVICE int channel_number() const { return number / lanes; }
 
   TCONV_DEVICE void begin(const BoxPosition& box, int group) {
     this->enter(box, group);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int patch = patch_number + i * lanes;
+      const int patch = patch_number() + i * lanes;
       const auto place =
           this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
       if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number()) * this->plane + place.position;
     }
   }
 
   TCONV_DEVICE void copy(int chunk, unsigned char* stage) {
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* to = stage + channel_number * Shape::channel_bytes + patch_number * Shape::patch_bytes;
-#pragma unroll 1
-    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
+    unsigned char* to = stage + channel_number() * Shape::channel_bytes + patch_number() * Shape::patch_bytes;
+    // A copy reads the registers of its addresses late: each of some has registers of its own.
+#pragma unroll(Shape::thread_patches < 4 ? 4 / Shape::thread_patches : 1)
+    for (int turn = 0; turn < turns; ++turn) {
+      const int channel = channel_number() + turn * sharers;
+      if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
       const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
 #pragma unroll
       for (int i = 0; i < Shape::thread_patches; ++i)
-        if ((i + 1) * lanes <= Shape::halo_patches || patch_number + i * lanes < Shape::halo_patches)
-          copies.begin(to + i * lanes * Shape::patch_bytes, from + offsets[i], present && (inside >> i & 1u) != 0);
+        if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
+          copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
+                       present && (inside >> i & 1u) != 0);
       from += pitch;
-      to += sharers * Shape::channel_bytes;
     }
   }
 };
@@ -106,7 +112,8 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
   using Index = typename Layer::Index;
   static constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
   static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
-  const int lane, first_place;  // of the warp
+  static constexpr int at_once = 4;  // places whose offsets are on their way
+  const int lane, first_place;       // of the warp
   long long* const offsets;
   ArrivingCopies<16> copies;
 
@@ -136,11 +143,17 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
     const Element* const from = this->first + channel;
     const int own = first_place + lane / vectors;
     unsigned char* to = stage + own * Shape::place_bytes + vector * 16;
-#pragma unroll 4
-    for (int number = own; number < places; number += together) {
-      const long long offset = offsets[number];
-      copies.begin(to, from + (offset < 0 ? 0 : offset), present && offset >= 0);
-      to += together * Shape::place_bytes;
+#pragma unroll 1
+    for (int number = own; number < places; number += at_once * together) {
+      long long found[at_once];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) found[i] = number + i * together < places ? offsets[number + i * together] : -1;
+#pragma unroll
+      for (int i = 0; i < at_once; ++i)
+        if (number + i * together < places)
+          copies.begin(to + i * together * Shape::place_bytes, from + (found[i] < 0 ? 0 : found[i]),
+                       present && found[i] >= 0);
+      to += at_once * together * Shape::place_bytes;
     }
     copies.arrive(barrier);
   }
@@ -209,22 +222,22 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<Wgmm
   using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
   using Shape = WgmmaShape<Layer, Tile>;
   static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
-  const int number;
 
   TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
                                    int columns)
-      : Base(number, x, batch, depths, rows, columns), number(number) {}
+      : Base(number, x, batch, depths, rows, columns) {}
 
   TCONV_DEVICE void enter_turned(const BoxPosition&, int) {}
 
   // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
   // of a column that lie together afterwards. Some items' loads are on their way at once.
   TCONV_DEVICE void turn(int, const unsigned char* raw, unsigned char* stage) const {
-    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 2;
-    const int lane = number % 32;
+    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 3;
+    const int thread = renewed(this->number), lane = thread % 32;  // not kept where copies are begun
     const unsigned char* const from = raw + lane * Shape::channel_bytes;
+    unsigned char* const to = stage + lane % 8 * Shape::place_bytes + lane / 8 * 16;
 #pragma unroll 1
-    for (int first = number / 32; first < items; first += together * warps) {
+    for (int first = thread / 32; first < items; first += together * warps) {
       unsigned words[together][4];
 #pragma unroll
       for (int i = 0; i < together; ++i) {
@@ -234,12 +247,7 @@ struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<Wgmm
 #pragma unroll
       for (int i = 0; i < together; ++i) {
         const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-        const int column = eight % eights * 8 - Shape::patch_lead + lane / 4;
-        if (item >= items || !in_range(column, Shape::halo_columns)) continue;
-        unsigned char* const to = stage + (eight / eights * Shape::halo_columns + column) * Shape::place_bytes +
-                                  of_vectors * 64 + lane % 4 * 4;
-#pragma unroll
-        for (int v = 0; v < 4; ++v) *reinterpret_cast<unsigned*>(to + v * 16) = words[i][v];
+        if (item < items) store_matrices(to + eight * 8 * Shape::place_bytes + of_vectors * 64, words[i]);
       }
     }
   }

@@ -78,13 +78,6 @@ struct WgmmaShape {
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
   static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
-  // ---- lag: how many visits of its first box a warpgroup ends with what fits into the stages; at the next one it says
-  // so ----
-  static constexpr int first_chunks = Tile::input_stages < chunks ? Tile::input_stages : chunks;
-  static constexpr int first_visits = (single ? 1 : visits / row_visits) * first_chunks;
-  static constexpr int staged_visits = Tile::weight_stages / row_visits;
-  static constexpr int most_lag = (staged_visits < first_visits ? staged_visits : first_visits) - 1;
-
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
@@ -96,10 +89,14 @@ struct WgmmaShape {
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
-  static constexpr bool by_channel = !Tile::channels_last && item_bytes == 4;
-  // 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four bytes or
-  // more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !Tile::channels_last && item_bytes == 2;
+  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
+  // ldmatrix, which turns them.
+  static constexpr bool straight = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns == 8 &&
+                                   WidthShifts::count == 1 && WidthShifts::highest % 8 == 0;
+  static constexpr bool by_channel = !Tile::channels_last && (item_bytes == 4 || straight);
+  // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
+  // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
+  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && !straight;
   // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
   static constexpr bool unaligned = turned && Tile::patch_columns == 1;
   static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
@@ -112,13 +109,16 @@ struct WgmmaShape {
                 : ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
   static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
-  static constexpr int row_places = by_channel ? row_patches * Tile::patch_columns : halo_columns;
+  // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
+  static constexpr bool whole_patches = by_channel || (turned && !unaligned);
+  static constexpr int row_lead = whole_patches ? patch_lead : 0;
+  static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
   static constexpr int consumer_registers = by_place ? 216 : 208;
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
-  static constexpr int channel_shift = turned ? 16 : 32;
+  static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
   static constexpr int channel_bytes =
       by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
                            : item_bytes;
@@ -149,9 +149,9 @@ struct WgmmaShape {
   static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
-  // A thread prepares the vector of a tap, an output channel and some input channels.
+  // A thread prepares every second vector of a tap, an output channel and a chunk.
   static constexpr long long preparing_items =
-      static_cast<long long>(Layer::groups) * channel_blocks * chunks * chunk_vectors * Tile::channels * taps;
+      static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
 
   // ---- outputs ----
   // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
@@ -173,8 +173,7 @@ struct WgmmaShape {
   static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
   static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
-  static constexpr int lag_at = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
-  static constexpr int shared_bytes = lag_at + (Tile::lag > 0 ? 16 : 0);
+  static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
 
   // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
   static constexpr int channel_width = !Tile::channels_last                           ? 2
@@ -204,9 +203,6 @@ struct WgmmaShape {
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
-  static_assert(Tile::lag <= most_lag || Tile::lag == 0, "the other warpgroup would wait for ever");
-  static_assert(Tile::cluster == 1 || Tile::cluster == 2 || Tile::cluster == 4,
-                "the blocks of a cluster bring equal parts of the weights");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
   static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
 };

@@ -80,6 +80,8 @@ struct WgmmaStore {
   struct Items {
     static constexpr int count = 64 * run / width;  // of a channel
     static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
+    static constexpr int steps = ceil_div(Shape::staged_channels, channel_lanes);
+    static constexpr int together = steps < 8 ? steps : 8;  // steps whose loads are on their way at once
   };
   struct Found {
     long long offset;  // in y
@@ -95,116 +97,139 @@ struct WgmmaStore {
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // What is staged of an item.
+  // What is staged of an item from one place on, as outputs of a channel.
   template <int width>
-  TCONV_DEVICE void store_item(int item, const Found& at, int first_octet) const {
+  TCONV_DEVICE Vector<Element, width> outputs(const float* from, int channel) const {
     constexpr int neighbours = width > run ? width / run : 1;  // of one phase
+    const auto finish = epilogue.of(channel);
+    float finished[width];
+#pragma unroll
+    for (int i = 0; i < width / neighbours; ++i) {
+      float values[neighbours];
+      load_shared(from + i * Shape::staged_phase, values);
+#pragma unroll
+      for (int n = 0; n < neighbours; ++n) finished[n * run % width + i] = finish(values[n]);
+    }
+    Vector<Element, width> together;
+#pragma unroll
+    for (int i = 0; i < width; i += 2) {
+      Element two[2];
+      from_accumulators(finished[i], finished[(i + 1) % width], two);
+      together.values[i] = two[0], together.values[(i + 1) % width] = two[(i + 1) % width - i];
+    }
+    return together;
+  }
+
+  // An item's outputs of the staged channels, which begin with one of the block's.
+  template <int width>
+  TCONV_DEVICE void store_item(int item, const Found& at, int first_channel) const {
+    using Own = Items<width>;
     if (!at.inside) return;
-    const int place = item * width / run, phase = item * width % run;
-    const int first = first_octet * 8 + (warp % 4 * 32 + lane) / Items<width>::lanes;
-    const long long pitch = Items<width>::channel_lanes * plane();
-    Element* to = y + first * plane() + at.offset;
-    const float* from = staged + phase * Shape::staged_phase + (first - first_octet * 8) * Shape::staged_pitch + place;
-    // Sums are in registers still. With a lag the other warpgroup multiplies meanwhile.
-#pragma unroll(Tile::lag > 0 ? 1 : 2)
-    for (int channel = 0; channel < Shape::staged_channels; channel += Items<width>::channel_lanes) {
-      const int of_group = block_channel + first + channel;
-      if (Shape::staged_channels % Items<width>::channel_lanes != 0 &&
-          first - first_octet * 8 + channel >= Shape::staged_channels)
-        break;
-      if (of_group >= Layer::group_out_channels) break;
-      const auto finish = epilogue.of(of_group);
-      Vector<Element, width> together;
+    const int first = (warp % 4 * 32 + lane) / Own::lanes;
+    const auto is_stored = [&](int step) {
+      const int channel = first + step * Own::channel_lanes;
+      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels) &&
+             (Layer::group_out_channels % Tile::channels == 0 ||
+              block_channel + first_channel + channel < Layer::group_out_channels);
+    };
+    const long long pitch = Own::channel_lanes * plane();
+    Element* to = y + (first_channel + first) * plane() + at.offset;
+    const float* const from =
+        staged + item * width % run * Shape::staged_phase + first * Shape::staged_pitch + item * width / run;
 #pragma unroll
-      for (int i = 0; i < width / neighbours; ++i) {
-        float values[neighbours];
-        load_shared(from + i * Shape::staged_phase + channel * Shape::staged_pitch, values);
+    for (int step = 0; step < Own::steps; step += Own::together) {
+      Vector<Element, width> stored[Own::together];
 #pragma unroll
-        for (int n = 0; n < neighbours; ++n)
-          together.values[n * run % width + i] = from_accumulator<Element>(finish(values[n]));
-      }
-      store_vector(to, together);
-      to += pitch;
+      for (int i = 0; i < Own::together; ++i)
+        if (is_stored(step + i))
+          stored[i] = outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
+                                     block_channel + first_channel + first + (step + i) * Own::channel_lanes);
+#pragma unroll
+      for (int i = 0; i < Own::together; ++i, to += pitch)
+        if (is_stored(step + i)) store_vector(to, stored[i]);
     }
   }
 
-  // Whole rows of the box, a tile and some phases and channels at a turn.
+  // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
+  // which have no numbers at run time, and those of a turn are free behind it.
   template <int width>
   TCONV_DEVICE void store_rows() const {
-    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
-    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
-#pragma unroll 1
-    for (int place = 0; place < Tile::position_tiles * phase_turns; ++place) {
-      const int tile = place / phase_turns, phase = place % phase_turns * run;
-      const Found at = found<width>(item, tile, phase);
-#pragma unroll 1
-      for (int turn = 0; turn < octet_turns; ++turn) {
-        meet<128>(1 + warp / 4);  // nobody reads what is staged any more
-        stage(place * octet_turns + turn);
-        meet<128>(1 + warp / 4);
-        store_item<width>(item, at, turn * staged_octets);
-        for (int further = item + Items<width>::lanes; further < Items<width>::count; further += Items<width>::lanes)
-          store_item<width>(further, found<width>(further, tile, phase), turn * staged_octets);
-      }
-    }
-  }
-  // Registers have no numbers at run time: the turn's are found among all.
-  TCONV_DEVICE void stage(int turn) const {
-    constexpr int phase_turns = Tile::phases / run, octet_turns = Tile::channels / 8 / staged_octets;
-#pragma unroll
-    for (int known = 0; known < Tile::position_tiles * phase_turns * octet_turns; ++known) {
-      if (known != turn) continue;
-#pragma unroll
-      for (int r = 0; r < run; ++r)
-#pragma unroll
-        for (int o = 0; o < staged_octets; ++o)
-#pragma unroll
-          for (int k = 0; k < 4; ++k)
-            staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
-                   k / 2 * 8 + lane / 4] =
-                sums.of(known / (phase_turns * octet_turns), k / 2, known / octet_turns % phase_turns * run + r,
-                        known % octet_turns * staged_octets + o, k % 2);
-    }
-  }
-
-  // Neighbouring channels of an output at once.
-  TCONV_DEVICE void store_channels() const {
-    constexpr int width = Shape::channel_width;
-    constexpr bool whole = Layer::group_out_channels % width == 0;
-    const long long plane = static_cast<long long>(depths) * rows * columns;
+    using Own = Items<width>;
+    const int item = (warp % 4 * 32 + lane) % Own::lanes;
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (int phase = 0; phase < Tile::phases; phase += run) {
+        const Found at = found<width>(item, tile, phase);
 #pragma unroll
-        for (int phase = 0; phase < Tile::phases; ++phase) {
-          int image;
-          Index offset;
-          if (!find(warp * 16 + lane / 4 + 8 * half, tile, block_phase + phase, image, offset)) continue;
-          Element* const to = y + (image * plane + offset) * channels;
+        for (int octet = 0; octet < Tile::channels / 8; octet += staged_octets) {
+          meet<128>(1 + warp / 4);  // nobody reads what is staged any more
+          stage(tile, phase, octet);
+          meet<128>(1 + warp / 4);
+          store_item<width>(item, at, octet * 8);
+          for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
+            store_item<width>(further, found<width>(further, tile, phase), octet * 8);
+        }
+      }
+  }
+  TCONV_DEVICE void stage(int tile, int phase, int octet) const {
 #pragma unroll
-          for (int set = 0; set < Tile::channels / (4 * width); ++set) {
-            const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
-            Vector<Element, width> together;
+    for (int r = 0; r < run; ++r)
 #pragma unroll
-            for (int i = 0; i < width; i += 2) {
-              const int octet = set * width / 2 + i / 2;
-              Element two[2];
-              const int last = Layer::group_out_channels - 1;
-              from_accumulators(
-                  epilogue.of(channel + i <= last ? channel + i : last)(sums.of(tile, half, phase, octet, 0)),
-                  epilogue.of(channel + i < last ? channel + i + 1 : last)(sums.of(tile, half, phase, octet, 1)), two);
-              together.values[i] = two[0], together.values[i + 1] = two[1];
-            }
-            if (whole) {
-              if (channel < Layer::group_out_channels) store_vector(to + in_block, together);
-            } else {
+      for (int o = 0; o < staged_octets; ++o)
 #pragma unroll
-              for (int i = 0; i < width; ++i)
-                if (channel + i < Layer::group_out_channels) to[in_block + i] = together.values[i];
-            }
+        for (int k = 0; k < 4; ++k)
+          staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
+                 k / 2 * 8 + lane / 4] = sums.of(tile, k / 2, phase + r, octet + o, k % 2);
+  }
+
+  // Neighbouring channels of an output at once, at some of a thread's positions.
+  TCONV_DEVICE void store_channels() const {
+    constexpr int width = Shape::channel_width, positions = Tile::position_tiles < 2 ? 2 : 4;
+    constexpr bool whole = Layer::group_out_channels % width == 0;
+#pragma unroll
+    for (int turn = 0; turn < Tile::phases * 2 * Tile::position_tiles / positions; ++turn) {
+      const int phase = turn % Tile::phases, first = turn / Tile::phases * positions;
+      Element* to[positions];
+      unsigned inside = 0;  // by position: whether it is one of the output
+#pragma unroll
+      for (int i = 0; i < positions; ++i) {
+        int image;
+        Index offset;
+        if (find(warp * 16 + lane / 4 + 8 * (i % 2), (first + i) / 2, block_phase + phase, image, offset))
+          inside |= 1u << i;
+        to[i] = y + (image * plane() + offset) * channels;
+      }
+#pragma unroll
+      for (int set = 0; set < Tile::channels / (4 * width); ++set) {
+        const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
+        if (Layer::group_out_channels % Tile::channels != 0 && channel >= Layer::group_out_channels) break;
+        const int last = Layer::group_out_channels - 1;
+        typename Bias<Layer>::Channel finish[width];
+#pragma unroll
+        for (int k = 0; k < width; ++k) finish[k] = epilogue.of(channel + k < last ? channel + k : last);
+#pragma unroll
+        for (int i = 0; i < positions; ++i) {
+          if ((inside >> i & 1u) == 0) continue;
+          Vector<Element, width> together;
+#pragma unroll
+          for (int k = 0; k < width; k += 2) {
+            const int octet = set * width / 2 + k / 2;
+            Element two[2];
+            from_accumulators(finish[k](sums.of((first + i) / 2, i % 2, phase, octet, 0)),
+                              finish[k + 1](sums.of((first + i) / 2, i % 2, phase, octet, 1)), two);
+            together.values[k] = two[0], together.values[k + 1] = two[1];
+          }
+          if (whole) {
+            store_vector(to[i] + in_block, together);
+          } else {
+#pragma unroll
+            for (int k = 0; k < width; ++k)
+              if (channel + k < Layer::group_out_channels) to[i][in_block + k] = together.values[k];
           }
         }
+      }
+    }
   }
 
   TCONV_DEVICE void store() const {

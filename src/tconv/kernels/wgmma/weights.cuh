@@ -54,7 +54,8 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   }
 }
 
-// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`.
+// Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
+// every second vector of a tap's channels in a chunk.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -62,21 +63,13 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   let_kernel_behind_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  // Neighbouring threads read neighbouring taps of neighbouring filters.
+  // Neighbouring threads read neighbouring taps of neighbouring filters; two of them write 32 bytes, a whole sector.
   Digits<Shape::preparing_items> digits(item);
-  const int tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
-  const int vector = digits.next(Shape::chunk_vectors), chunk = digits.next(Shape::chunks);
-  const int channel_block = digits.next(Shape::channel_blocks), group = static_cast<int>(digits.rest);
+  const int first_vector = digits.next(2), tap = digits.next(Shape::taps), channel = digits.next(Tile::channels);
+  const int chunk = digits.next(Shape::chunks), channel_block = digits.next(Shape::channel_blocks);
+  const int group = static_cast<int>(digits.rest);
 
   const int out_channel = channel_block * Tile::channels + channel;
-  const int first_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
-  Vector<Element, Shape::vector_items> values;
-#pragma unroll
-  for (int k = 0; k < Shape::vector_items; ++k) {
-    const bool present = out_channel < Layer::group_out_channels && first_channel + k < Layer::group_in_channels;
-    values.values[k] = Element{};
-    if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, first_channel + k, out_channel, tap));
-  }
   int phase_set, piece;
   wgmma_piece<Layer, Tile>(tap, phase_set, piece);
   const int row = piece % Shape::product_phases * Tile::channels + Shape::row_of(channel);
@@ -85,13 +78,27 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
 #pragma unroll
-  for (int plane = 0; plane < Shape::planes; ++plane) {
-    Vector<Element, Shape::vector_items> factors;
+  for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
+    const int vector = pair * 2 + first_vector,
+              in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
+    Vector<Element, Shape::vector_items> values;
 #pragma unroll
-    for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
-    *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-        to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
-        factors;
+    for (int k = 0; k < Shape::vector_items; ++k) {
+      const bool present =
+          (Layer::group_out_channels % Tile::channels == 0 || out_channel < Layer::group_out_channels) &&
+          (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
+      values.values[k] = Element{};
+      if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
+    }
+#pragma unroll
+    for (int plane = 0; plane < Shape::planes; ++plane) {
+      Vector<Element, Shape::vector_items> factors;
+#pragma unroll
+      for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
+      *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
+          to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
+          factors;
+    }
   }
 }
 
@@ -100,14 +107,13 @@ template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
                                       unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Cluster = WgmmaCluster<Tile::cluster>;
   WgmmaStages<Tile::weight_stages> ring(barriers);
   const auto bring = [&](const unsigned char*& from, int pieces) {
     if (pieces == 0) return;
     const int bytes = pieces * Shape::piece_bytes;
-    Cluster::wait_empty(ring.empty(), ring.parity() ^ 1);
+    ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
-    Cluster::copy(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
+    copy_to_shared(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
     from += bytes;
     ring.next();
   };

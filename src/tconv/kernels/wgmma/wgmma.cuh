@@ -34,9 +34,6 @@
 // the next one's fragments are loaded. There are as many blocks as multiprocessors, and each goes on to its next box:
 // the next box's inputs come while this one's outputs are stored.
 //
-// Of a tile with a `lag`, the second warpgroup begins so many visits behind the first. From then on either one
-// multiplies while the other stores its outputs.
-//
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
 //
@@ -58,23 +55,26 @@ struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
   // Tiles that are stacked lie a row apart.
   static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
-  static constexpr int halves = Shape::by_channel ? 2 : 1;
+  static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
   int places[own][halves];
 
   // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
-  // lane / 4 + 8; else it names a row of ldmatrix.
+  // lane / 4 + 8; else it names a row of ldmatrix, channels of a position or eight positions of a channel.
   TCONV_DEVICE WgmmaPlaces(int first, int lane) {
 #pragma unroll
     for (int tile = 0; tile < own; ++tile)
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
-        const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
+        const int number = first + (Shape::straight     ? lane / 8 % 2 * 8
+                                    : Shape::by_channel ? lane / 4 + 8 * half
+                                                        : lane % 16);
+        const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
-                          (Shape::by_channel ? Shape::patch_lead : 0) + at.column;
+                          Shape::row_lead + at.column;
         places[tile][half] =
-            place * Shape::place_bytes + (Shape::by_channel ? lane % 4 * Shape::channel_bytes : lane / 16 * 16);
+            place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
       }
   }
 
@@ -85,7 +85,10 @@ struct WgmmaPlaces {
     for (int f = 0; f < Shape::fragments; ++f) {
       const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
       const int tile = Tile::stacked ? 0 : f;
-      if (Shape::by_channel) {
+      if (Shape::straight) {
+        load_turned_matrices(moved + places[tile][0] + further + step * Shape::step_channels * Shape::channel_bytes,
+                             fragments[f][0]);
+      } else if (Shape::by_channel) {
 #pragma unroll
         for (int word = 0; word < 4; ++word)
           fragments[f][0][word] =
@@ -112,7 +115,6 @@ struct WgmmaConsumer {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Rows = FactorRows<Shape::chunk_bytes>;
-  using Cluster = WgmmaCluster<Tile::cluster>;
   static constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
 
   unsigned char *weight_stages, *input_stages;
@@ -139,11 +141,8 @@ struct WgmmaConsumer {
 #pragma unroll
     for (int i = 0; i < Shape::row_visits; ++i) {
       const int stage = end - Shape::row_visits + i;
-      if (read) Cluster::give_back(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage), lane);
+      if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
     }
-    // The first time, the second warpgroup waits for it; then nobody does.
-    if (Tile::lag > 0 && lane == 0 && read && end == Tile::lag * Shape::row_visits % Tile::weight_stages)
-      arrive(weights.barriers + (Shape::lag_at - Shape::barriers_at));
     read = false;
   }
 
@@ -273,26 +272,28 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Cluster = WgmmaCluster<Tile::cluster>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
   unsigned char* const input_barriers = weight_barriers + 16 * Tile::weight_stages;
   if (threadIdx.x == 0) {
-    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers * Tile::cluster);
+    WgmmaStages<Tile::weight_stages>::make(weight_barriers, 1, 4 * Shape::consumers);
     WgmmaStages<Tile::input_stages>::make(input_barriers, Shape::loaders, 128 * Shape::consumers);
-    if (Tile::lag > 0) make_barrier(shared + Shape::lag_at, 4);
     show_barriers();
   }
-  Cluster::begin();
+  __syncthreads();
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   using Work = WgmmaWork<Layer, Tile>;
-  Work work(batch, output_depth, output_height, output_width, Work::first_number());
+  // For each role anew: a register that all have would be spilled where one of them has none left.
+  const auto first_work = [&] {
+    return Work(renewed(batch), renewed(output_depth), renewed(output_height), renewed(output_width),
+                renewed(static_cast<int>(blockIdx.x)));
+  };
   if (warp < 4 * Shape::consumers) {
     take_registers<Shape::consumer_registers>();
     wait_for_kernel_before();
     WgmmaConsumer<Layer, Tile> consumer(shared, warp * 16, lane);
-    if (Tile::lag > 0 && warp >= 4 && work.is_left()) wait(shared + Shape::lag_at, 0);
+    Work work = first_work();
     while (work.is_left()) {
       consumer.box(work.first_phase());
       // What follows from these would take registers that sums need.
@@ -324,13 +325,13 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     if (warp == 4 * Shape::consumers) {
       wait_for_kernel_before();  // which prepared the weights
       if (lane == 0)
-        wgmma_bring_weights<Layer, Tile>(work, reinterpret_cast<const unsigned char*>(weight), shared, weight_barriers);
+        wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
+                                         weight_barriers);
     } else {
-      WgmmaProducer<Layer, Tile, Shape::turned>::run(work, thread - 32 * (4 * Shape::consumers + 1), shared,
+      WgmmaProducer<Layer, Tile, Shape::turned>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared,
                                                      input_barriers, x, batch, input_depth, input_height, input_width);
     }
   }
-  Cluster::end();
 }
 
 }  // namespace tconv

@@ -24,8 +24,6 @@ _ARCH = 90
 #: Beyond the end of an axis, the last box may have so many positions.
 _MOST_POSITIONS = 1024
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "tf32_rna", "fp16", "bf16")
-#: Of them, those that nobody has timed yet.
-_NOT_MEASURED: tuple[Precision, ...] = ("fp32",)
 #: Phases and shifts from here on would be too much to go through.
 _MOST_PHASES, _MOST_TAPS = 1024, 4096
 
@@ -47,8 +45,6 @@ class _Wgmma(Family[WgmmaTile]):
             beyond = _MOST_POSITIONS * axis.stride + axis.padding
             if max(size, axis.dilation * (axis.kernel - 1)) + beyond >= _INT_LIMIT:
                 return f"an axis of {size} outputs is longer than the wgmma family's 2^31"
-        if problem.layer.precision in _NOT_MEASURED:
-            return f"the wgmma family's kernels for {problem.layer.precision} were not measured yet"
         return why_not_wgmma(problem.layer)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[WgmmaTile] | None:

@@ -105,13 +105,12 @@ def _boxes(problem: Problem, layer: Layer, tiles: int, stacked: bool, together: 
         patch = math.gcd(columns, together)
         most_rows = max(1, numbers // columns)
         enough = -(-height // of_row)
-        for rows in {min(most_rows, enough), max(1, min(most_rows, enough) // 2), min(most_rows, -(-enough // 2))}:
+        full = min(most_rows, enough)
+        for rows in {full, max(1, full // 2), min(most_rows, -(-enough // 2)), min(full, 4), min(full, 2)}:
             left = numbers // (columns * rows)
             slabs = min(depth, left)
             for depths in {slabs, max(1, min(depth, round(slabs**0.5)))}:
-                images = (
-                    max(1, min(problem.batch, left // depths)) if depths == depth and rows * of_row >= height else 1
-                )
+                images = max(1, min(problem.batch, left // depths))
                 box = (images, depths, rows * of_row, columns)
                 sizes = (problem.batch, depth, height, width)
                 count = math.prod(-(-n // b) for n, b in zip(sizes, box, strict=True))

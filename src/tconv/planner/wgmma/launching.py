@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tconv.planner.numbers import ceil_div, most
+from tconv.planner.numbers import ceil_div
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
@@ -25,8 +25,7 @@ class Launching(NamedTuple):
         threads: of a block.
         shared_bytes: of a block.
         box: images, slabs, rows and columns of a block's positions.
-        cluster: blocks that have the same weights, and neighbouring boxes.
-        weight_sets: clusters with different weights, which share those boxes.
+        weight_sets: blocks with different weights, which share a box.
         at_once: blocks that work at the same time, each at one box after the other.
         columns_together: neighbouring inputs that are loaded at once.
         weight_bytes: of the prepared weights.
@@ -36,7 +35,6 @@ class Launching(NamedTuple):
     threads: int
     shared_bytes: int
     box: tuple[int, int, int, int]
-    cluster: int
     weight_sets: int
     at_once: int
     columns_together: int
@@ -52,7 +50,6 @@ def launching(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launching:
         threads=shape.threads,
         shared_bytes=shape.shared_bytes,
         box=(tile.box.images, tile.box.depths, tile.box.rows, tile.box.columns),
-        cluster=tile.cluster,
         weight_sets=shape.weight_sets,
         at_once=multiprocessors,
         columns_together=tile.patch_columns,
@@ -63,27 +60,27 @@ def launching(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launching:
 
 
 def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
-    """Boxes of all positions, so many at once as a cluster has blocks, each with every set of weights."""
+    """Boxes of all positions, each with every set of weights."""
     images, *sizes = kernel.box
-    count = ceil_div(problem.batch, images)
+    count = kernel.weight_sets * ceil_div(problem.batch, images)
     for axis, output, size in zip(layer.axes, problem.output_size, sizes, strict=True):
         count = count * ceil_div(axis.positions(output), size)
-    return ceil_div(count, kernel.cluster) * kernel.weight_sets
+    return count
 
 
 def rounds(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """Boxes that a block has, one after the other."""
-    return ceil_div(works(problem, layer, kernel), most(1, kernel.at_once // kernel.cluster))
+    return ceil_div(works(problem, layer, kernel), kernel.at_once)
 
 
 def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """Blocks of a launch, which share the work evenly."""
-    return ceil_div(works(problem, layer, kernel), rounds(problem, layer, kernel)) * kernel.cluster
+    return ceil_div(works(problem, layer, kernel), rounds(problem, layer, kernel))
 
 
 def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
-    return works(problem, layer, kernel) * kernel.cluster + grid(problem, layer, kernel)
+    return works(problem, layer, kernel) + grid(problem, layer, kernel)
 
 
 def needs_wide_index(problem: Problem, layer: Layer, kernel: Launching) -> bool:

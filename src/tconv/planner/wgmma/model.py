@@ -30,14 +30,16 @@ class Constants:
         copy: cycles of a loading warp for what its threads bring at once.
         register: the same, of a patch that goes through registers.
         eight: cycles of a loading warp to turn eight places of 32 channels.
-        unaligned: the same of rows that begin anywhere; not measured.
+        unaligned: the same of rows that begin anywhere.
         latency: cycles from asking for inputs to having them.
         turn: cycles of a warpgroup to stage outputs once and store them.
         store: cycles of a multiprocessor for a warp's store of some neighbours each.
         sector: cycles of a multiprocessor to store a sector of memory.
         part: bytes of memory that a row of a box costs more if it begins and ends within sectors.
+        scattered: cycles of a multiprocessor for a sector of memory of which a run is a part.
         overlapped: the part of storing that products do not hide.
-        cache: bytes a cycle that a multiprocessor gets from the L2 cache.
+        cache: bytes of inputs a cycle that a multiprocessor gets from the L2 cache.
+        same: the same of weights, which many multiprocessors read at the same time.
         work: cycles that a box takes at least, beside its products.
         launch: seconds of a kernel's start.
         norm: how sharply the largest limit rules.
@@ -45,29 +47,31 @@ class Constants:
         prepared: how often a byte that it writes counts.
     """
 
-    product: float = 1.0
-    narrow: float = 12.0
-    fragment: float = 16.0
-    batch: float = 92.0
-    promotion: float = 2.0
-    visit: float = 25.0
-    chunk: float = 30.0
-    copy: float = 74.0
-    register: float = 568.0
-    eight: float = 138.0
-    unaligned: float = 200.0
-    latency: float = 964.0
-    turn: float = 790.0
-    store: float = 8.0
-    sector: float = 0.46
-    part: float = 130.0
-    overlapped: float = 0.07
-    cache: float = 25.0
-    work: float = 1380.0
-    launch: float = 2.5e-6
-    norm: float = 2.88
-    preparing: float = 3.46e-06
-    prepared: float = 4.0
+    product: float = 0.7826
+    narrow: float = 26.85
+    fragment: float = 18.05
+    batch: float = 28.9
+    promotion: float = 17.66
+    visit: float = 181.8
+    chunk: float = 25.38
+    copy: float = 27.94
+    register: float = 568
+    eight: float = 83.43
+    unaligned: float = 436
+    latency: float = 618.9
+    turn: float = 649.9
+    store: float = 1.215
+    sector: float = 0.01608
+    part: float = 131.6
+    scattered: float = 2.0
+    overlapped: float = 0.03672
+    cache: float = 23.06
+    same: float = 46.43
+    work: float = 658.1
+    launch: float = 2.387e-06
+    norm: float = 2.494
+    preparing: float = 3.395e-06
+    prepared: float = 1.711
 
 
 FITTED = Constants()
@@ -95,7 +99,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     """The cost of `problem` by a kernel of `layer` with `tile`, or with many tiles, on `gpu`."""
     shape = WgmmaShape(layer, tile)
     kernel = launching(layer, tile, gpu.multiprocessors)
-    boxes = 1.0 * works(problem, layer, kernel) * tile.cluster
+    boxes = 1.0 * works(problem, layer, kernel)
     of_block = 1.0 * rounds(problem, layer, kernel)
 
     # Of a box, in cycles. A product of N rows takes the tensor core N / 2 of them.
@@ -120,6 +124,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     loading = where(one_by_one | shape.by_place, fitted.copy * copies, by_register)
     turning = where(shape.unaligned, fitted.unaligned, fitted.eight) * vectors / 32
     loading = (loading + where(shape.turned, turning, 0.0)) / 3
+    # One stage is copied to, and then turned from.
+    loading = loading + where(tile.raw_stages == 1, fitted.latency * shape.chunks, 0.0)
     deep = where(shape.turned, 1.0 * tile.raw_stages, tile.input_stages - 0.5)
     arriving = fitted.latency * shape.chunks / deep
 
@@ -133,12 +139,15 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
     stores = stores + fitted.store * outputs / 32 / where(last, shape.vector_items, _width(problem, shape))
     parts = where(whole | (run_bytes < 32), 0.0, fitted.part * runs) * boxes
+    # Runs of less than a sector lie a stride apart: each has a sector alone, or shares one.
+    sectors = runs * min(32, layer.stride[2] * layer.item_bytes) / 32
+    scattered = where(run_bytes < 32, fitted.scattered * sectors, 0.0)
     weights = 1.0 * shape.chunks * shape.chunk_pieces * shape.piece_bytes
-    brought = (weights / tile.cluster + input_bytes) / fitted.cache
+    brought = weights / fitted.same + input_bytes / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     limits = (
-        (most(products, alone) + fitted.overlapped * stores + fitted.work) * of_block / _CLOCK,
+        (most(products, alone) + fitted.overlapped * stores + scattered + fitted.work) * of_block / _CLOCK,
         (shared + stores) * of_block / _CLOCK,
         loading * of_block / _CLOCK,
         (problem.bytes_moved + shape.weight_bytes + parts) / gpu.copy_bandwidth,

@@ -33,7 +33,7 @@ _CONSTANTS = (
         "weight_stage_bytes",
         "chunk_pieces",
     ),
-    *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes", "most_lag"),
+    *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes"),
 )
 
 
@@ -154,13 +154,6 @@ class WgmmaShape:
         """Batches of steps whose fragments are in registers."""
         return 1 if self.exact else 2
 
-    @cached_property
-    def most_lag(self) -> int:
-        """Visits of its first box that a warpgroup ends, and begins the next, with what fits into the stages."""
-        of_chunk = where(self.uniform | self.known, self.visits // self.row_visits, 1)
-        first = of_chunk * least(self.tile.input_stages, self.chunks)
-        return least(self.tile.weight_stages // self.row_visits, first) - 1
-
     # ---- channels ----
 
     @cached_property
@@ -204,14 +197,21 @@ class WgmmaShape:
     # ---- inputs ----
 
     @cached_property
+    def straight(self) -> bool:
+        """Whether 16-bit inputs that lie channel by channel are read from there by eight neighbours of a channel."""
+        width = self.layer.axes[2]
+        same_column = shift_count(width) == 1 and width.shift_of(width.kernel - 1) % 8 == 0 and self.item_bytes == 2
+        return same_column & (self.tile.channels_last == 0) & (self.tile.patch_columns == 8)
+
+    @cached_property
     def by_channel(self) -> bool:
         """Whether inputs lie channel by channel in shared memory."""
-        return (self.tile.channels_last == 0) & (self.item_bytes == 4)
+        return (self.tile.channels_last == 0) & ((self.item_bytes == 4) | self.straight)
 
     @cached_property
     def turned(self) -> bool:
         """Whether inputs are copied channel by channel, and turned from there."""
-        return (self.tile.channels_last == 0) & (self.item_bytes == 2)
+        return (self.tile.channels_last == 0) & (self.item_bytes == 2) & (self.straight == 0)
 
     @cached_property
     def unaligned(self) -> bool:
@@ -238,13 +238,14 @@ class WgmmaShape:
     @cached_property
     def row_places(self) -> int:
         """Places of a row of the halo in shared memory."""
-        return where(self.by_channel, self.row_patches * self.tile.patch_columns, self.halo_columns)
+        whole_patches = self.by_channel | (self.turned & (self.tile.patch_columns > 1))
+        return where(whole_patches, self.row_patches * self.tile.patch_columns, self.halo_columns)
 
     @cached_property
     def channel_bytes(self) -> int:
         """From a channel to the next, where they lie one by one."""
         bytes_of_channel = self.halo_patches * where(self.unaligned, 16, self.tile.patch_columns * self.item_bytes)
-        shift = where(self.turned, 16, 32)
+        shift = 16 if self.item_bytes == 2 else 32
         one_by_one = (bytes_of_channel + 127 - shift) // 128 * 128 + shift
         return where(self.by_channel | self.turned, one_by_one, self.item_bytes)
 
@@ -306,9 +307,8 @@ class WgmmaShape:
 
     @cached_property
     def preparing_items(self) -> int:
-        """Vectors that are prepared, a thread each."""
-        vectors = self.chunks * (self.chunk_bytes // 16) * self.tile.channels * self.taps
-        return self.layer.groups * self.channel_blocks * vectors
+        """Threads that prepare the weights, each every second vector of a tap's channels in a chunk."""
+        return self.layer.groups * self.channel_blocks * self.chunks * self.tile.channels * self.taps * 2
 
     # ---- shared memory and registers ----
 
@@ -344,7 +344,7 @@ class WgmmaShape:
         tile = self.tile
         stages = tile.weight_stages * self.weight_stage_bytes + tile.input_stages * self.input_stage_bytes
         outputs = CONSUMERS * self.staged_bytes + tile.raw_stages * self.raw_stage_bytes
-        barriers = 16 * (tile.weight_stages + tile.input_stages) + where(tile.lag > 0, 16, 0)
+        barriers = 16 * (tile.weight_stages + tile.input_stages)
         return stages + outputs + self.offsets_bytes + barriers
 
     @cached_property

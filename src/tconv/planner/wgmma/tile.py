@@ -26,8 +26,7 @@ class WgmmaTile:
     64 positions of its box, which are ``stacked`` along its rows, or else follow each other. A stage of inputs holds
     ``chunk_steps`` times 32 bytes of channels; there are so many stages of inputs and of weights. Contiguous inputs are
     loaded ``patch_columns`` at a time; of 16-bit types, if those are several, into ``raw_stages`` from which they are
-    turned. Or input and output are ``channels_last``. ``cluster`` blocks have neighbouring boxes, and share the copies
-    of their weights. The second warpgroup begins ``lag`` visits behind the first.
+    turned. Or input and output are ``channels_last``.
     """
 
     box: Box
@@ -41,8 +40,6 @@ class WgmmaTile:
     weight_stages: int
     patch_columns: int
     channels_last: int
-    cluster: int = 1
-    lag: int = 0
 
     @property
     def blocks(self) -> int:

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "cluster.h"
 #include "report.h"
 
 namespace tconv_emulator {
@@ -53,10 +52,9 @@ unsigned ReadySet::at_least(unsigned number) const {
 
 // ---- a block from its start to its end ------------------------------------------------------------
 
-Block::Block(const Launch& launch, Cluster& cluster, unsigned rank)
-    : BlockContext{{0, 0, 0}, {launch.block_size}, {launch.grid_size}, rank, nullptr, launch.late_copies},
+Block::Block(const Launch& launch)
+    : BlockContext{{0, 0, 0}, {launch.block_size}, {launch.grid_size}, nullptr, launch.late_copies},
       launch_(launch),
-      cluster_(cluster),
       shared_memory_(launch.shared_bytes),
       threads_(launch.block_size),
       warps_((launch.block_size + warp_size - 1) / warp_size) {
@@ -82,7 +80,7 @@ Block::~Block() {
   if (background_) race::destroy_context(background_);
 }
 
-void Block::start(unsigned number) {
+void Block::run(unsigned number) {
   index = {number, 0, 0};
   shared = shared_memory_.renew();
   random_ = scrambled(launch_.seed * 0x9e3779b97f4a7c15u + number + 1);
@@ -94,29 +92,24 @@ void Block::start(unsigned number) {
   for (Warp& warp : warps_) warp = {};
   // ThreadSanitizer takes what one fiber runs for ordered, and so what fibers do that met at a barrier. Blocks
   // are not ordered, so they deal the fibers out differently and take turns with two sets of them, in a
-  // sequence (Thue and Morse's) in which blocks at any distance are somewhere in different sets. (Those of a cluster
-  // have fibers of their own, each rank its.)
+  // sequence (Thue and Morse's) in which blocks at any distance are somewhere in different sets.
   const unsigned shift = race::watched ? scrambled(number) % launch_.block_size : 0;
-  const unsigned first_fiber = fibers_.size() > launch_.block_size
-                                   ? __builtin_parity(number / launch_.kernel->cluster_size) * launch_.block_size
-                                   : 0;
+  const unsigned first_fiber = fibers_.size() > launch_.block_size ? __builtin_parity(number) * launch_.block_size : 0;
   for (Thread& thread : threads_) {
     thread.fiber = fibers_[first_fiber + (thread.number + shift) % launch_.block_size].get();
     thread.fiber->start(run_thread, &thread);
     warps_[thread.warp()].present |= 1u << thread.lane();
     wake(thread);
   }
-}
-
-void Block::run_a_thread() {
-  Thread& thread = pick();
-  current = &thread;
-  thread.fiber->resume();
-  current = nullptr;
-}
-
-void Block::run_threads() {
-  while (can_run()) run_a_thread();
+  do {
+    while (threads_ready_ > 0) {
+      Thread& thread = pick();
+      current = &thread;
+      thread.fiber->resume();
+      current = nullptr;
+    }
+  } while (do_late_jobs());
+  if (threads_inside_ > 0) fail("deadlock", "no thread of " + name() + " can go on" + waiting_places());
 }
 
 Thread& Block::pick() {
@@ -162,11 +155,6 @@ void Block::wake(Thread& thread) {
   ++threads_ready_;
 }
 
-void Block::wake_all(Thread::State state) {
-  for (Thread& thread : threads_)
-    if (thread.state == state) wake(thread);
-}
-
 // ---- the barrier ----------------------------------------------------------------------------------
 
 // Hardware lets a barrier through when all threads that have not left have arrived. It leaves undefined
@@ -188,7 +176,9 @@ void Block::open_barrier() {
   at_barrier_ = 0;
   order_memory(shared_memory_.cell(barrier_cell),
                [](const Thread& thread) { return thread.state == Thread::State::at_block_barrier; });
-  wake_all(Thread::State::at_block_barrier);
+  for (Thread& thread : threads_) {
+    if (thread.state == Thread::State::at_block_barrier) wake(thread);
+  }
 }
 
 void Block::refuse_partial_warp(unsigned warp_number) const {
@@ -200,7 +190,6 @@ void Block::leave(Thread& thread) {
   suspend(thread, Thread::State::left, {});
   --threads_inside_;
   leave_warp(thread);
-  cluster_.open_barrier_if_all_arrived();
   if (at_barrier_ == 0) return;
   for (const Thread& other : threads_) {
     if (other.warp() == thread.warp() && other.state == Thread::State::at_block_barrier)

@@ -1,4 +1,4 @@
-// One block of CUDA threads: who is ready to run, who waits where, the barrier and the warps. A `Cluster` runs it.
+// One block of CUDA threads: who is ready to run, who waits where, the barrier and the warps.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Launch {
   const Kernel* kernel;
   std::vector<Argument> arguments;
   unsigned grid_size, block_size, shared_bytes;
-  unsigned first_block, block_count, block_step;  // the blocks to run, with the others of their clusters
+  unsigned first_block, block_count, block_step;  // the blocks to run
   Order order;
   uint64_t seed;
   bool late_copies;
@@ -37,10 +37,9 @@ struct Collective {
 };
 
 class Block;
-class Cluster;
 
 struct Thread : ThreadContext {
-  enum class State : uint8_t { ready, at_block_barrier, at_collective, at_shared_barrier, at_cluster_barrier, left };
+  enum class State : uint8_t { ready, at_block_barrier, at_collective, at_shared_barrier, left };
 
   Block* owner = nullptr;
   Fiber* fiber = nullptr;
@@ -73,49 +72,26 @@ class ReadySet {
 
 class Block : private BlockContext {
  public:
-  Block(const Launch& launch, Cluster& cluster, unsigned rank);
+  explicit Block(const Launch& launch);
   ~Block();
 
-  // For the cluster, which gives its blocks turns.
-  void start(unsigned number);
-  bool can_run() const { return threads_ready_ > 0; }
-  void run_a_thread();
-  void run_threads();  // until none can go on
-  bool do_late_jobs();
-  unsigned threads_inside() const { return threads_inside_; }  // that have not left the kernel
-  void suspend(Thread& thread, Thread::State state, Place place);
-  void wake_all(Thread::State state);
-
-  // One step of ordering memory: `chosen` threads release it to a cell or acquire it from there.
-  template <class Chosen>
-  void order_step(void (*step)(void*), void* cell, Chosen chosen) {
-    for (Thread& thread : threads_) {
-      if (!chosen(thread)) continue;
-      race::enter_context(thread.fiber->race_context());
-      step(cell);
-    }
-  }
+  void run(unsigned number);
 
   // For the CUDA thread that is running.
   void barrier(Thread& thread, Place place);
   void meet(Thread& thread, const Collective& collective, unsigned mask, Place place, void* brought);
 
   void make(void* barrier, int arrivals, Place place);
-  void arrive(void* barrier, const Block& from, Place place);
+  void arrive(void* barrier, Place place);
   void expect(void* barrier, int bytes, Place place);
-  void wait(Thread& thread, void* barrier, unsigned parity, Scope scope, Place place);
-  void ask(Thread& thread, const Job& job, Block& there, Place place);
+  void wait(Thread& thread, void* barrier, unsigned parity, Place place);
+  void ask(Thread& thread, const Job& job, Place place);
   void meet_some(Thread& thread, int number, int count, Place place);
-
-  // How blocks of the cluster reach each other's shared memory.
-  Cluster& cluster() const { return cluster_; }
-  void* same_place(void* own, const Block& there, Place place) const;
-  void refuse_if_ended(const Block& from, const char* operation, Place place) const;
 
   // For reports.
   std::string name() const;                                 // "block 3 of kernel tconv_kernel"
   std::string waiting_places() const;                       // a line for each place where threads wait
-  std::string describe_address(const void* address) const;  // "" for one that is not the block's own or its cluster's
+  std::string describe_address(const void* address) const;  // "" for one that is not the block's own
 
  private:
   struct Rendezvous {
@@ -135,15 +111,16 @@ class Block : private BlockContext {
   struct Asked {
     Job job;
     Thread* by;
-    Block* there;  // whose shared memory it reaches
     Place place;
   };
 
   void land(void* barrier, int bytes, Place place);
   void do_job(const Asked& asked);
+  bool do_late_jobs();
 
   static void run_thread(void* thread);
   Thread& pick();
+  void suspend(Thread& thread, Thread::State state, Place place);
   void wake(Thread& thread);
   void leave(Thread& thread);
 
@@ -164,18 +141,23 @@ class Block : private BlockContext {
   void order_memory(void* cell, Chosen chosen) {
     if (!race::watched) return;
     void* own_context = race::current_context();
-    for (void (*step)(void*) : {race::release, race::acquire}) order_step(step, cell, chosen);
+    for (void (*step)(void*) : {race::release, race::acquire}) {
+      for (Thread& thread : threads_) {
+        if (!chosen(thread)) continue;
+        race::enter_context(thread.fiber->race_context());
+        step(cell);
+      }
+    }
     race::enter_context(own_context);
   }
 
   const Launch& launch_;
-  Cluster& cluster_;
   SharedMemory shared_memory_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   ReadySet ready_;
-  unsigned threads_inside_ = 0;
+  unsigned threads_inside_ = 0;  // that have not left the kernel
   unsigned threads_ready_ = 0;
   unsigned at_barrier_ = 0;
   Place barrier_place_{};

@@ -26,7 +26,6 @@ struct BlockContext {
   uint3 index;
   dim3 block_size;
   dim3 grid_size;
-  unsigned cluster_rank;
   unsigned char* shared;  // dynamic shared memory, aligned to 1024 bytes
   bool late_copies;
 };
@@ -64,6 +63,7 @@ unsigned lane_index();
 // The lanes of a full warp show each other the address of a row of 16 bytes, as ldmatrix.x4 wants it: matrix m has the
 // rows that lanes 8m to 8m+7 name. A lane gets of each matrix the row of the number that it asks for.
 void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place place);
+void matrix_rows_to_store(void* own, unsigned row, void* (&rows)[4], Place place);
 
 // The lanes of a full warp multiply: PTX mma.sync. `sums` are four floats, or four doubles of doubles' products. Of
 // TF32 operands the low 13 bits are dropped, as the hardware does. Products are added one after another; the hardware's
@@ -82,13 +82,11 @@ void meet_threads(int number, int count, Place place);
 
 // ---- barriers in shared memory, and what happens in the background ------------------------------
 
-// PTX mbarrier; waiting and arriving order memory. Threads of a block or of a cluster do: who waits for those of the
-// block alone need not see what threads of other blocks did before they arrived.
-enum class Scope { block, cluster };
+// PTX mbarrier; waiting and arriving order memory.
 void make_barrier(void* barrier, int arrivals, Place place);
 void arrive_at_barrier(void* barrier, Place place);
 void expect_at_barrier(void* barrier, int bytes, Place place);
-void wait_at_barrier(void* barrier, unsigned parity, Scope scope, Place place);
+void wait_at_barrier(void* barrier, unsigned parity, Place place);
 
 // What the running thread asked for and what happens without it, in the order of its asking: a copy, after which the
 // barrier hears of its bytes, or an arrival. It happens at once; or, where copies are late, when no thread can go on.
@@ -108,17 +106,6 @@ inline bool copies_are_late() { return current->block->late_copies; }
 // Ends the program: a kernel does what the emulator does not allow.
 [[noreturn]] void refuse(const char* what, Place place);
 
-// ---- clusters -----------------------------------------------------------------------------------
-
-// All threads of the cluster's blocks meet; orders their memory.
-void cluster_barrier(Place place);
-
-// Arrives at the barrier that lies at the same place in the shared memory of the block of that rank.
-void arrive_in_cluster(void* barrier, int rank, Place place);
-
-// As in_background, to the same places of those blocks' shared memory that have a bit in `blocks`.
-void in_background_of_cluster(const Job& job, unsigned blocks, Place place);
-
 // ---- kernels and their arguments ----------------------------------------------------------------
 
 struct Argument {
@@ -133,7 +120,6 @@ struct Parameter {
 
 struct Kernel {
   const char* name;
-  unsigned cluster_size;  // in blocks
   unsigned parameter_count;
   const Parameter* parameters;
   void (*call)(const Argument* arguments);
@@ -162,14 +148,6 @@ struct parameter_of<const T*> {
   static const T* from(const Argument& argument) { return static_cast<const T*>(argument.pointer); }
 };
 
-// What a function says by __cluster_dims__.
-template <unsigned X, unsigned Y = 1, unsigned Z = 1>
-constexpr unsigned cluster_size() {
-  static_assert(Y == 1 && Z == 1, "clusters are linear in the emulator, as grids are");
-  static_assert(X >= 1 && X <= 8, "a cluster has up to 8 blocks");
-  return X;
-}
-
 template <auto kernel>
 struct Adapter;
 
@@ -182,9 +160,7 @@ struct Adapter<kernel> {
     Call{parameter_of<P>::from(*argument++)...};
   }
 
-  static constexpr Kernel entry(const char* name, unsigned cluster_size) {
-    return {name, cluster_size, sizeof...(P), parameters, call};
-  }
+  static constexpr Kernel entry(const char* name) { return {name, sizeof...(P), parameters, call}; }
 
  private:
   struct Call {

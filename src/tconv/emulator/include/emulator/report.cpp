@@ -8,8 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cluster.h"
-
 namespace tconv_emulator {
 
 namespace {
@@ -135,8 +133,6 @@ std::string Block::waiting_place(const Thread& thread) const {
       return "at __syncthreads, " + text(thread.place);
     case Thread::State::at_shared_barrier:
       return "at a barrier in shared memory, " + text(thread.place);
-    case Thread::State::at_cluster_barrier:
-      return "where the cluster meets, " + text(thread.place);
     case Thread::State::at_collective:
       break;
   }
@@ -152,11 +148,9 @@ std::string Block::describe_address(const void* address) const {
     }
   }
   long offset;
-  for (const auto& block : cluster_.blocks()) {
-    if (!block->shared_memory_.contains(address, &offset)) continue;
-    const long bytes = static_cast<long>(block->shared_memory_.bytes());
-    const std::string whose = block.get() == this ? "the block" : "block " + std::to_string(block->index.x);
-    return relative_to(whose + "'s " + std::to_string(bytes) + " bytes of shared memory", offset, bytes);
+  if (shared_memory_.contains(address, &offset)) {
+    const long bytes = static_cast<long>(shared_memory_.bytes());
+    return relative_to("the block's " + std::to_string(bytes) + " bytes of shared memory", offset, bytes);
   }
   std::string nearest;
   long least_distance = 4096;  // beyond that, the address has nothing to do with an argument

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "cluster.h"
+#include "block.h"
 #include "report.h"
 
 // Read by the sanitizers' runtimes before main starts.
@@ -113,11 +113,6 @@ class Request {
     for (unsigned* field : {&launch.grid_size, &launch.block_size, &launch.shared_bytes, &launch.first_block,
                             &launch.block_count, &launch.block_step})
       *field = static_cast<unsigned>(integer());
-    if (launch.grid_size % launch.kernel->cluster_size != 0) {
-      refuse(std::string("kernel ") + launch.kernel->name + " has clusters of " +
-             std::to_string(launch.kernel->cluster_size) + " blocks; a grid of " + std::to_string(launch.grid_size) +
-             " is not a multiple of that");
-    }
     const unsigned count = static_cast<unsigned>(integer());
     if (count != launch.kernel->parameter_count) {
       refuse(std::string("kernel ") + launch.kernel->name + " takes " + std::to_string(launch.kernel->parameter_count) +
@@ -174,8 +169,7 @@ class Request {
   bool late_copies_;
 };
 
-// Blocks go by the same order as threads, so that a block that relies on another one is found too. Clusters run as a
-// whole, each when it is the turn of the first of its blocks.
+// Blocks go by the same order as threads, so that a block that relies on another one is found too.
 unsigned nth_block(const Launch& launch, unsigned n) {
   unsigned place = n;
   if (launch.order == Order::descending) place = launch.block_count - 1 - n;
@@ -192,12 +186,8 @@ void run(const Launch& launch, unsigned os_threads) {
   std::atomic<unsigned> next{0};
   auto work = [&] {
     report_crashes();
-    Cluster cluster(launch);
-    const unsigned size = launch.kernel->cluster_size;
-    for (unsigned n; (n = next.fetch_add(1)) < launch.block_count;) {
-      const unsigned block = nth_block(launch, n), first = block / size * size;
-      if (block < first + launch.block_step || block == launch.first_block) cluster.run(first);
-    }
+    Block block(launch);
+    for (unsigned n; (n = next.fetch_add(1)) < launch.block_count;) block.run(nth_block(launch, n));
   };
   std::vector<std::thread> others;
   while (others.size() + 1 < os_threads && others.size() + 1 < launch.block_count) others.emplace_back(work);

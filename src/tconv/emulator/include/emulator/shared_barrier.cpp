@@ -18,10 +18,6 @@ static_assert(sizeof(State) == 8, "a barrier has 8 bytes");
 
 constexpr unsigned unmade = (1u << 20) - 1;
 
-// A barrier's own address is ThreadSanitizer's cell of what comes before for everybody who waits; this one, of what
-// threads of other blocks did before they arrived.
-void* cluster_cell(void* barrier) { return static_cast<char*>(barrier) + 4; }
-
 State& state_of(void* barrier, const char* operation, Place place) {
   if (reinterpret_cast<uintptr_t>(barrier) % 8 != 0)
     fail("barrier", std::string(operation) + ": a barrier is not at a multiple of 8 bytes, " + text(place));
@@ -54,10 +50,10 @@ void Block::land(void* barrier, int bytes, Place place) {
     if (thread.state == Thread::State::at_shared_barrier && thread.barrier == barrier) wake(thread);
 }
 
-void Block::arrive(void* barrier, const Block& from, Place place) {
+void Block::arrive(void* barrier, Place place) {
   State& state = state_of(barrier, "an arrival", place);
   if (state.pending == 0) fail("barrier", "more arrivals than the barrier was made for, " + text(place));
-  race::release(&from == this ? barrier : cluster_cell(barrier));
+  race::release(barrier);
   --state.pending;
   land(barrier, 0, place);
 }
@@ -67,14 +63,13 @@ void Block::expect(void* barrier, int bytes, Place place) {
   state.bytes += bytes;
 }
 
-void Block::wait(Thread& thread, void* barrier, unsigned parity, Scope scope, Place place) {
+void Block::wait(Thread& thread, void* barrier, unsigned parity, Place place) {
   while (state_of(barrier, "a wait", place).phase == parity % 2) {
     thread.barrier = barrier;
     suspend(thread, Thread::State::at_shared_barrier, place);
     thread.fiber->suspend();
   }
   race::acquire(barrier);
-  if (scope == Scope::cluster) race::acquire(cluster_cell(barrier));
 }
 
 // What is late knows of its asker what came before the asking, and nothing behind it.
@@ -83,19 +78,18 @@ void Block::do_job(const Asked& asked) {
   race::enter_context(late_copies ? background_ : asked.by->fiber->race_context());
   if (late_copies) race::acquire(asked.by);
   const Job& job = asked.job;
-  asked.there->refuse_if_ended(*this, "a copy", asked.place);
   if (job.copy) job.copy(job.to, job.from, job.bytes);
   if (job.barrier && job.arrives) {
-    asked.there->arrive(job.barrier, *this, asked.place);
+    arrive(job.barrier, asked.place);
   } else if (job.barrier) {
     race::release(job.barrier);
-    asked.there->land(job.barrier, job.bytes, asked.place);
+    land(job.barrier, job.bytes, asked.place);
   }
   race::enter_context(own_context);
 }
 
-void Block::ask(Thread& thread, const Job& job, Block& there, Place place) {
-  const Asked asked = {job, &thread, &there, place};
+void Block::ask(Thread& thread, const Job& job, Place place) {
+  const Asked asked = {job, &thread, place};
   if (!late_copies) {
     do_job(asked);
     return;
@@ -140,18 +134,15 @@ void meet_threads(int number, int count, Place place) {
 void refuse(const char* what, Place place) { fail("limit", std::string(what) + ", " + text(place)); }
 
 void make_barrier(void* barrier, int arrivals, Place place) { running_thread().owner->make(barrier, arrivals, place); }
-void arrive_at_barrier(void* barrier, Place place) {
-  Block& block = *running_thread().owner;
-  block.arrive(barrier, block, place);
-}
+void arrive_at_barrier(void* barrier, Place place) { running_thread().owner->arrive(barrier, place); }
 void expect_at_barrier(void* barrier, int bytes, Place place) { running_thread().owner->expect(barrier, bytes, place); }
-void wait_at_barrier(void* barrier, unsigned parity, Scope scope, Place place) {
+void wait_at_barrier(void* barrier, unsigned parity, Place place) {
   Thread& thread = running_thread();
-  thread.owner->wait(thread, barrier, parity, scope, place);
+  thread.owner->wait(thread, barrier, parity, place);
 }
 void in_background(const Job& job, Place place) {
   Thread& thread = running_thread();
-  thread.owner->ask(thread, job, *thread.owner, place);
+  thread.owner->ask(thread, job, place);
 }
 
 }  // namespace tconv_emulator

@@ -24,6 +24,7 @@ void combine_matrix_rows(void* const brought[warp_size], unsigned) {
 }
 
 constexpr Collective matrix_load = {"ldmatrix", true, false, combine_matrix_rows};
+constexpr Collective matrix_store = {"stmatrix", true, false, combine_matrix_rows};
 
 struct ProductLane {
   void* sums;  // of the lane itself, which waits
@@ -169,6 +170,13 @@ void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place pl
   MatrixRowsLane lane = {own, row, {}};
   thread.owner->meet(thread, matrix_load, ~0u, place, &lane);
   for (unsigned matrix = 0; matrix < 4; ++matrix) rows[matrix] = lane.rows[matrix];
+}
+
+void matrix_rows_to_store(void* own, unsigned row, void* (&rows)[4], Place place) {
+  Thread& thread = running_thread();
+  MatrixRowsLane lane = {own, row, {}};
+  thread.owner->meet(thread, matrix_store, ~0u, place, &lane);
+  for (unsigned matrix = 0; matrix < 4; ++matrix) rows[matrix] = const_cast<void*>(lane.rows[matrix]);
 }
 
 void multiply_matrices(MatrixProduct product, void* sums, const unsigned (&a)[4], const unsigned (&b)[2], Place place) {

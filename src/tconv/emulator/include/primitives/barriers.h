@@ -12,7 +12,7 @@ inline void arrive_and_expect(void* barrier, int bytes) {
   expect_at_barrier(barrier, bytes, Place::here());
   arrive_at_barrier(barrier, Place::here());
 }
-inline void wait(void* barrier, unsigned parity) { wait_at_barrier(barrier, parity, Scope::block, Place::here()); }
+inline void wait(void* barrier, unsigned parity) { wait_at_barrier(barrier, parity, Place::here()); }
 
 template <int Bytes>
 inline void copy_items(void* to, const void* from, int bytes) {

@@ -14,6 +14,12 @@ inline void take_registers() {}
 template <int Count>
 inline void give_registers() {}
 
+inline void store_matrices(void* row, const unsigned (&words)[4]) {
+  void* rows[4];
+  matrix_rows_to_store(row, lane_index() / 4, rows, Place::here());
+  for (int m = 0; m < 4; ++m) static_cast<unsigned*>(rows[m])[lane_index() % 4] = words[m];
+}
+
 inline void begin_sum(float& sum, float value) { sum = value; }
 
 template <int RowBytes>
