@@ -74,11 +74,6 @@ def measured(family: str, stored: Results) -> list[Measured]:
         problem = replace(problem, layer=replace(problem.layer, precision=row["precision"]))
         values = np.array([line.split() for line in row["tiles"]], dtype=float)
         columns = dict(zip(row["columns"].split(), values.T, strict=True))
-        if family == "wgmma" and problem.layer.item_bytes == 2:  # since then, all of those are turned in shared memory
-            kept = columns["raw_stages"] > 0
-            columns = {name: column[kept] for name, column in columns.items()}
-            if kept.sum() < 2:
-                continue
         fields = {name: _field(column) for name, column in columns.items() if name not in _NO_FIELDS}
         layer = equivalent(problem) if family == "mma" else problem.layer
         tiles = tile_of(FAMILIES[family].tile, fields)

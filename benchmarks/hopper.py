@@ -1,7 +1,7 @@
 """Dense layers on which Hopper's tensor cores are judged: tiles of the wgmma family beside `mma` and PyTorch, on a GPU.
 
     PYTHONPATH=src python3 benchmarks/hopper.py
-    PYTHONPATH=src python3 benchmarks/hopper.py --only k4 --first 4 --others 8 --variants --fields
+    PYTHONPATH=src python3 benchmarks/hopper.py --only k4 --first 4 --others 8 --fields
 
 Every result is compared with PyTorch's. Prints, for each layer and memory format, milliseconds of PyTorch's default and
 of its best setting, of the tile that mma's model prefers, of the one that wgmma's prefers and of the best one measured,
@@ -26,16 +26,13 @@ from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import quantile
 from tconv.jit.loader import gpu_of
-from tconv.planner import FAMILIES, Gpu, WgmmaTile
+from tconv.planner import FAMILIES
 from tconv.planner.choice import replan
 from tconv.planner.plan import tile_fields
-from tconv.planner.wgmma.shape import WgmmaShape
-from tconv.problem import Layer, Precision, Problem
+from tconv.problem import Precision, Problem
 from tconv.tuning.trials import WRONG, Distance, caller, compilers, memory_format, submit
 
 _CALLS = 15
-#: Of weights, for lags.
-_MOST_STAGES = 32
 _PRECISION: dict[str, Precision] = {"float32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
 _BOTH = ("contiguous", "channels_last")
 
@@ -70,6 +67,7 @@ def rows() -> Iterator[tuple[str, Results, str]]:
     yield "dcgan k4s2 64x512-256 4", strided(4, 64, (512, 256), 4, padding=1), "contiguous"
     pose = strided(4, 64, (768, 256), 16, padding=1) | {"input_size": [16, 12], "dtype": "float16"}
     yield "pose k4s2 64x768-256 16x12", pose, "contiguous"
+    yield "k(3,7) exact float32", k3x7 | {"precision": "fp32"}, "contiguous"
     for name, row in {"k(3,7) bf16": k3x7, "k3 bf16": k3}.items():
         for layout in _BOTH:
             yield name, row | {"dtype": "bfloat16"}, layout
@@ -78,36 +76,23 @@ def rows() -> Iterator[tuple[str, Results, str]]:
             yield name, row, "contiguous"
 
 
-def variants(layer: Layer, tile: WgmmaTile, gpu: Gpu) -> Iterator[WgmmaTile]:
-    """`tile` with clusters, and with as many stages of weights as fit behind fewer of inputs, for lags."""
-    several = (2, 4)
-    for cluster in several:
-        yield replace(tile, cluster=cluster)
-    for inputs in range(2, tile.input_stages + 1):
-        deep = replace(tile, input_stages=inputs, lag=1)
-        while WgmmaShape(layer, deep).shared_bytes <= gpu.shared_bytes_per_block and deep.weight_stages <= _MOST_STAGES:
-            deep = replace(deep, weight_stages=deep.weight_stages + 1)
-        deep = replace(deep, weight_stages=deep.weight_stages - 1)
-        shape = WgmmaShape(layer, deep)
-        if deep.weight_stages < tile.weight_stages or shape.most_lag < 1:
-            continue
-        for lag in sorted({max(1, shape.most_lag // 2), max(1, shape.most_lag - 1)}):
-            yield replace(deep, lag=lag)
-            yield replace(deep, lag=lag, cluster=several[0])
+def _problem(row: Results) -> Problem:
+    problem = problem_of(row)
+    return replace(problem, layer=replace(problem.layer, precision=row.get("precision", _PRECISION[row["dtype"]])))
 
 
 class _Layer:
     """A layer on the GPU, and what was measured of it."""
 
     def __init__(self, row: Results, layout: str, clock: CudaClock) -> None:
-        problem = problem_of(row)
-        self.problem: Problem = replace(problem, layer=replace(problem.layer, precision=_PRECISION[row["dtype"]]))
+        self.problem = _problem(row)
         self.channels_last = layout == "channels_last"
         self.clock = clock
         x, weight, bias = draw(self.problem, torch.device("cuda"), seed=0)
         wanted = memory_format(x.dim(), self.channels_last)
         self.operands = Operands(x.contiguous(memory_format=wanted), weight, bias)
         theirs = partial(conv_transpose, *self.operands, self.problem)
+        torch.backends.cudnn.allow_tf32 = self.problem.layer.precision != "fp32"
         self.expected = theirs()
         self.default = self.milliseconds(theirs)
         torch.backends.cudnn.benchmark = True
@@ -140,8 +125,7 @@ def run(options: argparse.Namespace) -> int:
         for name, row, layout in rows():
             if options.only not in f"{name} {layout}" or (name in cases()) != options.cases:
                 continue
-            problem = problem_of(row)
-            problem = replace(problem, layer=replace(problem.layer, precision=_PRECISION[row["dtype"]]))
+            problem = _problem(row)
             trials = []
             for family, first, others in (("mma", 1, 0), ("wgmma", options.first, options.others)):
                 found = FAMILIES[family].considered(problem, gpu, layout == "channels_last")
@@ -150,12 +134,9 @@ def run(options: argparse.Namespace) -> int:
                 chosen = order[:first] + rest[:: max(1, len(rest) // max(1, others))][:others]
                 for place in chosen:
                     assert found is not None
-                    kernel, seconds = found[place].kernel, found[place].seconds
-                    more = variants(problem.layer, kernel.tile, gpu) if options.variants and family == "wgmma" else ()
-                    for tile in (kernel.tile, *more):
-                        trial = submit(problem, replace(kernel, tile=tile), gpu, pool)
-                        if trial is not None:
-                            trials.append((family, order.index(place), seconds, trial))
+                    trial = submit(problem, found[place].kernel, gpu, pool)
+                    if trial is not None:
+                        trials.append((family, order.index(place), found[place].seconds, trial))
             submitted.append((name, row, layout, trials))
         for name, row, layout, trials in submitted:
             layer = _Layer(row, layout, clock)
@@ -205,7 +186,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=3, help="of the model's ranking")
     parser.add_argument("--others", type=int, default=5, help="of the rest, evenly")
-    parser.add_argument("--variants", action="store_true", help="each with clusters and lags, too")
     parser.add_argument("--only", default="", metavar="TEXT", help="only layers whose name contains this")
     parser.add_argument("--cases", action="store_true", help="the dense layers of cases.json, not those of the docs")
     parser.add_argument("--fields", action="store_true", help="print the fastest tiles")

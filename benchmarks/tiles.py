@@ -3,8 +3,8 @@
     PYTHONPATH=src python3 benchmarks/tiles.py --first 6 --others 6 --budget 500
 
 Of each layer and family the tiles that its model ranks first, and some of the others at random. Prints a line for each:
-PyTorch's default, the tile that the model prefers, and the best one measured. Adds to benchmarks/results/tiles.json,
-which benchmarks/fit.py reads.
+PyTorch's default, the tile that the model prefers, and the best one measured. Adds to benchmarks/results/tiles.json, or
+for one family alone to tiles-FAMILY.json, which benchmarks/fit.py reads.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from tconv.problem import Problem
 from tconv.tuning.trials import WRONG, Distance, Trial, caller, compilers, submit
 
 _CALLS = 9
-_NAME = "tiles"
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,8 @@ def places(count: int, options: argparse.Namespace, seed: str) -> Iterator[int]:
 def run(options: argparse.Namespace) -> int:
     gpu = gpu_of(torch.cuda.current_device())
     clock, started, wrong = CudaClock(), time.monotonic(), 0
-    kept = load(_NAME)
+    file = f"tiles-{options.family[0]}" if options.family and len(options.family) == 1 else "tiles"
+    kept = load(file)
     here = environment()
     if kept is None or options.fresh or kept["environment"] != here:
         kept = {"environment": here, "layers": {}}
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
                 continue
             row, mistakes = _measured(name, problem, tiles, clock, gpu)
             kept["layers"][name], wrong = row, wrong + mistakes
-            save(_NAME, kept)
+            save(file, kept)
             torch.cuda.empty_cache()
     return 1 if wrong else 0
 
