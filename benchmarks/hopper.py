@@ -5,7 +5,8 @@
 
 Every result is compared with PyTorch's. Prints, for each layer and memory format, milliseconds of PyTorch's default and
 of its best setting, of the tile that mma's model prefers, of the one that wgmma's prefers and of the best one measured,
-all with weights that are prepared in each call. Writes benchmarks/results/hopper.json.
+all with weights that are prepared in each call, and of wgmma's preferred tile with frozen ones. Writes
+benchmarks/results/hopper.json.
 """
 
 from __future__ import annotations
@@ -103,11 +104,11 @@ class _Layer:
     def milliseconds(self, call: Callable[[], Any]) -> float:
         return quantile(self.clock.device_ms(call, _CALLS), 0.5)
 
-    def call(self, compiled: Any, gpu: Any) -> Callable[[], torch.Tensor]:
+    def call(self, compiled: Any, gpu: Any, frozen: bool = False) -> Callable[[], torch.Tensor]:
         kernel, code = compiled
         plan = replan(self.problem, kernel, gpu)
         assert plan is not None
-        return caller(plan, code.cubin, self.operands, self.channels_last)
+        return caller(plan, code.cubin, self.operands, self.channels_last, frozen)
 
     def is_wrong(self, result: torch.Tensor) -> float:
         """By how much, relative and pooled; 0 where it is right."""
@@ -118,7 +119,7 @@ class _Layer:
 def run(options: argparse.Namespace) -> int:
     gpu, clock, wrong = gpu_of(torch.cuda.current_device()), CudaClock(), 0
     kept: Results = {"environment": environment(), "layers": {}}
-    header = ("default", "best", "mma", "wgmma", "x def", "tuned", "x def", "x best", "floor", "rank")
+    header = ("default", "best", "mma", "wgmma", "x def", "frozen", "tuned", "x def", "x best", "floor", "rank")
     print(f"{'':40}" + "".join(f"{word:>8}" for word in header), flush=True)
     with compilers() as pool:
         submitted = []
@@ -154,7 +155,9 @@ def run(options: argparse.Namespace) -> int:
                 continue
             own = times["wgmma"]
             best = min(own, key=lambda found: found[0])
-            numbers = (layer.default, layer.best, mma, own[0][0], layer.default / own[0][0], best[0])
+            preferred = next(trial for family, _, _, trial in trials if family == "wgmma")
+            frozen = layer.milliseconds(layer.call(preferred.compiled.result(), gpu, frozen=True))
+            numbers = (layer.default, layer.best, mma, own[0][0], layer.default / own[0][0], frozen, best[0])
             numbers = (*numbers, layer.default / best[0], layer.best / best[0], floor)
             short = f"{name[:32]} {'cl' if layer.channels_last else ''}"
             print(f"{short:40}" + "".join(f"{number:8.3f}" for number in numbers) + f"{best[1]:8d}", flush=True)
@@ -166,6 +169,7 @@ def run(options: argparse.Namespace) -> int:
                 "pytorch_ms": {"default": round(layer.default, 5), "best": round(layer.best, 5)},
                 "mma_ms": round(mma, 5),
                 "floor_ms": round(floor, 5),
+                "frozen_ms": round(frozen, 5),
                 "wgmma": [
                     {
                         "ms": round(ms, 5),

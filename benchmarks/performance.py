@@ -53,12 +53,15 @@ def hopper_body(hopper: Results | None) -> str:
     if not hopper:
         return NOTHING
     rows = []
+    timed_frozen = all("frozen_ms" in result for result in hopper["layers"].values())
     for name, result in hopper["layers"].items():
         theirs, ours = result["pytorch_ms"], result["wgmma"][0]["ms"]
         times = (theirs["default"], theirs["best"], result["mma_ms"], ours)
         faster = (factor(theirs[setting] / ours) for setting in ("default", "best"))
-        rows.append([name, *map(milliseconds, times), *faster, milliseconds(result["floor_ms"])])
-    head = ["layer", "PyTorch's default ms", "its best ms", "`mma` ms", "`wgmma` ms", "× default", "× best", "floor ms"]
+        frozen = [milliseconds(result["frozen_ms"])] if timed_frozen else []
+        rows.append([name, *map(milliseconds, times), *faster, *frozen, milliseconds(result["floor_ms"])])
+    head = ["layer", "PyTorch's default ms", "its best ms", "`mma` ms", "`wgmma` ms", "× default", "× best"]
+    head += ["frozen ms"] * timed_frozen + ["floor ms"]
     said = f"The tile that the model prefers, weights prepared in each call, on {machine(hopper['environment'])}"
     best = "PyTorch's best is the faster of its default and cudnn.benchmark on the same tensors"
     return f"{said}. {best}:\n\n" + table(head, rows)

@@ -84,11 +84,14 @@ class Distance:
         return cls(float((apart / size).sqrt()), float(worst / (size / expected.numel()).sqrt()))
 
 
-def caller(plan: Plan, cubin: bytes, operands: Operands, channels_last: bool = False) -> Callable[[], Tensor]:
+def caller(
+    plan: Plan, cubin: bytes, operands: Operands, channels_last: bool = False, frozen: bool = False
+) -> Callable[[], Tensor]:
     """The call of a compiled kernel on these tensors as the library makes it, copies included.
 
     Args:
         channels_last: how the input lies in memory, and the result shall.
+        frozen: weights are prepared here, once, where they are.
     """
     device = torch.cuda.current_device()
     preparing = None if plan.preparation is None else load(cubin, PREPARING.format(_NAME), 0, device)
@@ -97,11 +100,13 @@ def caller(plan: Plan, cubin: bytes, operands: Operands, channels_last: bool = F
     directly = reads_channels_last(plan)
     wanted = memory_format(x.dim(), channels_last)
     written = memory_format(x.dim(), directly)
+    once = launcher.prepare(weight.contiguous().data_ptr()) if frozen and preparing is not None else None
 
     def call() -> Tensor:
-        given, weights = x.contiguous(memory_format=written), weight.contiguous()
+        given, weights = x.contiguous(memory_format=written), weight.contiguous() if once is None else once
         y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
-        launcher(given.data_ptr(), weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+        addresses = (weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+        launcher(given.data_ptr(), *addresses, prepared=once is not None)
         return y.contiguous(memory_format=wanted)
 
     return call
