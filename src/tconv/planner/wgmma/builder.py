@@ -13,8 +13,9 @@ from tconv.problem import Layer
 
 #: Rows of weights that a product may take.
 PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256)
-#: Registers of a thread for sums, and for those and two steps of fragments.
-_MOST_SUMS, _MOST_REGISTERS, _MOST_EXACT_REGISTERS = 128, 192, 168
+#: Registers of a thread for sums, and for those and two steps of fragments; of exact ones, fewer where the compiler
+#: unrolls all phases.
+_MOST_SUMS, _MOST_REGISTERS, _MOST_EXACT_REGISTERS, _MOST_EXACT_REGISTERS_UNROLLED = 128, 192, 168, 136
 #: Shifts along the height whose exact sums may leave the tensor core together.
 _MOST_EXACT_VISITS = 4
 #: Products of a chunk that the compiler unrolls where it knows the phases.
@@ -97,9 +98,9 @@ def suits(shape: WgmmaShape) -> bool:
     width = where(shape.tile.channels_last > 0, _channel_width(shape), 2)
     of_product = of_product & (shape.tile.channels % (4 * width) == 0)
     of_fragments = 4 * shape.planes * shape.batches * shape.batch_steps * shape.fragments
-    few = (shape.sums <= _MOST_SUMS) & (
-        shape.sums + of_fragments <= (_MOST_EXACT_REGISTERS if shape.exact else _MOST_REGISTERS)
-    )
+    of_exact = where(shape.known, _MOST_EXACT_REGISTERS_UNROLLED, _MOST_EXACT_REGISTERS)
+    registers = of_exact if shape.exact else _MOST_REGISTERS
+    few = (shape.sums <= _MOST_SUMS) & (shape.sums + of_fragments <= registers)
     few = few & ((shape.row_visits <= _MOST_EXACT_VISITS) | (not shape.exact))
     unrolled = shape.taps * shape.tile.chunk_steps * shape.tile.position_tiles
     few = few & (unrolled * shape.known <= _MOST_PRODUCTS)
