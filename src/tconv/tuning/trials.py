@@ -106,7 +106,10 @@ def caller(
         given, weights = x.contiguous(memory_format=written), weight.contiguous() if once is None else once
         y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
         addresses = (weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-        launcher(given.data_ptr(), *addresses, prepared=once is not None)
+        if once is None:
+            launcher(given.data_ptr(), *addresses)
+        else:
+            launcher(given.data_ptr(), *addresses, prepared=True)
         return y.contiguous(memory_format=wanted)
 
     return call
