@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -26,31 +25,36 @@ def _stored_at(address: int, shape: tuple[int, ...], channels_last: bool) -> tor
     return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1) if channels_last else flat.view(shape)
 
 
-def _launcher(kernel: object, plan: Plan, device: int, preparing: object) -> Callable[[int, int, int, int], None]:
-    """PyTorch's operator on the raw memory, as the plan's kernel would read and write it."""
-    assert (preparing is None) == (plan.preparation is None)
-    directly = reads_channels_last(plan)
+class _Launcher:
+    """PyTorch's operator on the raw memory, as the plan's kernel would use it. Prepared weights are negated."""
 
-    def run(x: int, weight: int, bias: int, y: int) -> None:
-        layer = plan.problem.layer
+    def __init__(self, kernel: object, plan: Plan, device: int, preparing: object) -> None:
+        assert (preparing is None) == (plan.preparation is None)
+        self.problem, self.directly = plan.problem, reads_channels_last(plan)
+
+    def prepare(self, weight: int) -> torch.Tensor:
+        return _stored_at(weight, self.problem.layer.weight_shape, False).neg()
+
+    def __call__(self, x: int, weight: int, bias: int, y: int, prepared: bool = False) -> None:
+        layer = self.problem.layer
+        weights = _stored_at(weight, layer.weight_shape, False)
         given = Operands(
-            _stored_at(x, plan.problem.input_shape, directly),
-            _stored_at(weight, layer.weight_shape, False),
+            _stored_at(x, self.problem.input_shape, self.directly),
+            weights.neg() if prepared else weights,
             _stored_at(bias, (layer.out_channels,), False),
         )
-        _stored_at(y, plan.problem.output_shape, directly).copy_(conv_transpose(*given, plan.problem))
-
-    return run
+        _stored_at(y, self.problem.output_shape, self.directly).copy_(conv_transpose(*given, self.problem))
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("family", ["direct", "mma"])
 def test_a_kernel_is_called_as_the_library_does(
-    family: str, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, channels_last: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(trials, "load", lambda cubin, name, shared_bytes, device: "kernel")
-    monkeypatch.setattr(trials, "Launcher", _launcher)
+    monkeypatch.setattr(trials, "Launcher", _Launcher)
     question, gpu = Question(PROBLEM, "tf32", channels_last), Gpu.h200()
     kernel = next(kernel for kernel, _ in leading(question, gpu, 4) if kernel.family == family)
     plan = replan(question.problem_of(kernel.family), kernel, gpu)
@@ -58,6 +62,6 @@ def test_a_kernel_is_called_as_the_library_does(
     operands = draw(PROBLEM, torch.device("cpu"), 0)
     wanted = trials.memory_format(4, channels_last)
     laid_out = Operands(*(tensor.contiguous(memory_format=wanted) for tensor in operands[:2]), operands.bias)
-    got = trials.caller(plan, b"cubin", laid_out, channels_last)()
+    got = trials.caller(plan, b"cubin", laid_out, channels_last, frozen)()
     assert got.is_contiguous(memory_format=wanted)
     torch.testing.assert_close(got, conv_transpose(*operands, PROBLEM), rtol=1e-5, atol=1e-5)

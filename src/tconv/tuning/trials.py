@@ -100,16 +100,14 @@ def caller(
     directly = reads_channels_last(plan)
     wanted = memory_format(x.dim(), channels_last)
     written = memory_format(x.dim(), directly)
-    once = launcher.prepare(weight.contiguous().data_ptr()) if frozen and preparing is not None else None
+    contiguous = weight.contiguous()  # lives until it was prepared
+    once = launcher.prepare(contiguous.data_ptr()) if frozen and preparing is not None else None
 
     def call() -> Tensor:
         given, weights = x.contiguous(memory_format=written), weight.contiguous() if once is None else once
         y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
         addresses = (weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-        if once is None:
-            launcher(given.data_ptr(), *addresses)
-        else:
-            launcher(given.data_ptr(), *addresses, prepared=True)
+        launcher(given.data_ptr(), *addresses, prepared=once is not None)
         return y.contiguous(memory_format=wanted)
 
     return call

@@ -25,8 +25,8 @@ class WgmmaTile:
     A block has ``channels`` output channels in each of ``phases`` phases; a warpgroup has ``position_tiles`` tiles of
     64 positions of its box, which are ``stacked`` along its rows, or else follow each other. A stage of inputs holds
     ``chunk_steps`` times 32 bytes of channels; there are so many stages of inputs and of weights. Contiguous inputs are
-    loaded ``patch_columns`` at a time; of 16-bit types, if those are several, into ``raw_stages`` from which they are
-    turned. Or input and output are ``channels_last``.
+    loaded ``patch_columns`` at a time; those of 16-bit types into ``raw_stages`` from which they are turned, but where
+    all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``.
     """
 
     box: Box

@@ -60,10 +60,10 @@ VoteResult vote(Vote instruction, unsigned mask, bool value, Place place);
 
 unsigned lane_index();
 
-// The lanes of a full warp show each other the address of a row of 16 bytes, as ldmatrix.x4 wants it: matrix m has the
-// rows that lanes 8m to 8m+7 name. A lane gets of each matrix the row of the number that it asks for.
-void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place place);
-void matrix_rows_to_store(void* own, unsigned row, void* (&rows)[4], Place place);
+// The lanes of a full warp show each other the address of a row of 16 bytes, as ldmatrix.x4 and stmatrix.x4 want it:
+// matrix m has the rows that lanes 8m to 8m+7 name. A lane gets of each matrix the row of the number that it asks for.
+enum class MatrixAccess { load, store };
+void matrix_rows(MatrixAccess access, void* own, unsigned row, void* (&rows)[4], Place place);
 
 // The lanes of a full warp multiply: PTX mma.sync. `sums` are four floats, or four doubles of doubles' products. Of
 // TF32 operands the low 13 bits are dropped, as the hardware does. Products are added one after another; the hardware's

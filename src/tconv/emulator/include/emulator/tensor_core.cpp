@@ -10,9 +10,9 @@ namespace tconv_emulator {
 namespace {
 
 struct MatrixRowsLane {
-  const void* own;
+  void* own;
   unsigned row;  // that it wants of each matrix
-  const void* rows[4];
+  void* rows[4];
 };
 
 void combine_matrix_rows(void* const brought[warp_size], unsigned) {
@@ -23,8 +23,10 @@ void combine_matrix_rows(void* const brought[warp_size], unsigned) {
   }
 }
 
-constexpr Collective matrix_load = {"ldmatrix", true, false, combine_matrix_rows};
-constexpr Collective matrix_store = {"stmatrix", true, false, combine_matrix_rows};
+constexpr Collective matrix_accesses[] = {
+    {"ldmatrix", true, false, combine_matrix_rows},
+    {"stmatrix", true, false, combine_matrix_rows},
+};
 
 struct ProductLane {
   void* sums;  // of the lane itself, which waits
@@ -165,18 +167,11 @@ void multiply_rows(WarpgroupProduct product, float* sums, const unsigned (&a)[4]
   thread.owner->meet(thread, row_products[static_cast<int>(product)], ~0u, place, &lane);
 }
 
-void matrix_rows(const void* own, unsigned row, const void* (&rows)[4], Place place) {
+void matrix_rows(MatrixAccess access, void* own, unsigned row, void* (&rows)[4], Place place) {
   Thread& thread = running_thread();
   MatrixRowsLane lane = {own, row, {}};
-  thread.owner->meet(thread, matrix_load, ~0u, place, &lane);
+  thread.owner->meet(thread, matrix_accesses[static_cast<int>(access)], ~0u, place, &lane);
   for (unsigned matrix = 0; matrix < 4; ++matrix) rows[matrix] = lane.rows[matrix];
-}
-
-void matrix_rows_to_store(void* own, unsigned row, void* (&rows)[4], Place place) {
-  Thread& thread = running_thread();
-  MatrixRowsLane lane = {own, row, {}};
-  thread.owner->meet(thread, matrix_store, ~0u, place, &lane);
-  for (unsigned matrix = 0; matrix < 4; ++matrix) rows[matrix] = const_cast<void*>(lane.rows[matrix]);
 }
 
 void multiply_matrices(MatrixProduct product, void* sums, const unsigned (&a)[4], const unsigned (&b)[2], Place place) {

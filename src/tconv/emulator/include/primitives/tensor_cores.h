@@ -4,15 +4,16 @@
 namespace tconv_emulator::primitives {
 
 inline void load_matrices(const void* row, unsigned (&words)[4]) {
-  const void* rows[4];
-  matrix_rows(row, lane_index() / 4, rows, Place::here());
+  void* rows[4];
+  matrix_rows(MatrixAccess::load, const_cast<void*>(row), lane_index() / 4, rows, Place::here());
   for (int m = 0; m < 4; ++m) words[m] = static_cast<const unsigned*>(rows[m])[lane_index() % 4];
 }
 
 inline void load_turned_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned lane = lane_index();
-  const void* rows[2][4];
-  for (unsigned k = 0; k < 2; ++k) matrix_rows(row, 2 * (lane % 4) + k, rows[k], Place::here());
+  void* rows[2][4];
+  for (unsigned k = 0; k < 2; ++k)
+    matrix_rows(MatrixAccess::load, const_cast<void*>(row), 2 * (lane % 4) + k, rows[k], Place::here());
   for (int m = 0; m < 4; ++m)
     words[m] = static_cast<const unsigned short*>(rows[0][m])[lane / 4] |
                static_cast<unsigned>(static_cast<const unsigned short*>(rows[1][m])[lane / 4]) << 16;

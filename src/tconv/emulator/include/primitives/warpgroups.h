@@ -16,7 +16,7 @@ inline void give_registers() {}
 
 inline void store_matrices(void* row, const unsigned (&words)[4]) {
   void* rows[4];
-  matrix_rows_to_store(row, lane_index() / 4, rows, Place::here());
+  matrix_rows(MatrixAccess::store, row, lane_index() / 4, rows, Place::here());
   for (int m = 0; m < 4; ++m) static_cast<unsigned*>(rows[m])[lane_index() % 4] = words[m];
 }
 
