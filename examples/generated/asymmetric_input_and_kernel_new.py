@@ -3,7 +3,7 @@
 # ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
-#   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  wgmma: 131 blocks of 384, 208128 bytes of shared memory
+#   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  wgmma: 131 blocks of 384, 224400 bytes of shared memory
 #                                                elsewhere mma: 18496 blocks of 128, 84752 bytes of shared memory
 
 import functools
@@ -105,6 +105,8 @@ struct Axis {
     return tap < Kernel ? tap : Kernel;
   }
 
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
   static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
@@ -124,6 +126,9 @@ struct Shifts {
                ? -1
                : static_cast<int>(distance / Axis::dilation);
   }
+
+  // How far the input at a shift, by its number, lies behind that at the highest one.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
 
   // The taps that read it, one of each of some phases: the first, and how many.
   static TCONV_CONSTANT int first_tap(int number) {
@@ -646,8 +651,14 @@ struct Boxes {
   }
 };
 
-// The input of a block's group, and of it what a box and the halo around it need. `Shape` has the shifts and the sizes
-// of the halo.
+// The first input that a box reads, where its block has all shifts.
+template <class Shape>
+TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
+  return {box.image, box.depth - Shape::DepthShifts::highest, box.row - Shape::HeightShifts::highest,
+          box.column - Shape::WidthShifts::highest};
+}
+
+// The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
 template <class Layer, class Shape>
 struct InputMap {
   using Element = typename Layer::Element;
@@ -671,12 +682,11 @@ struct InputMap {
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
+  TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
     const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool row_inside = box.image + image < batch && in_range(depth, depths) && in_range(row, rows);
+    const int column = halo.column + halo_column, row = halo.row + halo_row % Shape::halo_rows;
+    const int depth = halo.depth + slab % Shape::halo_depths;
+    const bool row_inside = halo.image + image < batch && in_range(depth, depths) && in_range(row, rows);
     return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
             row_inside && in_range(column, columns)};
   }
@@ -790,18 +800,18 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
   TCONV_NUMBERS_6                            \
   ", %48, %49, %50, %51, %52, %53, %54, %55" \
   ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_9 TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define TCONV_NUMBERS_10 TCONV_NUMBERS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define TCONV_NUMBERS_12                     \
-  TCONV_NUMBERS_8                            \
-  ", %64, %65, %66, %67, %68, %69, %70, %71" \
-  ", %72, %73, %74, %75, %76, %77, %78, %79" \
+  TCONV_NUMBERS_10                           \
   ", %80, %81, %82, %83, %84, %85, %86, %87" \
   ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define TCONV_NUMBERS_16                             \
+#define TCONV_NUMBERS_15                             \
   TCONV_NUMBERS_12                                   \
   ", %96, %97, %98, %99, %100, %101, %102, %103"     \
   ", %104, %105, %106, %107, %108, %109, %110, %111" \
-  ", %112, %113, %114, %115, %116, %117, %118, %119" \
-  ", %120, %121, %122, %123, %124, %125, %126, %127"
+  ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define TCONV_NUMBERS_16 TCONV_NUMBERS_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define TCONV_OCTET(n)                                                                                          \
   "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
       "+f"(sums[n + 6]), "+f"(sums[n + 7])
@@ -811,8 +821,11 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 #define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
 #define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
 #define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
-#define TCONV_SUMS_12 TCONV_SUMS_8, TCONV_OCTET(64), TCONV_OCTET(72), TCONV_OCTET(80), TCONV_OCTET(88)
-#define TCONV_SUMS_16 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112), TCONV_OCTET(120)
+#define TCONV_SUMS_9 TCONV_SUMS_8, TCONV_OCTET(64)
+#define TCONV_SUMS_10 TCONV_SUMS_9, TCONV_OCTET(72)
+#define TCONV_SUMS_12 TCONV_SUMS_10, TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_SUMS_15 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
+#define TCONV_SUMS_16 TCONV_SUMS_15, TCONV_OCTET(120)
 
 // The instruction for `Rows` rows of the second factor.
 template <class Element, int Rows>
@@ -838,7 +851,10 @@ TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
 TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
 TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
 TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
+TCONV_WARPGROUP_PRODUCTS(144, 9, 72, 73, 74, 75, 76)
+TCONV_WARPGROUP_PRODUCTS(160, 10, 80, 81, 82, 83, 84)
 TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
+TCONV_WARPGROUP_PRODUCTS(240, 15, 120, 121, 122, 123, 124)
 TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
@@ -2285,10 +2301,11 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
+    const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(box, row(i), halo_column(i));
+      const auto place = this->place(halo, row(i), halo_column(i));
       if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
       offsets[i] = Tile::channels_last
@@ -2368,10 +2385,11 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   // Whatever is copied from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
+    const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(box, patch(i) / Shape::row_patches,
+      const auto place = this->place(halo, patch(i) / Shape::row_patches,
                                      patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
@@ -3270,9 +3288,12 @@ struct WgmmaShape {
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
   static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
-  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
-  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
-  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
+  // Of a block with one phase, only what that reads: as much as the phase with the most taps.
+  template <class Axis>
+  static constexpr int halo = single ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
+  static constexpr int halo_depths = Tile::Box::depths + halo<Depth>;
+  static constexpr int halo_rows = Tile::Box::rows + halo<Height>;
+  static constexpr int halo_columns = Tile::Box::columns + halo<Width>;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
@@ -3287,18 +3308,32 @@ struct WgmmaShape {
   // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
   static constexpr bool unaligned = turned && Tile::patch_columns == 1;
   static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
-  static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
+  // and the most of them with the halo.
+  static TCONV_CONSTANT int patch_lead(int highest) {
+    return (-highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  }
+  static TCONV_CONSTANT int lead_and_halo() {
+    if (!single) return patch_lead(WidthShifts::highest) + WidthShifts::halo;
+    int most = 0;
+    for (int phase = 0; phase < Width::stride; ++phase) {
+      const int taps = Width::taps(phase),
+                highest = Width::shift_of(Width::first_tap(phase)) + (taps - 1) * Width::shift_period;
+      const int together = patch_lead(highest) + (taps - 1) * Width::shift_period;
+      if (together > most) most = together;
+    }
+    return most;
+  }
   // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
   static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
-  static constexpr int row_patches =
-      unaligned ? ceil_div(halo_columns + 7, 8)
-                : ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+  static constexpr int row_patches = unaligned ? ceil_div(halo_columns + 7, 8)
+                                               : ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
+                                                     (columns_brought / Tile::patch_columns);
   static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
   // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
   static constexpr bool whole_patches = by_channel || (turned && !unaligned);
-  static constexpr int row_lead = whole_patches ? patch_lead : 0;
+  static TCONV_CONSTANT int row_lead(int highest) { return whole_patches ? patch_lead(highest) : 0; }
   static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
   static constexpr int consumer_registers = by_place ? 216 : 208;
@@ -3319,12 +3354,9 @@ struct WgmmaShape {
   static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
-  // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
-  static TCONV_CONSTANT int halo_offset(int depth, int row, int column) {
-    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
-            row * HeightShifts::step) *
-               row_places +
-           WidthShifts::halo - column * WidthShifts::step;
+  // Where the halo's input lies that is so far behind its first one on each axis, in places.
+  static TCONV_CONSTANT int halo_offset(int depth, int row, int column, int highest) {
+    return (depth * halo_rows + row) * row_places + row_lead(highest) + column;
   }
 
   // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
@@ -3334,6 +3366,13 @@ struct WgmmaShape {
   static constexpr int visit_pieces = single ? 1 : Tile::phases;
   static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
   static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
+  // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
+  // those of lower phases: on each axis that is their own order.
+  static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
+    return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel +
+           DepthShifts::taps(depth) * (WidthShifts::first_tap(column) * Height::kernel +
+                                       WidthShifts::taps(column) * HeightShifts::first_tap(row));
+  }
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
   // A thread prepares every second vector of a tap, an output channel and a chunk.
@@ -3341,19 +3380,20 @@ struct WgmmaShape {
       static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
 
   // ---- outputs ----
-  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
-  // some channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find
-  // different banks, and mostly also those that read what is neighbours in memory.
-  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 8);
+  // Of contiguous outputs a warpgroup stages, as `staged[channel][position][phase]`, those neighbouring phases of some
+  // channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
+  // four channels find different banks.
+  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
   static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
                                          : run > 1 || Tile::channels % 32 != 0 ? 16
                                                                                : 32;
-  static constexpr int staged_pitch = 68;
-  static constexpr int staged_phase = staged_channels * staged_pitch + (is_power_of_two(run) ? 32 / run % 32 : 0);
-  static constexpr int staged_bytes = Tile::channels_last ? 0 : run * staged_phase * 4;
+  static constexpr int staged_pitch = 64 * run + 4;
+  static constexpr int staged_bytes = Tile::channels_last ? 0 : staged_channels * staged_pitch * 4;
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
-  static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
+  // Weights that stay are packed: of `known` products, visits differ in their bytes.
+  static constexpr int inputs_at =
+      Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
   static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
   static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
   static constexpr int offsets_at = staged_at + consumers * staged_bytes;
@@ -3385,8 +3425,9 @@ struct WgmmaShape {
   static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
                     position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
                 "stacked tiles have the same columns");
-  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1,
-                "a stage is written while others are read");
+  static_assert(Tile::resident ? Tile::weight_stages == chunks * visits : Tile::weight_stages > row_visits,
+                "a stage is written while others are read, or each visit has one of its own");
+  static_assert(Tile::input_stages >= 1, "inputs come in stages");
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
@@ -3413,6 +3454,31 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
                        : number + tile * Shape::position_numbers < Shape::box_positions;
 }
 
+// The taps of one phase on an axis. Those at higher shifts come last.
+template <class Axis>
+struct WgmmaPhase {
+  int first, count;
+
+  TCONV_DEVICE explicit WgmmaPhase(int phase) : first(Axis::first_tap(phase)), count(Axis::taps(phase)) {}
+  // How far a tap's input lies behind that of the last one.
+  TCONV_DEVICE int behind(int number) const { return (count - 1 - number) * Axis::shift_period; }
+  TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
+};
+
+// The phase of a block on each axis, where it has one alone.
+template <class Layer>
+struct WgmmaPhases {
+  WgmmaPhase<typename Layer::Depth> depth;
+  WgmmaPhase<typename Layer::Height> row;
+  WgmmaPhase<typename Layer::Width> column;
+
+  TCONV_DEVICE explicit WgmmaPhases(int phase)
+      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
+        row(phase / Layer::Width::stride % Layer::Height::stride),
+        column(phase % Layer::Width::stride) {}
+  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
+};
+
 // What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
 // block has each gridDim.x-th.
 template <class Layer, class Tile>
@@ -3436,32 +3502,14 @@ struct WgmmaWork {
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-};
-
-// The taps of one phase on an axis: how many, and the numbers of their shifts.
-template <class Axis>
-struct WgmmaPhase {
-  int first, count;
-
-  TCONV_DEVICE explicit WgmmaPhase(int phase)
-      : first(Axis::first_tap(phase)), count(ceil_div(Axis::kernel - first, Axis::tap_period)) {}
-  TCONV_DEVICE int shift(int number) const {
-    return (Axis::shift_of(first + number * Axis::tap_period) - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  // The first input that the box reads; a block with one phase has the shifts of that alone.
+  TCONV_DEVICE BoxPosition halo() const {
+    const BoxPosition from = box();
+    if (!Shape::single) return halo_of<Shape>(from);
+    const WgmmaPhases<Layer> phase(first_phase());
+    return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(),
+            from.column - phase.column.highest_shift()};
   }
-};
-
-// The phase of a block on each axis, where it has one alone.
-template <class Layer>
-struct WgmmaPhases {
-  WgmmaPhase<typename Layer::Depth> depth;
-  WgmmaPhase<typename Layer::Height> row;
-  WgmmaPhase<typename Layer::Width> column;
-
-  TCONV_DEVICE explicit WgmmaPhases(int phase)
-      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
-        row(phase / Layer::Width::stride % Layer::Height::stride),
-        column(phase % Layer::Width::stride) {}
-  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
 // Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
@@ -3490,31 +3538,31 @@ struct WgmmaStages {
 
 // wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
 //
-// Most kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
+// Most kinds have the same functions: `begin` with a halo, then `bring` for each chunk of channels, by all threads that
 // bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
-// turned in shared memory comes there some chunks ahead: those kinds `begin` and `copy` for the box that is asked for,
+// turned in shared memory comes there some chunks ahead: those kinds `begin` and `copy` for the one that is asked for,
 // and `enter_turned` and `turn` for the one whose chunks have come.
 
-// The input, and the box of it that a block has.
+// The input, and the halo that a block has of it.
 template <class Layer, class Tile>
 struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
   using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
   const typename Layer::Element* const x;
-  BoxPosition box;
+  BoxPosition halo;
 
   TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
       : Base(batch, depths, rows, columns), x(x) {}
 
-  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& of_box, int group) const {
-    return x + static_cast<long long>(of_box.image) * Base::channels * this->plane +
+  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
+    return x + static_cast<long long>(halo.image) * Base::channels * this->plane +
            static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
   }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
-    box = of_box;
-    this->first = first_of(of_box, group);
+    halo = of_box;
+    this->first = first_of(halo, group);
   }
   TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
-    return Base::place(box, halo_row, halo_column);
+    return Base::place(halo, halo_row, halo_column);
   }
 };
 
@@ -3537,14 +3585,16 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   TCONV_DEVICE int patch_number() const { return number % lanes; }
   TCONV_DEVICE int channel_number() const { return number / lanes; }
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
-    this->enter(box, group);
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
+    this->enter(halo, group);
     inside = 0;
+    // Boxes begin at multiples of patches.
+    const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int patch = patch_number() + i * lanes;
       const auto place =
-          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - lead);
       if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number()) * this->plane + place.position;
     }
@@ -3607,8 +3657,8 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
         first_place(number / 32 * of_warp),
         offsets(reinterpret_cast<long long*>(offsets)) {}
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
-    this->enter(box, group);
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
+    this->enter(halo, group);
     __syncwarp();  // nobody reads the box before any more
     for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
       const int number = i / of_warp * together + first_place + i % of_warp;
@@ -3659,7 +3709,7 @@ struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
                                    unsigned char*)
       : Map(x, batch, depths, rows, columns), number(number) {}
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) { this->enter(box, group); }
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) { this->enter(halo, group); }
 
   TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
 #pragma unroll 1
@@ -3749,7 +3799,7 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
   const int number, patch_number, channel_number;
   unsigned inside;                       // by patch: whether its row is one of the input
   Index offsets[Shape::thread_patches];  // of its row, from the halo's first column on, in the thread's first channel
-  BoxPosition turned_box;
+  BoxPosition turned_halo;
   const Element* turned_first;
   WgmmaRawCopies<Shape, Tile> copies;
 
@@ -3759,8 +3809,8 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
         patch_number(number % lanes),
         channel_number(number / lanes) {}
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
-    this->enter(box, group);
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
+    this->enter(halo, group);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -3796,9 +3846,9 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
     }
   }
 
-  TCONV_DEVICE void enter_turned(const BoxPosition& box, int group) {
-    turned_box = box;
-    turned_first = this->first_of(box, group);
+  TCONV_DEVICE void enter_turned(const BoxPosition& halo, int group) {
+    turned_halo = halo;
+    turned_first = this->first_of(halo, group);
   }
 
   // Turns a chunk: eight channels of a place at once.
@@ -3811,7 +3861,7 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
     for (int unit = number; unit < places * vectors; unit += Shape::loaders) {
       const int place_number = unit % places, vector = unit / places;
       const int row = place_number / Shape::halo_columns, column = place_number % Shape::halo_columns;
-      const auto place = Map::Base::place(turned_box, row, column);
+      const auto place = Map::Base::place(turned_halo, row, column);
       const unsigned of_row =
           first + static_cast<unsigned>(place.image * Map::channels + vector * Shape::vector_items) * plane +
           static_cast<unsigned>(place.position) - static_cast<unsigned>(column);
@@ -3853,7 +3903,7 @@ struct WgmmaProducer {
     Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
     WgmmaStages<Tile::input_stages> stages(barriers);
     for (; work.is_left(); work.next()) {
-      inputs.begin(work.box(), work.group());
+      inputs.begin(work.halo(), work.group());
 #pragma unroll 1
       for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
         stages.wait_empty();
@@ -3884,7 +3934,7 @@ struct WgmmaProducer<Layer, Tile, true> {
     int chunk_ahead = 0, raw_ahead = 0, raw = 0;
     const auto copy = [&] {
       if (ahead.is_left()) {
-        if (chunk_ahead == 0) inputs.begin(ahead.box(), ahead.group());
+        if (chunk_ahead == 0) inputs.begin(ahead.halo(), ahead.group());
         inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
         if (++chunk_ahead == Shape::chunks) {
           chunk_ahead = 0;
@@ -3897,7 +3947,7 @@ struct WgmmaProducer<Layer, Tile, true> {
 #pragma unroll 1
     for (int i = 0; i < Tile::raw_stages; ++i) copy();
     for (; work.is_left(); work.next()) {
-      inputs.enter_turned(work.box(), work.group());
+      inputs.enter_turned(work.halo(), work.group());
 #pragma unroll 1
       for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
         inputs.copies.template wait<Tile::raw_stages - 1>();
@@ -3947,9 +3997,10 @@ struct WgmmaSums {
   }
 };
 
-// Stores a warpgroup's outputs, from `y` on: channels_last ones from registers, contiguous ones, whose neighbours other
-// threads have, by way of `staged`. There they are float still, and become outputs where they are read: an epilogue is
-// applied to them in the order of memory.
+// Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has 4 bytes or more
+// of a row: eight lanes then write a sector of memory. Others, whose neighbours other threads have, go by way of
+// `staged`.
 template <class Layer, class Tile>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -3962,8 +4013,10 @@ struct WgmmaStore {
   static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
-  static constexpr int aligned = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
-  static constexpr int most_width = aligned % run == 0 || run % aligned == 0 ? aligned : 1;
+  static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
+  // A thread's neighbouring phases of a position are all of a row's, and one vector.
+  static constexpr bool whole_run = run > 1 && run == Width::stride;
+  static constexpr bool by_runs = whole_run && is_power_of_two(run) && run <= 16 / Shape::item_bytes;
 
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
@@ -4008,27 +4061,27 @@ struct WgmmaStore {
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // What is staged of an item from one place on, as outputs of a channel.
+  // Sums of a channel as outputs, two at a time.
   template <int width>
-  TCONV_DEVICE Vector<Element, width> outputs(const float* from, int channel) const {
-    constexpr int neighbours = width > run ? width / run : 1;  // of one phase
-    const auto finish = epilogue.of(channel);
-    float finished[width];
-#pragma unroll
-    for (int i = 0; i < width / neighbours; ++i) {
-      float values[neighbours];
-      load_shared(from + i * Shape::staged_phase, values);
-#pragma unroll
-      for (int n = 0; n < neighbours; ++n) finished[n * run % width + i] = finish(values[n]);
-    }
+  static TCONV_DEVICE Vector<Element, width> finished(const float (&values)[width],
+                                                      const typename Bias<Layer>::Channel& finish) {
     Vector<Element, width> together;
 #pragma unroll
     for (int i = 0; i < width; i += 2) {
+      const int next = (i + 1) % width;
       Element two[2];
-      from_accumulators(finished[i], finished[(i + 1) % width], two);
-      together.values[i] = two[0], together.values[(i + 1) % width] = two[(i + 1) % width - i];
+      from_accumulators(finish(values[i]), finish(values[next]), two);
+      together.values[i] = two[0], together.values[next] = two[next - i];
     }
     return together;
+  }
+  // What is staged of an item from one place on.
+  template <int width>
+  static TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from,
+                                                            const typename Bias<Layer>::Channel& finish) {
+    float values[width];
+    load_shared(from, values);
+    return finished(values, finish);
   }
 
   // An item's outputs of the staged channels, which begin with one of the block's.
@@ -4045,16 +4098,16 @@ struct WgmmaStore {
     };
     const long long pitch = Own::channel_lanes * plane();
     Element* to = y + (first_channel + first) * plane() + at.offset;
-    const float* const from =
-        staged + item * width % run * Shape::staged_phase + first * Shape::staged_pitch + item * width / run;
+    const float* const from = staged + first * Shape::staged_pitch + item * width;
 #pragma unroll
     for (int step = 0; step < Own::steps; step += Own::together) {
       Vector<Element, width> stored[Own::together];
 #pragma unroll
       for (int i = 0; i < Own::together; ++i)
         if (is_stored(step + i))
-          stored[i] = outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
-                                     block_channel + first_channel + first + (step + i) * Own::channel_lanes);
+          stored[i] = staged_outputs<width>(
+              from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
+              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes));
 #pragma unroll
       for (int i = 0; i < Own::together; ++i, to += pitch)
         if (is_stored(step + i)) store_vector(to, stored[i]);
@@ -4084,14 +4137,54 @@ struct WgmmaStore {
       }
   }
   TCONV_DEVICE void stage(int tile, int phase, int octet) const {
+    constexpr int width = vector_width(run, 4);
 #pragma unroll
-    for (int r = 0; r < run; ++r)
+    for (int o = 0; o < staged_octets; ++o)
 #pragma unroll
-      for (int o = 0; o < staged_octets; ++o)
+      for (int k = 0; k < 4; ++k)
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-          staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
-                 k / 2 * 8 + lane / 4] = sums.of(tile, k / 2, phase + r, octet + o, k % 2);
+        for (int r = 0; r < run; r += width) {
+          Vector<float, width> together;
+#pragma unroll
+          for (int i = 0; i < width; ++i) together.values[i] = sums.of(tile, k / 2, phase + r + i, octet + o, k % 2);
+          *reinterpret_cast<Vector<float, width>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch +
+                                                   (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
+        }
+  }
+
+  // The neighbouring phases of each position at once, as a thread has them.
+  TCONV_DEVICE void store_runs() const {
+    constexpr int width = by_runs ? run : 1;
+#pragma unroll
+    for (int tile = 0; tile < Tile::position_tiles; ++tile)
+#pragma unroll
+      for (int phase = 0; phase < Tile::phases; phase += width) {
+        Element* to[2];
+        bool inside[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          int image;
+          Index offset;
+          inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, image, offset);
+          to[half] = y + (static_cast<long long>(image) * channels + lane % 4 * 2) * plane() + offset;
+        }
+#pragma unroll
+        for (int octet = 0; octet < Tile::channels / 8; ++octet)
+#pragma unroll
+          for (int own = 0; own < 2; ++own) {
+            const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
+            const bool present = Layer::group_out_channels % Tile::channels == 0 || channel < Layer::group_out_channels;
+            const auto finish = epilogue.of(present ? channel : 0);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float values[width];
+#pragma unroll
+              for (int i = 0; i < width; ++i) values[i] = sums.of(tile, half, phase + i, octet, own);
+              if (inside[half] && present) store_vector(to[half], finished(values, finish));
+              to[half] += (own == 0 ? 1 : 7) * plane();
+            }
+          }
+      }
   }
 
   // Neighbouring channels of an output at once, at some of a thread's positions.
@@ -4147,6 +4240,8 @@ struct WgmmaStore {
     constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last) {
       store_channels();
+    } else if (by_runs && columns % run == 0) {
+      store_runs();
     } else if (columns % most_width == 0) {
       store_rows<most_width>();
     } else if (columns % half == 0) {
@@ -4191,14 +4286,12 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
     const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
     piece = visit * Tile::phases + phase % Tile::phases;
   } else if (Shape::known) {
-    // Taps of lower shifts come first, and of one shift those of lower phases: on each axis that is their own order.
-    const int depth_first = Shape::DepthShifts::first_tap(depth.shift), depths = Shape::DepthShifts::taps(depth.shift);
-    const int row_first = Shape::HeightShifts::first_tap(row.shift), rows = Shape::HeightShifts::taps(row.shift);
-    const int column_first = Shape::WidthShifts::first_tap(column.shift);
-    const int columns = Shape::WidthShifts::taps(column.shift);
-    const int before =
-        depth_first * Width::kernel * Height::kernel + depths * (column_first * Height::kernel + columns * row_first);
-    piece = before + ((depth.tap - depth_first) * rows + row.tap - row_first) * columns + column.tap - column_first;
+    const int rows = Shape::HeightShifts::taps(row.shift), columns = Shape::WidthShifts::taps(column.shift);
+    piece = Shape::pieces_before(depth.shift, column.shift, row.shift) +
+            ((depth.tap - Shape::DepthShifts::first_tap(depth.shift)) * rows + row.tap -
+             Shape::HeightShifts::first_tap(row.shift)) *
+                columns +
+            column.tap - Shape::WidthShifts::first_tap(column.shift);
   } else {
     const WgmmaPhases<Layer> own(phase);
     const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
@@ -4255,23 +4348,26 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   }
 }
 
-// Brings a block's weights, visit by visit; one thread.
+// Brings a block's weights, visit by visit; one thread. Those that stay come once: all boxes of a block need the same.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
                                       unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
   WgmmaStages<Tile::weight_stages> ring(barriers);
+  const unsigned char* set = prepared;
   const auto bring = [&](const unsigned char*& from, int pieces) {
     if (pieces == 0) return;
     const int bytes = pieces * Shape::piece_bytes;
     ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
-    copy_to_shared(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
+    const int at = Tile::resident ? static_cast<int>(from - set) : ring.stage() * Shape::weight_stage_bytes;
+    copy_to_shared(stages + at, from, bytes, ring.full());
     from += bytes;
     ring.next();
   };
-  for (; work.is_left(); work.next()) {
-    const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
+  for (bool more = true; more && work.is_left(); work.next()) {
+    set = prepared + work.weight_set() * Shape::set_bytes;
+    const unsigned char* from = set;
     const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase()).taps() : Shape::visits;
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
@@ -4286,6 +4382,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
       }
       from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }
+    more = !Tile::resident;
   }
 }
 
@@ -4356,8 +4453,8 @@ struct WgmmaPlaces {
         const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
-        const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
-                          Shape::row_lead + at.column;
+        const int place =
+            ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
         places[tile][half] =
             place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
       }
@@ -4426,7 +4523,7 @@ struct WgmmaConsumer {
 #pragma unroll
     for (int i = 0; i < Shape::row_visits; ++i) {
       const int stage = end - Shape::row_visits + i;
-      if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
+      if (!Tile::resident && read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
     }
     read = false;
   }
@@ -4459,9 +4556,10 @@ struct WgmmaConsumer {
     }
   }
 
-  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
+  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full. Weights that stay and
+  // are known lie from `packed` on, others in their stage.
   template <class HasTap>
-  TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
+  TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
 #pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
@@ -4476,7 +4574,8 @@ struct WgmmaConsumer {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
         if (Shape::exact || batch == 0 || of_visits == 0) products.begin_group();
-        multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
+        const int from = Tile::resident && Shape::known ? packed : stage * Shape::weight_stage_bytes;
+        multiply(batch, of_visits, Rows(weight_stages + from), has_tap);
         if (Shape::exact || batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
@@ -4501,20 +4600,22 @@ struct WgmmaConsumer {
     }
   }
 
-  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
+  // The inputs so far behind the halo's first one, which the highest shift along the width reads.
+  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
     return input_stages + inputs.stage() * Shape::input_stage_bytes +
-           Shape::halo_offset(depth, row, column) * Shape::place_bytes;
+           Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
   // All products of a chunk.
-  TCONV_DEVICE void chunk(int first_phase) {
+  TCONV_DEVICE void chunk(int first_phase, int number) {
     inputs.wait_full();
     if (Shape::single) {
       const WgmmaPhases<Layer> phase(first_phase);
       int d = 0, c = 0, r = 0;
 #pragma unroll 1
       do {  // every phase has a tap
-        visit(moved(phase.depth.shift(d), phase.row.shift(r), phase.column.shift(c)), [](int) { return true; });
+        visit(moved(phase.depth.behind(d), phase.row.behind(r), phase.column.behind(c), phase.column.highest_shift()),
+              0, [](int) { return true; });
         if (++r < phase.row.count) continue;
         r = 0;
         if (++c < phase.column.count) continue;
@@ -4535,7 +4636,9 @@ struct WgmmaConsumer {
             };
             if (!Shape::known ||
                 Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
-              visit(moved(d, r, c), has_tap);
+              visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
+                          Shape::WidthShifts::highest),
+                    (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
           }
     }
     arrive(inputs.empty());
@@ -4544,8 +4647,9 @@ struct WgmmaConsumer {
 
   TCONV_DEVICE void box(int first_phase) {
     sums.clear();
+    if (Tile::resident) weights.turn = 0;  // they are there since the first box
 #pragma unroll 1
-    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
+    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase, number);
     products.template wait<0>();
     __syncwarp();
     give_back(weights.stage());
@@ -5365,7 +5469,7 @@ def _mma_needs_wide_index(problem, layer, kernel):
 
 _WgmmaLaunching = namedtuple(
     "_WgmmaLaunching",
-    "threads shared_bytes box weight_sets at_once columns_together weight_bytes preparing_blocks "
+    "threads shared_bytes box weight_sets together at_once columns_together weight_bytes preparing_blocks "
     "preparing_threads",
 )
 
@@ -5383,12 +5487,13 @@ def _wgmma_works(problem, layer, kernel):
 
 def _wgmma_rounds(problem, layer, kernel):
     """Boxes that a block has, one after the other."""
-    return _ceil_div(_wgmma_works(problem, layer, kernel), kernel.at_once)
+    return _ceil_div(_wgmma_works(problem, layer, kernel), max(1, kernel.at_once // kernel.together) * kernel.together)
 
 
 def _wgmma_grid(problem, layer, kernel):
     """Blocks of a launch, which share the work evenly."""
-    return _ceil_div(_wgmma_works(problem, layer, kernel), _wgmma_rounds(problem, layer, kernel))
+    turns = _wgmma_rounds(problem, layer, kernel) * kernel.together
+    return _ceil_div(_wgmma_works(problem, layer, kernel), turns) * kernel.together
 
 
 def _wgmma_counted(problem, layer, kernel):
@@ -5411,11 +5516,11 @@ _RECORDED = {
         "  struct Box {\n"
         "    static constexpr int images = 1, depths = 1, rows = 10, columns = 24;\n"
         "  };\n"
-        "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 12, patch_columns = 4, channels_last = 0;\n",
+        "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 4, input_stages = 2, raw_stages = 0, weight_stages = 7, patch_columns = 4, channels_last = 0, resident = 0;\n",
         1,
         _WgmmaLaunching(
-            threads=384, shared_bytes=208128, box=(1, 1, 10, 24), weight_sets=1, at_once=132,
-            columns_together=4, weight_bytes=491520, preparing_blocks=60, preparing_threads=256
+            threads=384, shared_bytes=224400, box=(1, 1, 10, 24), weight_sets=1, together=1, at_once=132,
+            columns_together=4, weight_bytes=491520, preparing_blocks=30, preparing_threads=256
         ),
     ), _Kernel(
         "mma",

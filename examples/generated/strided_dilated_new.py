@@ -104,6 +104,8 @@ struct Axis {
     return tap < Kernel ? tap : Kernel;
   }
 
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
   static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 

@@ -109,6 +109,8 @@ struct Axis {
     return tap < Kernel ? tap : Kernel;
   }
 
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
   static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
@@ -128,6 +130,9 @@ struct Shifts {
                ? -1
                : static_cast<int>(distance / Axis::dilation);
   }
+
+  // How far the input at a shift, by its number, lies behind that at the highest one.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
 
   // The taps that read it, one of each of some phases: the first, and how many.
   static TCONV_CONSTANT int first_tap(int number) {
@@ -597,8 +602,14 @@ struct Boxes {
   }
 };
 
-// The input of a block's group, and of it what a box and the halo around it need. `Shape` has the shifts and the sizes
-// of the halo.
+// The first input that a box reads, where its block has all shifts.
+template <class Shape>
+TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
+  return {box.image, box.depth - Shape::DepthShifts::highest, box.row - Shape::HeightShifts::highest,
+          box.column - Shape::WidthShifts::highest};
+}
+
+// The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
 template <class Layer, class Shape>
 struct InputMap {
   using Element = typename Layer::Element;
@@ -622,12 +633,11 @@ struct InputMap {
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
+  TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
     const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool row_inside = box.image + image < batch && in_range(depth, depths) && in_range(row, rows);
+    const int column = halo.column + halo_column, row = halo.row + halo_row % Shape::halo_rows;
+    const int depth = halo.depth + slab % Shape::halo_depths;
+    const bool row_inside = halo.image + image < batch && in_range(depth, depths) && in_range(row, rows);
     return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
             row_inside && in_range(column, columns)};
   }
@@ -2046,10 +2056,11 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
+    const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(box, row(i), halo_column(i));
+      const auto place = this->place(halo, row(i), halo_column(i));
       if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
       offsets[i] = Tile::channels_last
@@ -2129,10 +2140,11 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   // Whatever is copied from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
+    const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(box, patch(i) / Shape::row_patches,
+      const auto place = this->place(halo, patch(i) / Shape::row_patches,
                                      patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;

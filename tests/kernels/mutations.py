@@ -525,8 +525,8 @@ MUTATIONS_OF_WGMMA = {
         "plain",
     ),
     "sums stored before their products are done": (
-        "chunk(first_phase);\n    products.template wait<0>();",
-        "chunk(first_phase);",
+        "chunk(first_phase, number);\n    products.template wait<0>();",
+        "chunk(first_phase, number);",
         "wgmma-2d-staged-tf32-all",
         "plain",
     ),
@@ -635,14 +635,44 @@ MUTATIONS_OF_WGMMA = {
     "outputs staged over those that are stored": (
         "          meet<128>(1 + warp / 4);  // nobody reads what is staged any more\n",
         "",
-        "wgmma-2d-k3-s2-aligned-tf32-all",
+        "wgmma-2d-k3-s1-tf32-stacked",
         "thread",
     ),
     "outputs stored before they are staged": (
         "          meet<128>(1 + warp / 4);\n          store_item",
         "          store_item",
-        "wgmma-1d-k4-s2-tf32-all",
+        "wgmma-2d-k3-s1-tf32-stacked",
         "thread",
+    ),
+    "runs stored in rows that they do not divide": (
+        "by_runs && columns % run == 0",
+        "by_runs",
+        "wgmma-2d-columns-only-fp16-all",
+        "address",
+    ),
+    "runs stored a channel too far": (
+        "(own == 0 ? 1 : 7) * plane()",
+        "(own == 0 ? 1 : 8) * plane()",
+        "wgmma-2d-staged-tf32-all",
+        "address",
+    ),
+    "weights that stay taken from another box's stages": (
+        "    if (Tile::resident) weights.turn = 0;  // they are there since the first box\n",
+        "",
+        "wgmma-2d-k3-s2-op1-one-resident",
+        "plain",
+    ),
+    "weights that stay taken as if visits had as many": (
+        "Tile::resident && Shape::known ? packed : stage",
+        "stage",
+        "wgmma-2d-k3-s2-op1-all-resident",
+        "plain",
+    ),
+    "a phase's inputs brought from its lowest shift on": (
+        "Axis::shift_of(first) + behind(0)",
+        "Axis::shift_of(first)",
+        "wgmma-2d-k3-s2-op1-one-resident",
+        "plain",
     ),
     "bias of the wrong group": (
         "Layer::has_bias ? bias + first : bias",

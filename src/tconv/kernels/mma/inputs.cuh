@@ -105,10 +105,11 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   // Whatever is loaded from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
+    const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(box, row(i), halo_column(i));
+      const auto place = this->place(halo, row(i), halo_column(i));
       if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
       offsets[i] = Tile::channels_last
@@ -188,10 +189,11 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   // Whatever is copied from now on is of this box.
   TCONV_DEVICE void begin(const BoxPosition& box) {
     this->enter(box);
+    const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(box, patch(i) / Shape::row_patches,
+      const auto place = this->place(halo, patch(i) / Shape::row_patches,
                                      patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;

@@ -47,6 +47,8 @@ struct Axis {
     return tap < Kernel ? tap : Kernel;
   }
 
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
   static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
@@ -66,6 +68,9 @@ struct Shifts {
                ? -1
                : static_cast<int>(distance / Axis::dilation);
   }
+
+  // How far the input at a shift, by its number, lies behind that at the highest one.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
 
   // The taps that read it, one of each of some phases: the first, and how many.
   static TCONV_CONSTANT int first_tap(int number) {

@@ -36,8 +36,14 @@ struct Boxes {
   }
 };
 
-// The input of a block's group, and of it what a box and the halo around it need. `Shape` has the shifts and the sizes
-// of the halo.
+// The first input that a box reads, where its block has all shifts.
+template <class Shape>
+TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
+  return {box.image, box.depth - Shape::DepthShifts::highest, box.row - Shape::HeightShifts::highest,
+          box.column - Shape::WidthShifts::highest};
+}
+
+// The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
 template <class Layer, class Shape>
 struct InputMap {
   using Element = typename Layer::Element;
@@ -61,12 +67,11 @@ struct InputMap {
     bool inside;
   };
   // A column of one of the halo's rows, counted from the halo's first one.
-  TCONV_DEVICE Place place(const BoxPosition& box, int halo_row, int halo_column) const {
+  TCONV_DEVICE Place place(const BoxPosition& halo, int halo_row, int halo_column) const {
     const int slab = halo_row / Shape::halo_rows, image = slab / Shape::halo_depths;
-    const int column = box.column - Shape::WidthShifts::highest + halo_column;
-    const int row = box.row - Shape::HeightShifts::highest + halo_row % Shape::halo_rows;
-    const int depth = box.depth - Shape::DepthShifts::highest + slab % Shape::halo_depths;
-    const bool row_inside = box.image + image < batch && in_range(depth, depths) && in_range(row, rows);
+    const int column = halo.column + halo_column, row = halo.row + halo_row % Shape::halo_rows;
+    const int depth = halo.depth + slab % Shape::halo_depths;
+    const bool row_inside = halo.image + image < batch && in_range(depth, depths) && in_range(row, rows);
     return {image, (static_cast<Index>(depth) * rows + row) * columns + column, row_inside,
             row_inside && in_range(column, columns)};
   }

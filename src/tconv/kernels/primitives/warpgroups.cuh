@@ -56,18 +56,18 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
   TCONV_NUMBERS_6                            \
   ", %48, %49, %50, %51, %52, %53, %54, %55" \
   ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_NUMBERS_9 TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define TCONV_NUMBERS_10 TCONV_NUMBERS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
 #define TCONV_NUMBERS_12                     \
-  TCONV_NUMBERS_8                            \
-  ", %64, %65, %66, %67, %68, %69, %70, %71" \
-  ", %72, %73, %74, %75, %76, %77, %78, %79" \
+  TCONV_NUMBERS_10                           \
   ", %80, %81, %82, %83, %84, %85, %86, %87" \
   ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define TCONV_NUMBERS_16                             \
+#define TCONV_NUMBERS_15                             \
   TCONV_NUMBERS_12                                   \
   ", %96, %97, %98, %99, %100, %101, %102, %103"     \
   ", %104, %105, %106, %107, %108, %109, %110, %111" \
-  ", %112, %113, %114, %115, %116, %117, %118, %119" \
-  ", %120, %121, %122, %123, %124, %125, %126, %127"
+  ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define TCONV_NUMBERS_16 TCONV_NUMBERS_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define TCONV_OCTET(n)                                                                                          \
   "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
       "+f"(sums[n + 6]), "+f"(sums[n + 7])
@@ -77,8 +77,11 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 #define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
 #define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
 #define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
-#define TCONV_SUMS_12 TCONV_SUMS_8, TCONV_OCTET(64), TCONV_OCTET(72), TCONV_OCTET(80), TCONV_OCTET(88)
-#define TCONV_SUMS_16 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112), TCONV_OCTET(120)
+#define TCONV_SUMS_9 TCONV_SUMS_8, TCONV_OCTET(64)
+#define TCONV_SUMS_10 TCONV_SUMS_9, TCONV_OCTET(72)
+#define TCONV_SUMS_12 TCONV_SUMS_10, TCONV_OCTET(80), TCONV_OCTET(88)
+#define TCONV_SUMS_15 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
+#define TCONV_SUMS_16 TCONV_SUMS_15, TCONV_OCTET(120)
 
 // The instruction for `Rows` rows of the second factor.
 template <class Element, int Rows>
@@ -104,7 +107,10 @@ TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
 TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
 TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
 TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
+TCONV_WARPGROUP_PRODUCTS(144, 9, 72, 73, 74, 75, 76)
+TCONV_WARPGROUP_PRODUCTS(160, 10, 80, 81, 82, 83, 84)
 TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
+TCONV_WARPGROUP_PRODUCTS(240, 15, 120, 121, 122, 123, 124)
 TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT

@@ -10,7 +10,7 @@ from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
 from tconv.planner import Kernel, WgmmaTile
 from tconv.planner.shifts import together
 from tconv.planner.wgmma import why_not_wgmma
-from tconv.planner.wgmma.builder import PRODUCT_ROWS, can_stack, suits, wgmma_tile
+from tconv.planner.wgmma.builder import PRODUCT_ROWS, can_stack, suits, wgmma_tile, with_resident_weights
 from tconv.planner.wgmma.shape import WgmmaShape, is_uniform
 from tconv.problem import Layer, Precision
 
@@ -37,9 +37,10 @@ AXES: dict[str, str] = {
     "Tile::chunk_steps": "2 and 4",
     "Tile::input_stages": "1, 2 and 3",
     "Tile::raw_stages": "0, 1 and 2",
-    "Tile::weight_stages": "the fewest, and more",
+    "Tile::weight_stages": "the fewest, and more; one for each visit",
     "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
     "Tile::channels_last": "both",
+    "Tile::resident": "both; blocks with all phases, with one, and stacked",
 }
 
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16", "fp32")
@@ -51,6 +52,19 @@ _STRAIGHT: dict[str, Precision] = {
     "2d-k2-s2-aligned": "bf16",
     "2d-k3x2-s2x2-aligned": "fp16",
     "1d-k3-s3-aligned": "fp16",
+}
+#: Cases whose weights stay; their layers have groups, or more output channels than a block.
+_RESIDENT: dict[str, Precision] = {
+    "2d-k3-s2-op1": "tf32",
+    "2d-dense": "fp16",
+    "2d-k2-s2-aligned": "bf16",
+    "2d-k3-s1": "tf32",
+    "1d-k4-s2": "fp32",
+}
+#: Phases and channels of products of 144, 160 and 240 rows.
+_WIDE: dict[str, list[tuple[int, int]]] = {
+    "1d-k3-s3-aligned": [(3, 48), (1, 240)],
+    "2d-k2-s2-aligned": [(4, 40)],
 }
 #: Of a phase: the emulator would take minutes for more.
 _MOST_TAPS = 100
@@ -80,6 +94,17 @@ def instances() -> Iterator[Instance]:
             problem = case.problem(_STRAIGHT[name])
             for turn_number, tile in enumerate(_straight_tiles(problem.layer), 1):
                 yield Instance(f"wgmma-{name}-straight{turn_number}", problem, Kernel("wgmma", problem.layer, tile))
+        if name in _RESIDENT:
+            problem = case.problem(_RESIDENT[name])
+            for turn, tile in _tiles(problem.layer, together(problem)).items():
+                kept = replace(with_resident_weights(problem.layer, tile), input_stages=2)
+                kernel = Kernel("wgmma", problem.layer, kept)
+                yield Instance(f"wgmma-{name}-{turn}-resident", problem, kernel)
+        for phases, channels in _WIDE.get(name, []):
+            problem = case.problem("tf32")
+            tile = replace(_tile(problem.layer, phases, (1, 1, 1, 16), 1, patch_columns=4), channels=channels)
+            kernel = Kernel("wgmma", problem.layer, tile)
+            yield Instance(f"wgmma-{name}-rows{phases * channels}", problem, kernel)
         if name in _TURNED:
             problem = case.problem("fp16")
             for raw, tile in enumerate(_turned_tiles(problem.layer, together(problem)), 1):

@@ -23,6 +23,31 @@ TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
                        : number + tile * Shape::position_numbers < Shape::box_positions;
 }
 
+// The taps of one phase on an axis. Those at higher shifts come last.
+template <class Axis>
+struct WgmmaPhase {
+  int first, count;
+
+  TCONV_DEVICE explicit WgmmaPhase(int phase) : first(Axis::first_tap(phase)), count(Axis::taps(phase)) {}
+  // How far a tap's input lies behind that of the last one.
+  TCONV_DEVICE int behind(int number) const { return (count - 1 - number) * Axis::shift_period; }
+  TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
+};
+
+// The phase of a block on each axis, where it has one alone.
+template <class Layer>
+struct WgmmaPhases {
+  WgmmaPhase<typename Layer::Depth> depth;
+  WgmmaPhase<typename Layer::Height> row;
+  WgmmaPhase<typename Layer::Width> column;
+
+  TCONV_DEVICE explicit WgmmaPhases(int phase)
+      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
+        row(phase / Layer::Width::stride % Layer::Height::stride),
+        column(phase % Layer::Width::stride) {}
+  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
+};
+
 // What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
 // block has each gridDim.x-th.
 template <class Layer, class Tile>
@@ -46,32 +71,14 @@ struct WgmmaWork {
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-};
-
-// The taps of one phase on an axis: how many, and the numbers of their shifts.
-template <class Axis>
-struct WgmmaPhase {
-  int first, count;
-
-  TCONV_DEVICE explicit WgmmaPhase(int phase)
-      : first(Axis::first_tap(phase)), count(ceil_div(Axis::kernel - first, Axis::tap_period)) {}
-  TCONV_DEVICE int shift(int number) const {
-    return (Axis::shift_of(first + number * Axis::tap_period) - Shifts<Axis>::lowest) / Shifts<Axis>::step;
+  // The first input that the box reads; a block with one phase has the shifts of that alone.
+  TCONV_DEVICE BoxPosition halo() const {
+    const BoxPosition from = box();
+    if (!Shape::single) return halo_of<Shape>(from);
+    const WgmmaPhases<Layer> phase(first_phase());
+    return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(),
+            from.column - phase.column.highest_shift()};
   }
-};
-
-// The phase of a block on each axis, where it has one alone.
-template <class Layer>
-struct WgmmaPhases {
-  WgmmaPhase<typename Layer::Depth> depth;
-  WgmmaPhase<typename Layer::Height> row;
-  WgmmaPhase<typename Layer::Width> column;
-
-  TCONV_DEVICE explicit WgmmaPhases(int phase)
-      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
-        row(phase / Layer::Width::stride % Layer::Height::stride),
-        column(phase % Layer::Width::stride) {}
-  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
 };
 
 // Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it

@@ -1,8 +1,8 @@
 // wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
 //
-// Most kinds have the same functions: `begin` with a box, then `bring` for each chunk of channels, by all threads that
+// Most kinds have the same functions: `begin` with a halo, then `bring` for each chunk of channels, by all threads that
 // bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
-// turned in shared memory comes there some chunks ahead: those kinds `begin` and `copy` for the box that is asked for,
+// turned in shared memory comes there some chunks ahead: those kinds `begin` and `copy` for the one that is asked for,
 // and `enter_turned` and `turn` for the one whose chunks have come.
 #pragma once
 #include "primitives/memory.cuh"
@@ -12,26 +12,26 @@
 
 namespace tconv {
 
-// The input, and the box of it that a block has.
+// The input, and the halo that a block has of it.
 template <class Layer, class Tile>
 struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
   using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
   const typename Layer::Element* const x;
-  BoxPosition box;
+  BoxPosition halo;
 
   TCONV_DEVICE WgmmaInputMap(const typename Layer::Element* x, int batch, int depths, int rows, int columns)
       : Base(batch, depths, rows, columns), x(x) {}
 
-  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& of_box, int group) const {
-    return x + static_cast<long long>(of_box.image) * Base::channels * this->plane +
+  TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
+    return x + static_cast<long long>(halo.image) * Base::channels * this->plane +
            static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
   }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
-    box = of_box;
-    this->first = first_of(of_box, group);
+    halo = of_box;
+    this->first = first_of(halo, group);
   }
   TCONV_DEVICE typename Base::Place place(int halo_row, int halo_column) const {
-    return Base::place(box, halo_row, halo_column);
+    return Base::place(halo, halo_row, halo_column);
   }
 };
 
@@ -54,14 +54,16 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   TCONV_DEVICE int patch_number() const { return number % lanes; }
   TCONV_DEVICE int channel_number() const { return number / lanes; }
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
-    this->enter(box, group);
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
+    this->enter(halo, group);
     inside = 0;
+    // Boxes begin at multiples of patches.
+    const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
       const int patch = patch_number() + i * lanes;
       const auto place =
-          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - Shape::patch_lead);
+          this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - lead);
       if (patch < Shape::halo_patches && place.inside) inside |= 1u << i;
       offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number()) * this->plane + place.position;
     }
@@ -124,8 +126,8 @@ struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
         first_place(number / 32 * of_warp),
         offsets(reinterpret_cast<long long*>(offsets)) {}
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
-    this->enter(box, group);
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
+    this->enter(halo, group);
     __syncwarp();  // nobody reads the box before any more
     for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
       const int number = i / of_warp * together + first_place + i % of_warp;
@@ -176,7 +178,7 @@ struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
                                    unsigned char*)
       : Map(x, batch, depths, rows, columns), number(number) {}
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) { this->enter(box, group); }
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) { this->enter(halo, group); }
 
   TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
 #pragma unroll 1
@@ -266,7 +268,7 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
   const int number, patch_number, channel_number;
   unsigned inside;                       // by patch: whether its row is one of the input
   Index offsets[Shape::thread_patches];  // of its row, from the halo's first column on, in the thread's first channel
-  BoxPosition turned_box;
+  BoxPosition turned_halo;
   const Element* turned_first;
   WgmmaRawCopies<Shape, Tile> copies;
 
@@ -276,8 +278,8 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
         patch_number(number % lanes),
         channel_number(number / lanes) {}
 
-  TCONV_DEVICE void begin(const BoxPosition& box, int group) {
-    this->enter(box, group);
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
+    this->enter(halo, group);
     inside = 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
@@ -313,9 +315,9 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
     }
   }
 
-  TCONV_DEVICE void enter_turned(const BoxPosition& box, int group) {
-    turned_box = box;
-    turned_first = this->first_of(box, group);
+  TCONV_DEVICE void enter_turned(const BoxPosition& halo, int group) {
+    turned_halo = halo;
+    turned_first = this->first_of(halo, group);
   }
 
   // Turns a chunk: eight channels of a place at once.
@@ -328,7 +330,7 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
     for (int unit = number; unit < places * vectors; unit += Shape::loaders) {
       const int place_number = unit % places, vector = unit / places;
       const int row = place_number / Shape::halo_columns, column = place_number % Shape::halo_columns;
-      const auto place = Map::Base::place(turned_box, row, column);
+      const auto place = Map::Base::place(turned_halo, row, column);
       const unsigned of_row =
           first + static_cast<unsigned>(place.image * Map::channels + vector * Shape::vector_items) * plane +
           static_cast<unsigned>(place.position) - static_cast<unsigned>(column);
@@ -370,7 +372,7 @@ struct WgmmaProducer {
     Inputs inputs(number, x, batch, depths, rows, columns, shared + Shape::offsets_at);
     WgmmaStages<Tile::input_stages> stages(barriers);
     for (; work.is_left(); work.next()) {
-      inputs.begin(work.box(), work.group());
+      inputs.begin(work.halo(), work.group());
 #pragma unroll 1
       for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
         stages.wait_empty();
@@ -401,7 +403,7 @@ struct WgmmaProducer<Layer, Tile, true> {
     int chunk_ahead = 0, raw_ahead = 0, raw = 0;
     const auto copy = [&] {
       if (ahead.is_left()) {
-        if (chunk_ahead == 0) inputs.begin(ahead.box(), ahead.group());
+        if (chunk_ahead == 0) inputs.begin(ahead.halo(), ahead.group());
         inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
         if (++chunk_ahead == Shape::chunks) {
           chunk_ahead = 0;
@@ -414,7 +416,7 @@ struct WgmmaProducer<Layer, Tile, true> {
 #pragma unroll 1
     for (int i = 0; i < Tile::raw_stages; ++i) copy();
     for (; work.is_left(); work.next()) {
-      inputs.enter_turned(work.box(), work.group());
+      inputs.enter_turned(work.halo(), work.group());
 #pragma unroll 1
       for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
         inputs.copies.template wait<Tile::raw_stages - 1>();

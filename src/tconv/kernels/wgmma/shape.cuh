@@ -83,9 +83,12 @@ struct WgmmaShape {
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
   static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
-  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
-  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
-  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
+  // Of a block with one phase, only what that reads: as much as the phase with the most taps.
+  template <class Axis>
+  static constexpr int halo = single ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
+  static constexpr int halo_depths = Tile::Box::depths + halo<Depth>;
+  static constexpr int halo_rows = Tile::Box::rows + halo<Height>;
+  static constexpr int halo_columns = Tile::Box::columns + halo<Width>;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
@@ -100,18 +103,32 @@ struct WgmmaShape {
   // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
   static constexpr bool unaligned = turned && Tile::patch_columns == 1;
   static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
-  static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
+  // and the most of them with the halo.
+  static TCONV_CONSTANT int patch_lead(int highest) {
+    return (-highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
+  }
+  static TCONV_CONSTANT int lead_and_halo() {
+    if (!single) return patch_lead(WidthShifts::highest) + WidthShifts::halo;
+    int most = 0;
+    for (int phase = 0; phase < Width::stride; ++phase) {
+      const int taps = Width::taps(phase),
+                highest = Width::shift_of(Width::first_tap(phase)) + (taps - 1) * Width::shift_period;
+      const int together = patch_lead(highest) + (taps - 1) * Width::shift_period;
+      if (together > most) most = together;
+    }
+    return most;
+  }
   // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
   static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
-  static constexpr int row_patches =
-      unaligned ? ceil_div(halo_columns + 7, 8)
-                : ceil_div(patch_lead + halo_columns, columns_brought) * (columns_brought / Tile::patch_columns);
+  static constexpr int row_patches = unaligned ? ceil_div(halo_columns + 7, 8)
+                                               : ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
+                                                     (columns_brought / Tile::patch_columns);
   static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
   // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
   static constexpr bool whole_patches = by_channel || (turned && !unaligned);
-  static constexpr int row_lead = whole_patches ? patch_lead : 0;
+  static TCONV_CONSTANT int row_lead(int highest) { return whole_patches ? patch_lead(highest) : 0; }
   static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
   static constexpr int consumer_registers = by_place ? 216 : 208;
@@ -132,12 +149,9 @@ struct WgmmaShape {
   static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
-  // How far the input at a shift lies behind that at the highest one, in places; by the shift's number on each axis.
-  static TCONV_CONSTANT int halo_offset(int depth, int row, int column) {
-    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
-            row * HeightShifts::step) *
-               row_places +
-           WidthShifts::halo - column * WidthShifts::step;
+  // Where the halo's input lies that is so far behind its first one on each axis, in places.
+  static TCONV_CONSTANT int halo_offset(int depth, int row, int column, int highest) {
+    return (depth * halo_rows + row) * row_places + row_lead(highest) + column;
   }
 
   // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
@@ -147,6 +161,13 @@ struct WgmmaShape {
   static constexpr int visit_pieces = single ? 1 : Tile::phases;
   static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
   static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
+  // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
+  // those of lower phases: on each axis that is their own order.
+  static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
+    return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel +
+           DepthShifts::taps(depth) * (WidthShifts::first_tap(column) * Height::kernel +
+                                       WidthShifts::taps(column) * HeightShifts::first_tap(row));
+  }
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
   // A thread prepares every second vector of a tap, an output channel and a chunk.
@@ -154,19 +175,20 @@ struct WgmmaShape {
       static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
 
   // ---- outputs ----
-  // Of contiguous outputs a warpgroup stages, as `staged[phase][channel][position]`, so many neighbouring phases of
-  // some channels of a tile at once, to store whole rows. Lanes that write neighbouring positions of four rows find
-  // different banks, and mostly also those that read what is neighbours in memory.
-  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 8);
+  // Of contiguous outputs a warpgroup stages, as `staged[channel][position][phase]`, those neighbouring phases of some
+  // channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
+  // four channels find different banks.
+  static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
   static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
                                          : run > 1 || Tile::channels % 32 != 0 ? 16
                                                                                : 32;
-  static constexpr int staged_pitch = 68;
-  static constexpr int staged_phase = staged_channels * staged_pitch + (is_power_of_two(run) ? 32 / run % 32 : 0);
-  static constexpr int staged_bytes = Tile::channels_last ? 0 : run * staged_phase * 4;
+  static constexpr int staged_pitch = 64 * run + 4;
+  static constexpr int staged_bytes = Tile::channels_last ? 0 : staged_channels * staged_pitch * 4;
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
-  static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
+  // Weights that stay are packed: of `known` products, visits differ in their bytes.
+  static constexpr int inputs_at =
+      Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
   static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
   static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
   static constexpr int offsets_at = staged_at + consumers * staged_bytes;
@@ -198,8 +220,9 @@ struct WgmmaShape {
   static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
                     position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
                 "stacked tiles have the same columns");
-  static_assert(Tile::weight_stages > row_visits && Tile::input_stages >= 1,
-                "a stage is written while others are read");
+  static_assert(Tile::resident ? Tile::weight_stages == chunks * visits : Tile::weight_stages > row_visits,
+                "a stage is written while others are read, or each visit has one of its own");
+  static_assert(Tile::input_stages >= 1, "inputs come in stages");
   static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");

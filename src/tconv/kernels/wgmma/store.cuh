@@ -36,9 +36,10 @@ struct WgmmaSums {
   }
 };
 
-// Stores a warpgroup's outputs, from `y` on: channels_last ones from registers, contiguous ones, whose neighbours other
-// threads have, by way of `staged`. There they are float still, and become outputs where they are read: an epilogue is
-// applied to them in the order of memory.
+// Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has 4 bytes or more
+// of a row: eight lanes then write a sector of memory. Others, whose neighbours other threads have, go by way of
+// `staged`.
 template <class Layer, class Tile>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -51,8 +52,10 @@ struct WgmmaStore {
   static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
-  static constexpr int aligned = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
-  static constexpr int most_width = aligned % run == 0 || run % aligned == 0 ? aligned : 1;
+  static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
+  // A thread's neighbouring phases of a position are all of a row's, and one vector.
+  static constexpr bool whole_run = run > 1 && run == Width::stride;
+  static constexpr bool by_runs = whole_run && is_power_of_two(run) && run <= 16 / Shape::item_bytes;
 
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
@@ -97,27 +100,27 @@ struct WgmmaStore {
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
-  // What is staged of an item from one place on, as outputs of a channel.
+  // Sums of a channel as outputs, two at a time.
   template <int width>
-  TCONV_DEVICE Vector<Element, width> outputs(const float* from, int channel) const {
-    constexpr int neighbours = width > run ? width / run : 1;  // of one phase
-    const auto finish = epilogue.of(channel);
-    float finished[width];
-#pragma unroll
-    for (int i = 0; i < width / neighbours; ++i) {
-      float values[neighbours];
-      load_shared(from + i * Shape::staged_phase, values);
-#pragma unroll
-      for (int n = 0; n < neighbours; ++n) finished[n * run % width + i] = finish(values[n]);
-    }
+  static TCONV_DEVICE Vector<Element, width> finished(const float (&values)[width],
+                                                      const typename Bias<Layer>::Channel& finish) {
     Vector<Element, width> together;
 #pragma unroll
     for (int i = 0; i < width; i += 2) {
+      const int next = (i + 1) % width;
       Element two[2];
-      from_accumulators(finished[i], finished[(i + 1) % width], two);
-      together.values[i] = two[0], together.values[(i + 1) % width] = two[(i + 1) % width - i];
+      from_accumulators(finish(values[i]), finish(values[next]), two);
+      together.values[i] = two[0], together.values[next] = two[next - i];
     }
     return together;
+  }
+  // What is staged of an item from one place on.
+  template <int width>
+  static TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from,
+                                                            const typename Bias<Layer>::Channel& finish) {
+    float values[width];
+    load_shared(from, values);
+    return finished(values, finish);
   }
 
   // An item's outputs of the staged channels, which begin with one of the block's.
@@ -134,16 +137,16 @@ struct WgmmaStore {
     };
     const long long pitch = Own::channel_lanes * plane();
     Element* to = y + (first_channel + first) * plane() + at.offset;
-    const float* const from =
-        staged + item * width % run * Shape::staged_phase + first * Shape::staged_pitch + item * width / run;
+    const float* const from = staged + first * Shape::staged_pitch + item * width;
 #pragma unroll
     for (int step = 0; step < Own::steps; step += Own::together) {
       Vector<Element, width> stored[Own::together];
 #pragma unroll
       for (int i = 0; i < Own::together; ++i)
         if (is_stored(step + i))
-          stored[i] = outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
-                                     block_channel + first_channel + first + (step + i) * Own::channel_lanes);
+          stored[i] = staged_outputs<width>(
+              from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
+              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes));
 #pragma unroll
       for (int i = 0; i < Own::together; ++i, to += pitch)
         if (is_stored(step + i)) store_vector(to, stored[i]);
@@ -173,14 +176,54 @@ struct WgmmaStore {
       }
   }
   TCONV_DEVICE void stage(int tile, int phase, int octet) const {
+    constexpr int width = vector_width(run, 4);
 #pragma unroll
-    for (int r = 0; r < run; ++r)
+    for (int o = 0; o < staged_octets; ++o)
 #pragma unroll
-      for (int o = 0; o < staged_octets; ++o)
+      for (int k = 0; k < 4; ++k)
 #pragma unroll
-        for (int k = 0; k < 4; ++k)
-          staged[r * Shape::staged_phase + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch + warp % 4 * 16 +
-                 k / 2 * 8 + lane / 4] = sums.of(tile, k / 2, phase + r, octet + o, k % 2);
+        for (int r = 0; r < run; r += width) {
+          Vector<float, width> together;
+#pragma unroll
+          for (int i = 0; i < width; ++i) together.values[i] = sums.of(tile, k / 2, phase + r + i, octet + o, k % 2);
+          *reinterpret_cast<Vector<float, width>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch +
+                                                   (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
+        }
+  }
+
+  // The neighbouring phases of each position at once, as a thread has them.
+  TCONV_DEVICE void store_runs() const {
+    constexpr int width = by_runs ? run : 1;
+#pragma unroll
+    for (int tile = 0; tile < Tile::position_tiles; ++tile)
+#pragma unroll
+      for (int phase = 0; phase < Tile::phases; phase += width) {
+        Element* to[2];
+        bool inside[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          int image;
+          Index offset;
+          inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, image, offset);
+          to[half] = y + (static_cast<long long>(image) * channels + lane % 4 * 2) * plane() + offset;
+        }
+#pragma unroll
+        for (int octet = 0; octet < Tile::channels / 8; ++octet)
+#pragma unroll
+          for (int own = 0; own < 2; ++own) {
+            const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
+            const bool present = Layer::group_out_channels % Tile::channels == 0 || channel < Layer::group_out_channels;
+            const auto finish = epilogue.of(present ? channel : 0);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float values[width];
+#pragma unroll
+              for (int i = 0; i < width; ++i) values[i] = sums.of(tile, half, phase + i, octet, own);
+              if (inside[half] && present) store_vector(to[half], finished(values, finish));
+              to[half] += (own == 0 ? 1 : 7) * plane();
+            }
+          }
+      }
   }
 
   // Neighbouring channels of an output at once, at some of a thread's positions.
@@ -236,6 +279,8 @@ struct WgmmaStore {
     constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last) {
       store_channels();
+    } else if (by_runs && columns % run == 0) {
+      store_runs();
     } else if (columns % most_width == 0) {
       store_rows<most_width>();
     } else if (columns % half == 0) {

@@ -38,14 +38,12 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
     const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
     piece = visit * Tile::phases + phase % Tile::phases;
   } else if (Shape::known) {
-    // Taps of lower shifts come first, and of one shift those of lower phases: on each axis that is their own order.
-    const int depth_first = Shape::DepthShifts::first_tap(depth.shift), depths = Shape::DepthShifts::taps(depth.shift);
-    const int row_first = Shape::HeightShifts::first_tap(row.shift), rows = Shape::HeightShifts::taps(row.shift);
-    const int column_first = Shape::WidthShifts::first_tap(column.shift);
-    const int columns = Shape::WidthShifts::taps(column.shift);
-    const int before =
-        depth_first * Width::kernel * Height::kernel + depths * (column_first * Height::kernel + columns * row_first);
-    piece = before + ((depth.tap - depth_first) * rows + row.tap - row_first) * columns + column.tap - column_first;
+    const int rows = Shape::HeightShifts::taps(row.shift), columns = Shape::WidthShifts::taps(column.shift);
+    piece = Shape::pieces_before(depth.shift, column.shift, row.shift) +
+            ((depth.tap - Shape::DepthShifts::first_tap(depth.shift)) * rows + row.tap -
+             Shape::HeightShifts::first_tap(row.shift)) *
+                columns +
+            column.tap - Shape::WidthShifts::first_tap(column.shift);
   } else {
     const WgmmaPhases<Layer> own(phase);
     const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
@@ -102,23 +100,26 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   }
 }
 
-// Brings a block's weights, visit by visit; one thread.
+// Brings a block's weights, visit by visit; one thread. Those that stay come once: all boxes of a block need the same.
 template <class Layer, class Tile>
 TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigned char* prepared, unsigned char* stages,
                                       unsigned char* barriers) {
   using Shape = WgmmaShape<Layer, Tile>;
   WgmmaStages<Tile::weight_stages> ring(barriers);
+  const unsigned char* set = prepared;
   const auto bring = [&](const unsigned char*& from, int pieces) {
     if (pieces == 0) return;
     const int bytes = pieces * Shape::piece_bytes;
     ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
-    copy_to_shared(stages + ring.stage() * Shape::weight_stage_bytes, from, bytes, ring.full());
+    const int at = Tile::resident ? static_cast<int>(from - set) : ring.stage() * Shape::weight_stage_bytes;
+    copy_to_shared(stages + at, from, bytes, ring.full());
     from += bytes;
     ring.next();
   };
-  for (; work.is_left(); work.next()) {
-    const unsigned char* from = prepared + work.weight_set() * Shape::set_bytes;
+  for (bool more = true; more && work.is_left(); work.next()) {
+    set = prepared + work.weight_set() * Shape::set_bytes;
+    const unsigned char* from = set;
     const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase()).taps() : Shape::visits;
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
@@ -133,6 +134,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
       }
       from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }
+    more = !Tile::resident;
   }
 }
 

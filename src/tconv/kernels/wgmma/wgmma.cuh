@@ -71,8 +71,8 @@ struct WgmmaPlaces {
         const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
-        const int place = ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places +
-                          Shape::row_lead + at.column;
+        const int place =
+            ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
         places[tile][half] =
             place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
       }
@@ -141,7 +141,7 @@ struct WgmmaConsumer {
 #pragma unroll
     for (int i = 0; i < Shape::row_visits; ++i) {
       const int stage = end - Shape::row_visits + i;
-      if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
+      if (!Tile::resident && read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
     }
     read = false;
   }
@@ -174,9 +174,10 @@ struct WgmmaConsumer {
     }
   }
 
-  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full.
+  // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full. Weights that stay and
+  // are known lie from `packed` on, others in their stage.
   template <class HasTap>
-  TCONV_DEVICE void visit(const unsigned char* moved, const HasTap& has_tap) {
+  TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
 #pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
@@ -191,7 +192,8 @@ struct WgmmaConsumer {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
         if (Shape::exact || batch == 0 || of_visits == 0) products.begin_group();
-        multiply(batch, of_visits, Rows(weight_stages + stage * Shape::weight_stage_bytes), has_tap);
+        const int from = Tile::resident && Shape::known ? packed : stage * Shape::weight_stage_bytes;
+        multiply(batch, of_visits, Rows(weight_stages + from), has_tap);
         if (Shape::exact || batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
@@ -216,20 +218,22 @@ struct WgmmaConsumer {
     }
   }
 
-  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column) const {
+  // The inputs so far behind the halo's first one, which the highest shift along the width reads.
+  TCONV_DEVICE const unsigned char* moved(int depth, int row, int column, int highest) const {
     return input_stages + inputs.stage() * Shape::input_stage_bytes +
-           Shape::halo_offset(depth, row, column) * Shape::place_bytes;
+           Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
   // All products of a chunk.
-  TCONV_DEVICE void chunk(int first_phase) {
+  TCONV_DEVICE void chunk(int first_phase, int number) {
     inputs.wait_full();
     if (Shape::single) {
       const WgmmaPhases<Layer> phase(first_phase);
       int d = 0, c = 0, r = 0;
 #pragma unroll 1
       do {  // every phase has a tap
-        visit(moved(phase.depth.shift(d), phase.row.shift(r), phase.column.shift(c)), [](int) { return true; });
+        visit(moved(phase.depth.behind(d), phase.row.behind(r), phase.column.behind(c), phase.column.highest_shift()),
+              0, [](int) { return true; });
         if (++r < phase.row.count) continue;
         r = 0;
         if (++c < phase.column.count) continue;
@@ -250,7 +254,9 @@ struct WgmmaConsumer {
             };
             if (!Shape::known ||
                 Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
-              visit(moved(d, r, c), has_tap);
+              visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
+                          Shape::WidthShifts::highest),
+                    (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
           }
     }
     arrive(inputs.empty());
@@ -259,8 +265,9 @@ struct WgmmaConsumer {
 
   TCONV_DEVICE void box(int first_phase) {
     sums.clear();
+    if (Tile::resident) weights.turn = 0;  // they are there since the first box
 #pragma unroll 1
-    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase);
+    for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase, number);
     products.template wait<0>();
     __syncwarp();
     give_back(weights.stage());

@@ -12,7 +12,7 @@ from tconv.planner.wgmma.tile import Box, WgmmaTile
 from tconv.problem import Layer
 
 #: Rows of weights that a product may take.
-PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 192, 256)
+PRODUCT_ROWS = (16, 32, 48, 64, 96, 128, 144, 160, 192, 240, 256)
 #: Registers of a thread for sums, and for those and two steps of fragments; of exact ones, fewer where the compiler
 #: unrolls all phases.
 _MOST_SUMS, _MOST_REGISTERS, _MOST_EXACT_REGISTERS, _MOST_EXACT_REGISTERS_UNROLLED = 128, 192, 168, 136
@@ -54,7 +54,10 @@ def wgmma_tile(
 
 
 def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
-    """`tile` with as many stages as fit into `most_shared` bytes: two of inputs first, then weights, then inputs."""
+    """`tile` with as many stages as fit into `most_shared` bytes: two of inputs first, then weights, then inputs.
+
+    Weights that stay have theirs.
+    """
 
     def tried(tile: WgmmaTile, **more: Any) -> WgmmaTile:
         larger = replace(tile, **more)
@@ -62,16 +65,25 @@ def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
         changes = {name: where(fits, value, getattr(tile, name)) for name, value in more.items()}
         return replace(tile, **changes)
 
+    def with_weight_stages(tile: WgmmaTile, stages: Any) -> WgmmaTile:
+        return tried(tile, weight_stages=where(tile.resident > 0, tile.weight_stages, stages))
+
     tile = tried(tile, input_stages=2)
     tile = tried(tile, raw_stages=2 * tile.raw_stages)
     fewest = tile.weight_stages
     for further in range(1, 5):
-        tile = tried(tile, weight_stages=fewest + further)
+        tile = with_weight_stages(tile, fewest + further)
     for stages in range(3, _MOST_INPUT_STAGES + 1):
         tile = tried(tile, input_stages=where(tile.input_stages == stages - 1, stages, tile.input_stages))
     for stages in range(6, _MOST_WEIGHT_STAGES + 1):
-        tile = tried(tile, weight_stages=most(tile.weight_stages, least(stages, tile.weight_stages + 1)))
+        tile = with_weight_stages(tile, most(tile.weight_stages, least(stages, tile.weight_stages + 1)))
     return tile
+
+
+def with_resident_weights(layer: Layer, tile: WgmmaTile) -> WgmmaTile:
+    """`tile` with weights that stay."""
+    shape = WgmmaShape(layer, tile)
+    return replace(tile, resident=1, weight_stages=shape.chunks * shape.visits)
 
 
 def phase_choices(layer: Layer) -> list[int]:

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from tconv.planner.gpu import Gpu
-from tconv.planner.numbers import Array, taken
+from tconv.planner.numbers import Array, joined, length, taken
 from tconv.planner.shifts import halo
 from tconv.planner.wgmma.builder import (
     PRODUCT_ROWS,
@@ -16,8 +16,10 @@ from tconv.planner.wgmma.builder import (
     phase_choices,
     suits,
     wgmma_tile,
+    with_resident_weights,
     with_stages,
 )
+from tconv.planner.wgmma.launching import launching, works
 from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, is_uniform
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
@@ -27,8 +29,10 @@ BoxSizes = tuple[int, int, int, int]
 _POSITION_TILES = (1, 2, 4, 8)
 _STEPS = (2, 4)
 #: Boxes of each number of positions that waste the least.
-_BOXES = 4
+_BOXES = 6
 _MOST_SUMS = 256
+#: Stages of weights that stay: each has a barrier.
+_MOST_RESIDENT = 128
 #: Neighbouring columns of a box that are tried.
 _COLUMNS = (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 256, 512)
 
@@ -68,9 +72,23 @@ def candidates(
         channels_last=channels_last,
     )
     tile = taken(tile, np.flatnonzero(suits(WgmmaShape(layer, tile))))
+    kinds = [tile]
+    stay = np.flatnonzero(_may_stay(problem, layer, tile, gpu))
+    if len(stay):
+        kinds.append(with_resident_weights(layer, taken(tile, stay)))
+    tile = joined(kinds, list(map(length, kinds)))
     tile = with_stages(layer, tile, gpu.shared_bytes_per_block)
-    fits = np.flatnonzero(WgmmaShape(layer, tile).shared_bytes <= gpu.shared_bytes_per_block)
+    # Beside weights that stay, inputs come while others are multiplied.
+    enough = (tile.resident == 0) | (tile.input_stages > 1)
+    fits = np.flatnonzero(enough & (WgmmaShape(layer, tile).shared_bytes <= gpu.shared_bytes_per_block))
     return taken(tile, fits) if len(fits) else None
+
+
+def _may_stay(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu) -> Array:
+    """Where a block's weights may stay in shared memory, and are read more than once."""
+    shape, kernel = WgmmaShape(layer, tile), launching(layer, tile, gpu.multiprocessors)
+    few = (shape.chunks * shape.visits <= _MOST_RESIDENT) & (shape.weight_sets <= gpu.multiprocessors)
+    return few & (shape.set_bytes <= gpu.shared_bytes_per_block) & (works(problem, layer, kernel) > kernel.at_once)
 
 
 def _rows(layer: Layer) -> list[tuple[int, int]]:
@@ -116,5 +134,5 @@ def _boxes(problem: Problem, layer: Layer, tiles: int, stacked: bool, together: 
                 count = math.prod(-(-n // b) for n, b in zip(sizes, box, strict=True))
                 around = math.prod((b + h) / b for b, h in zip(box[1:], halos, strict=True))
                 wasted = count * numbers * of_row / math.prod(sizes)
-                found[box, patch] = wasted * (1 + 0.1 * around) * (1 + 0.5 / patch) * (1 + 4 / columns)
+                found[box, patch] = wasted * (1 + 0.1 * around) * (1 + 0.5 / patch) * (1 + 2 / columns)
     return sorted(found, key=lambda key: found[key])[:_BOXES]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tconv.planner.numbers import ceil_div
+from tconv.planner.numbers import ceil_div, most, where
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
@@ -26,6 +26,7 @@ class Launching(NamedTuple):
         shared_bytes: of a block.
         box: images, slabs, rows and columns of a block's positions.
         weight_sets: blocks with different weights, which share a box.
+        together: blocks that a grid has at least, and multiples of: those with all weights, where each keeps its own.
         at_once: blocks that work at the same time, each at one box after the other.
         columns_together: neighbouring inputs that are loaded at once.
         weight_bytes: of the prepared weights.
@@ -36,6 +37,7 @@ class Launching(NamedTuple):
     shared_bytes: int
     box: tuple[int, int, int, int]
     weight_sets: int
+    together: int
     at_once: int
     columns_together: int
     weight_bytes: int
@@ -51,6 +53,7 @@ def launching(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launching:
         shared_bytes=shape.shared_bytes,
         box=(tile.box.images, tile.box.depths, tile.box.rows, tile.box.columns),
         weight_sets=shape.weight_sets,
+        together=where(tile.resident > 0, shape.weight_sets, 1),
         at_once=multiprocessors,
         columns_together=tile.patch_columns,
         weight_bytes=shape.weight_bytes,
@@ -70,12 +73,13 @@ def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
 
 def rounds(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """Boxes that a block has, one after the other."""
-    return ceil_div(works(problem, layer, kernel), kernel.at_once)
+    return ceil_div(works(problem, layer, kernel), most(1, kernel.at_once // kernel.together) * kernel.together)
 
 
 def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """Blocks of a launch, which share the work evenly."""
-    return ceil_div(works(problem, layer, kernel), rounds(problem, layer, kernel))
+    turns = rounds(problem, layer, kernel) * kernel.together
+    return ceil_div(works(problem, layer, kernel), turns) * kernel.together
 
 
 def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:

@@ -26,14 +26,17 @@ class Constants:
         batch: cycles of a warpgroup from one batch of products to the next, beside the products.
         promotion: the same of an exact sum that leaves the tensor core.
         visit: the same from one visit to the next.
+        matrices: the same where fragments come by ldmatrix.
         chunk: the same from one chunk to the next.
         copy: cycles of a loading warp for what its threads bring at once.
         register: the same, of a patch that goes through registers.
         eight: cycles of a loading warp to turn eight places of 32 channels.
         unaligned: the same of rows that begin anywhere.
         latency: cycles from asking for inputs to having them.
+        weights: the same of the weights of a visit.
         turn: cycles of a warpgroup to stage outputs once and store them.
         store: cycles of a multiprocessor for a warp's store of some neighbours each.
+        own: the same of neighbours that come from a thread's own sums.
         sector: cycles of a multiprocessor to store a sector of memory.
         part: bytes of memory that a row of a box costs more if it begins and ends within sectors.
         scattered: cycles of a multiprocessor for a sector of memory of which a run is a part.
@@ -47,31 +50,34 @@ class Constants:
         prepared: how often a byte that it writes counts.
     """
 
-    product: float = 0.7826
-    narrow: float = 26.85
-    fragment: float = 18.05
-    batch: float = 28.9
-    promotion: float = 17.66
-    visit: float = 181.8
-    chunk: float = 25.38
-    copy: float = 27.94
+    product: float = 0.8211
+    narrow: float = 24.87
+    fragment: float = 17.07
+    batch: float = 18.68
+    promotion: float = 21.3
+    visit: float = 211.8
+    matrices: float = 70
+    chunk: float = 27.23
+    copy: float = 22.53
     register: float = 568
-    eight: float = 83.43
-    unaligned: float = 436
-    latency: float = 618.9
-    turn: float = 649.9
-    store: float = 1.215
-    sector: float = 0.01608
-    part: float = 131.6
-    scattered: float = 2.0
-    overlapped: float = 0.03672
-    cache: float = 23.06
-    same: float = 46.43
-    work: float = 658.1
-    launch: float = 2.387e-06
-    norm: float = 2.494
-    preparing: float = 3.395e-06
-    prepared: float = 1.711
+    eight: float = 102.1
+    unaligned: float = 465
+    latency: float = 601.4
+    weights: float = 697.6
+    turn: float = 598.7
+    store: float = 1.103
+    own: float = 2.961
+    sector: float = 0.01303
+    part: float = 131.1
+    scattered: float = 2
+    overlapped: float = 0.03429
+    cache: float = 22.43
+    same: float = 58.38
+    work: float = 679.7
+    launch: float = 2.254e-06
+    norm: float = 2.266
+    preparing: float = 3.135e-06
+    prepared: float = 1.843
 
 
 FITTED = Constants()
@@ -87,6 +93,7 @@ class WgmmaCost:
     memory: float
     cache: float
     chain: float
+    ring: float
     preparation: float
     seconds: float
 
@@ -112,7 +119,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     input_bytes = 1.0 * shape.chunks * shape.halo_all_rows * shape.row_places * shape.chunk_bytes
     shared = fitted.fragment * steps * shape.fragments * CONSUMERS + rows / 4 + input_bytes / 128
     # A warpgroup waits for these while the other one's products go on.
-    waits = fitted.batch * steps / shape.batch_steps + fitted.visit * visits + fitted.chunk * shape.chunks
+    visit = where(shape.by_channel & (shape.item_bytes == 4), fitted.visit, fitted.matrices)
+    waits = fitted.batch * steps / shape.batch_steps + visit * visits + fitted.chunk * shape.chunks
     if shape.exact:  # sums of a batch are added, and begin anew
         waits = waits + fitted.promotion * shape.sums / 2 * steps / shape.batch_steps
 
@@ -128,6 +136,8 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     loading = loading + where(tile.raw_stages == 1, fitted.latency * shape.chunks, 0.0)
     deep = where(shape.turned, 1.0 * tile.raw_stages, tile.input_stages - 0.5)
     arriving = fitted.latency * shape.chunks / deep
+    ring = fitted.weights * shape.chunks * shape.visits / (tile.weight_stages - 0.5)
+    ring = ring / where(tile.resident > 0, of_block, 1.0)
 
     outputs = 1.0 * shape.block_positions * tile.phases * tile.channels
     last = tile.channels_last > 0
@@ -135,14 +145,16 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     run_bytes = side_by_side * layer.item_bytes
     whole = (run_bytes % 32 == 0) & (last | (problem.output_size[2] * layer.item_bytes % 32 == 0))
     runs = outputs * layer.item_bytes / run_bytes
-    turns = where(last, 0.0, outputs / (CONSUMERS * 2048))
+    own = _stores_runs(problem, shape)
+    turns = where(last | own, 0.0, outputs / (CONSUMERS * 2048))
     stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
-    stores = stores + fitted.store * outputs / 32 / where(last, shape.vector_items, _width(problem, shape))
+    neighbours = where(last, shape.vector_items, where(own, shape.run, _width(problem, shape)))
+    stores = stores + where(own, fitted.own, fitted.store) * outputs / 32 / neighbours
     parts = where(whole | (run_bytes < 32), 0.0, fitted.part * runs) * boxes
     # Runs of less than a sector lie a stride apart: each has a sector alone, or shares one.
     sectors = runs * min(32, layer.stride[2] * layer.item_bytes) / 32
     scattered = where(run_bytes < 32, fitted.scattered * sectors, 0.0)
-    weights = 1.0 * shape.chunks * shape.chunk_pieces * shape.piece_bytes
+    weights = shape.set_bytes / where(tile.resident > 0, of_block, 1.0)
     brought = weights / fitted.same + input_bytes / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
@@ -153,6 +165,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
         (problem.bytes_moved + shape.weight_bytes + parts) / gpu.copy_bandwidth,
         brought * of_block / _CLOCK,
         (arriving + fitted.work) * of_block / _CLOCK,
+        ring * of_block / _CLOCK,
     )
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK
@@ -160,10 +173,16 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     return WgmmaCost(*limits, preparation, SHORTEST_SECONDS + fitted.launch + preparation + first + together)
 
 
+def _stores_runs(problem: Problem, shape: WgmmaShape) -> bool:
+    """Whether contiguous outputs go to memory as a thread has them: the neighbouring phases of a position at once."""
+    run = shape.run
+    of_row = (run > 1) & (run == shape.layer.stride[2]) & (problem.output_size[2] % run == 0)
+    return of_row & ((run & (run - 1)) == 0) & (run <= shape.vector_items) & (shape.tile.channels_last == 0)
+
+
 def _width(problem: Problem, shape: WgmmaShape) -> int:
     """Neighbouring outputs of a row that a lane stores at once."""
     run = shape.run
     side_by_side = where(run == shape.layer.stride[2], shape.tile.box.columns * run, run)
     width = gcd(side_by_side, shape.vector_items)
-    width = where((width % run == 0) | (run % width == 0), width, 1)
     return gcd(width, problem.output_size[2])

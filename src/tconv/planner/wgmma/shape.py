@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from functools import cached_property
 
-from tconv.planner.numbers import ceil_div, gcd, least, where
+from tconv.planner.numbers import ceil_div, gcd, least, most, where
 from tconv.planner.shifts import halo, shift_count
 from tconv.planner.wgmma.tile import WgmmaTile
-from tconv.problem import Layer
+from tconv.problem import Axis, Layer
 
 _STEP_BYTES = 32
 #: Warpgroups that multiply, positions of a tile of each, and threads that bring inputs.
 CONSUMERS, TILE_POSITIONS, LOADERS = 2, 64, 96
-#: Neighbouring phases that are staged, and floats from a channel to the next there.
-_MOST_RUN, _STAGED_PITCH = 8, 68
+#: Neighbouring phases that are staged.
+_MOST_RUN = 12
 #: Patches of which a thread keeps the offset.
 MOST_PATCHES = 8
 
@@ -185,12 +185,20 @@ class WgmmaShape:
         return self.tile.box.rows // where(self.tile.stacked > 0, self.tile.position_tiles, 1)
 
     @cached_property
+    def single(self) -> bool:
+        """Whether a block has one phase, and goes through the taps of its own."""
+        return (self.known == 0) & (not self.uniform)
+
+    def _halo(self, axis: Axis) -> int:
+        return where(self.single, (axis.taps_per_phase - 1) * axis.shift_period, halo(axis))
+
+    @cached_property
     def halo_columns(self) -> int:
-        return self.tile.box.columns + halo(self.layer.axes[2])
+        return self.tile.box.columns + self._halo(self.layer.axes[2])
 
     @cached_property
     def halo_all_rows(self) -> int:
-        depth, height, _ = map(halo, self.layer.axes)
+        depth, height, _ = map(self._halo, self.layer.axes)
         box = self.tile.box
         return box.images * (box.depths + depth) * (box.rows + height)
 
@@ -226,9 +234,13 @@ class WgmmaShape:
     @cached_property
     def row_patches(self) -> int:
         width, together = self.layer.axes[2], self.tile.patch_columns
-        lead = -width.shift_of(width.kernel - 1) % together
+        around = -width.shift_of(width.kernel - 1) % together + halo(width)
+        own = 0
+        for taps in map(width.taps, range(width.stride)):
+            own = most(own, -width.shift_of(taps[-1]) % together + (len(taps) - 1) * width.shift_period)
         brought = where(self.turned, 8, together)
-        aligned = ceil_div(lead + self.halo_columns, brought) * (brought // together)
+        columns = self.tile.box.columns + where(self.single, own, around)
+        aligned = ceil_div(columns, brought) * (brought // together)
         return where(self.unaligned, ceil_div(self.halo_columns + 7, 8), aligned)
 
     @cached_property
@@ -301,9 +313,14 @@ class WgmmaShape:
         return where(self.known, self.taps, self.visits)
 
     @cached_property
+    def set_bytes(self) -> int:
+        """Prepared weights of a block."""
+        return self.chunks * self.chunk_pieces * self.piece_bytes
+
+    @cached_property
     def weight_bytes(self) -> int:
         """Of all prepared weights."""
-        return self.weight_sets * self.chunks * self.chunk_pieces * self.piece_bytes
+        return self.weight_sets * self.set_bytes
 
     @cached_property
     def preparing_items(self) -> int:
@@ -329,9 +346,7 @@ class WgmmaShape:
             8,
             where((self.run > 1) | (self.tile.channels % 32 != 0), 16, 32),
         )
-        skewed = (self.run & (self.run - 1)) == 0
-        phase = channels * _STAGED_PITCH + where(skewed, 32 // self.run % 32, 0)
-        return where(self.tile.channels_last > 0, 0, self.run * phase * 4)
+        return where(self.tile.channels_last > 0, 0, channels * (TILE_POSITIONS * self.run + 4) * 4)
 
     @cached_property
     def offsets_bytes(self) -> int:
@@ -342,7 +357,8 @@ class WgmmaShape:
     @cached_property
     def shared_bytes(self) -> int:
         tile = self.tile
-        stages = tile.weight_stages * self.weight_stage_bytes + tile.input_stages * self.input_stage_bytes
+        weights = where(tile.resident > 0, self.set_bytes, tile.weight_stages * self.weight_stage_bytes)
+        stages = weights + tile.input_stages * self.input_stage_bytes
         outputs = CONSUMERS * self.staged_bytes + tile.raw_stages * self.raw_stage_bytes
         barriers = 16 * (tile.weight_stages + tile.input_stages)
         return stages + outputs + self.offsets_bytes + barriers

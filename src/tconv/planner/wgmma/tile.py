@@ -27,6 +27,7 @@ class WgmmaTile:
     ``chunk_steps`` times 32 bytes of channels; there are so many stages of inputs and of weights. Contiguous inputs are
     loaded ``patch_columns`` at a time; those of 16-bit types into ``raw_stages`` from which they are turned, but where
     all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``.
+    Where weights are ``resident`` each visit has a stage, which is filled once.
     """
 
     box: Box
@@ -40,6 +41,7 @@ class WgmmaTile:
     weight_stages: int
     patch_columns: int
     channels_last: int
+    resident: int = 0
 
     @property
     def blocks(self) -> int:
