@@ -155,7 +155,9 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     sectors = runs * min(32, layer.stride[2] * layer.item_bytes) / 32
     scattered = where(run_bytes < 32, fitted.scattered * sectors, 0.0)
     weights = shape.set_bytes / where(tile.resident > 0, of_block, 1.0)
-    brought = weights / fitted.same + input_bytes / fitted.cache
+    # Of contiguous rows, the sectors of memory in which they lie.
+    sectors = 16.0 * shape.halo_all_rows * shape.chunks * shape.chunk_channels
+    brought = weights / fitted.same + (input_bytes + where(last, 0.0, sectors)) / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     limits = (
