@@ -258,8 +258,8 @@ MUTATIONS_OF_MMA = {
         "address",
     ),
     "halo moved by one": (
-        "box.column - Shape::WidthShifts::highest +",
-        "box.column - Shape::WidthShifts::highest + 1 +",
+        "box.column - Shape::WidthShifts::highest}",
+        "box.column - Shape::WidthShifts::highest + 1}",
         "mma-2d-k3-s1-fp32-flat",
         "plain",
     ),
