@@ -252,7 +252,7 @@ MUTATIONS_OF_MMA = {
         "address",
     ),
     "images beyond the last read": (
-        "box.image + image < batch && ",
+        "halo.image + image < batch && ",
         "",
         "mma-2d-staged-fp32-wide",
         "address",
