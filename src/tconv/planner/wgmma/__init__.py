@@ -66,6 +66,7 @@ class _Wgmma(Family[WgmmaTile]):
         stacked = (
             f"stacked, so that {own.row_visits} shifts share their inputs" if tile.stacked else "one behind another"
         )
+        weights = "all weights, which stay" if tile.resident else f"{tile.weight_stages} of weights"
         kind = "copied" if own.by_channel or own.by_place else "turned" if own.turned else "one by one"
         return (
             f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} "
@@ -74,7 +75,7 @@ class _Wgmma(Family[WgmmaTile]):
             f"columns): {own.box_positions} of {own.block_positions} multiplied",
             f"{tile.position_tiles} tiles of 64 positions for each of two warpgroups, {stacked}",
             f"{own.visits} visits to each of {own.chunks} chunks of {own.chunk_channels} channels; {tile.input_stages} "
-            f"stages of inputs, {kind}, and {tile.weight_stages} of weights",
+            f"stages of inputs, {kind}, and {weights}",
             f"first of {tried} tiles by the model, for sizes like these: {best.seconds * 1e3:.3f} ms ({limits})",
         )
 

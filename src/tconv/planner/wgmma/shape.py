@@ -234,12 +234,13 @@ class WgmmaShape:
     @cached_property
     def row_patches(self) -> int:
         width, together = self.layer.axes[2], self.tile.patch_columns
+        # What comes before a box's columns in its first patch, with its halo: of all phases, or the most of any one's.
         around = -width.shift_of(width.kernel - 1) % together + halo(width)
-        own = 0
-        for taps in map(width.taps, range(width.stride)):
-            own = most(own, -width.shift_of(taps[-1]) % together + (len(taps) - 1) * width.shift_period)
+        alone = 0
+        for shift, taps in {(width.shift_of(taps[-1]), len(taps)) for taps in map(width.taps, range(width.stride))}:
+            alone = most(alone, -shift % together + (taps - 1) * width.shift_period)
         brought = where(self.turned, 8, together)
-        columns = self.tile.box.columns + where(self.single, own, around)
+        columns = self.tile.box.columns + where(self.single, alone, around)
         aligned = ceil_div(columns, brought) * (brought // together)
         return where(self.unaligned, ceil_div(self.halo_columns + 7, 8), aligned)
 

@@ -1,0 +1,72 @@
+"""What the planner of the wgmma family decides beyond what tests of all families ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tconv.planner import FAMILIES, Gpu, Kernel
+from tconv.planner.wgmma.builder import wgmma_tile, with_resident_weights
+from tconv.planner.wgmma.candidates import candidates
+from tconv.planner.wgmma.launching import launching, rounds
+from tconv.planner.wgmma.shape import WgmmaShape
+from tconv.problem import Layer, Problem
+
+H200 = Gpu.h200()
+WGMMA = FAMILIES["wgmma"]
+
+
+def k2_s2(channels: int, groups: int = 1) -> Layer:
+    return Layer(2, channels * groups, channels * groups, (1, 2, 2), (1, 2, 2), groups=groups, precision="fp16")
+
+
+@pytest.mark.parametrize(("groups", "stay", "grid"), [(1, 0, 125), (1, 1, 125), (3, 0, 125), (3, 1, 126)])
+def test_each_block_keeps_its_own_weights(groups, stay, grid):
+    """As few blocks as the most boxes of one ask for; those that keep their weights are so many of each set."""
+    layer = k2_s2(64, groups)
+    tile = wgmma_tile(
+        layer, box=(1, 1, 2, 64), channels=64, phases=4, position_tiles=1, stacked=0, chunk_steps=2, patch_columns=8
+    )
+    tile = with_resident_weights(layer, tile) if stay else tile
+    plan = WGMMA.plan_with(Problem(layer, 500, (1, 2, 64)), Kernel("wgmma", layer, tile), H200)
+    assert plan.grid == grid
+    assert plan.grid % (groups if stay else 1) == 0
+
+
+@pytest.mark.parametrize(("channels", "may"), [(64, True), (512, False)])
+def test_weights_stay_where_they_fit_beside_two_stages_of_inputs(channels, may):
+    layer = k2_s2(channels)
+    tiles = candidates(Problem(layer, 64, (1, 64, 64)), layer, H200, together=8)
+    shape, stay = WgmmaShape(layer, tiles), tiles.resident > 0
+    all_of_them = stay & (shape.weight_sets == 1)
+    assert bool(all_of_them.any()) == may
+    assert (tiles.input_stages >= 2)[stay].all()
+    assert (shape.shared_bytes > shape.set_bytes)[stay].all()
+    assert (shape.shared_bytes <= H200.shared_bytes_per_block).all()
+
+
+def test_weights_that_a_block_reads_once_need_not_stay():
+    layer, problem = k2_s2(64), Problem(k2_s2(64), 1, (1, 64, 64))
+    tiles = candidates(problem, layer, H200, together=8)
+    stay = tiles.resident > 0
+    assert stay.any()
+    assert (rounds(problem, layer, launching(layer, tiles, H200.multiprocessors)) > 1)[stay].all()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "padding", "places"),
+    [
+        (4, 1, 5 * 5),  # shifts -1 to 1, of which a phase has two
+        (3, 1, 5 * 5),  # a phase has two shifts, or one
+        (5, 2, 6 * 6),  # a phase has three of the three
+    ],
+)
+def test_a_block_with_one_phase_brings_what_that_reads(kernel, padding, places):
+    layer = Layer(2, 64, 64, (1, kernel, kernel), (1, 2, 2), (0, padding, padding), precision="tf32")
+    alone = wgmma_tile(
+        layer, box=(1, 1, 4, 4), channels=64, phases=1, position_tiles=1, stacked=0, chunk_steps=4, patch_columns=1
+    )
+    shape, every = WgmmaShape(layer, alone), WgmmaShape(layer, replace(alone, phases=4))
+    assert shape.halo_all_rows * shape.halo_columns == places
+    assert shape.halo_all_rows <= every.halo_all_rows
