@@ -59,9 +59,10 @@ def with_stages(layer: Layer, tile: WgmmaTile, most_shared: int) -> WgmmaTile:
     Weights that stay have theirs.
     """
 
+    shape = WgmmaShape(layer, tile)
+
     def tried(tile: WgmmaTile, **more: Any) -> WgmmaTile:
-        larger = replace(tile, **more)
-        fits = WgmmaShape(layer, larger).shared_bytes <= most_shared
+        fits = shape.shared_bytes_with(replace(tile, **more)) <= most_shared
         changes = {name: where(fits, value, getattr(tile, name)) for name, value in more.items()}
         return replace(tile, **changes)
 

@@ -357,12 +357,14 @@ class WgmmaShape:
 
     @cached_property
     def shared_bytes(self) -> int:
-        tile = self.tile
-        weights = where(tile.resident > 0, self.set_bytes, tile.weight_stages * self.weight_stage_bytes)
-        stages = weights + tile.input_stages * self.input_stage_bytes
-        outputs = CONSUMERS * self.staged_bytes + tile.raw_stages * self.raw_stage_bytes
-        barriers = 16 * (tile.weight_stages + tile.input_stages)
-        return stages + outputs + self.offsets_bytes + barriers
+        return self.shared_bytes_with(self.tile)
+
+    def shared_bytes_with(self, stages: WgmmaTile) -> int:
+        """Those of a tile that differs in its stages alone."""
+        weights = where(self.tile.resident > 0, self.set_bytes, stages.weight_stages * self.weight_stage_bytes)
+        inputs = stages.input_stages * self.input_stage_bytes + stages.raw_stages * self.raw_stage_bytes
+        barriers = 16 * (stages.weight_stages + stages.input_stages)
+        return weights + inputs + CONSUMERS * self.staged_bytes + self.offsets_bytes + barriers
 
     @cached_property
     def sums(self) -> int:
