@@ -53,13 +53,14 @@ _STRAIGHT: dict[str, Precision] = {
     "2d-k3x2-s2x2-aligned": "fp16",
     "1d-k3-s3-aligned": "fp16",
 }
-#: Cases whose weights stay; their layers have groups, or more output channels than a block.
+#: Cases whose weights stay: with phases alike and not, with several chunks, with groups.
 _RESIDENT: dict[str, Precision] = {
     "2d-k3-s2-op1": "tf32",
     "2d-dense": "fp16",
     "2d-k2-s2-aligned": "bf16",
     "2d-k3-s1": "tf32",
     "1d-k4-s2": "fp32",
+    "2d-k4-s2-multiplier": "fp16",
 }
 #: Phases and channels of products of 144, 160 and 240 rows.
 _WIDE: dict[str, list[tuple[int, int]]] = {
