@@ -64,11 +64,10 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 def kernels() -> str:
     """Which kernels these are: the start of a digest of them, without comments and indentation."""
-    from tconv.codegen.headers import kernel_texts
-    from tconv.kernels.source import in_namespace
+    from tconv.kernels.source import family_header, headers_text
     from tconv.planner import FAMILIES
 
-    text = in_namespace(kernel_texts(FAMILIES, "").values())
+    text = headers_text(list(map(family_header, FAMILIES)))
     lines = (line.partition("//")[0].strip() for line in text.splitlines())
     return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()[:12]
 

@@ -46,6 +46,16 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second>
+struct Choice {
+  using type = First;
+};
+template <class First, class Second>
+struct Choice<false, First, Second> {
+  using type = Second;
+};
+
 // The largest divisor of `value` that is no larger than `limit`.
 TCONV_CONSTANT int largest_divisor(int value, int limit) {
   while (value % limit != 0) --limit;
@@ -223,17 +233,11 @@ TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits)
 TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
 
 template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) {
-  return value;
-}
+TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
 template <>
-TCONV_DEVICE Half from_accumulator<Half>(float value) {
-  return Half{float_to_half(value)};
-}
+TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
 template <>
-TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
-  return float_to_bfloat16(value);
-}
+TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
 
 // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
 template <class Element>
@@ -299,9 +303,7 @@ struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
 
 // A word of a vector; of 16-bit items two, or one alone.
 template <int N>
-TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) {
-  return float_bits(vector.values[number]);
-}
+TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) { return float_bits(vector.values[number]); }
 template <class Half16, int N>
 TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
   const unsigned low = vector.values[2 * number].bits;
@@ -415,18 +417,6 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 }
 #endif
 
-// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
-// and the next one. PTX ldmatrix with .trans.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
-#endif
-
 // `operand`, by one instruction where there is one.
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
@@ -504,9 +494,7 @@ TCONV_DEVICE float matrix_factor(float value, int plane) {
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
 template <class Layer, class Element>
-TCONV_DEVICE Element matrix_factor(Element value, int) {
-  return value;
-}
+TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
 
 // What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
@@ -587,19 +575,6 @@ TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
                  "r"(bytes)
                  : "memory");
 }
-template <int Bytes, int OfGroup, int Groups>
-struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    begin_part(shared, global, present ? Bytes : 0);
-  }
-  // The first so many bytes, and zeros behind them.
-  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
-  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N>
-  TCONV_DEVICE void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-  }
-};
 #endif
 
 // A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
@@ -695,20 +670,11 @@ struct InputMap {
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
 // sums.
 
-template <bool Small>
-struct CountOf {
-  using type = long long;
-};
-template <>
-struct CountOf<true> {
-  using type = int;
-};
-
 // Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
 // than 64.
 template <long long Count>
 struct Digits {
-  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
+  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
   Number rest;
 
   TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
@@ -776,15 +742,6 @@ TCONV_DEVICE void take_registers() {
 template <int Count>
 TCONV_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-}
-
-// Stores four 8x8 matrices of 16-bit items as `load_matrices` gets them: lane l names row l % 8 of matrix l / 8, 16
-// aligned bytes of shared memory, and has word l % 4 of row l / 4 of each. PTX stmatrix.
-TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
-               "r"(words[1]), "r"(words[2]), "r"(words[3])
-               : "memory");
 }
 
 // Eight registers of sums: their numbers in the text of an instruction, and the constraints.
@@ -948,8 +905,6 @@ _KERNELS = {
     "direct": r"""
 namespace tconv {
 
-// direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
-// formulas of sizes and grids once more.
 
 template <class Layer, class Tile>
 struct DirectShape {
@@ -1105,8 +1060,6 @@ struct DirectShape {
                 "several rows of positions have their phases stacked");
 };
 
-// direct: the inputs of a thread, through the L1 cache or from the tile of its block. `direct.cuh` has the picture.
-
 // Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
 // registers all this is known to the compiler, and neighbouring phases and taps share inputs.
 template <class Layer, class Tile>
@@ -1245,8 +1198,6 @@ struct DirectTileInputs {
   }
 };
 
-// direct: the sums of a thread, and those that sets of warps join.
-
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
 template <class Layer, class Tile>
 struct DirectSums {
@@ -1268,9 +1219,7 @@ struct DirectSums {
             visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
   }
 
-  TCONV_DEVICE void clear() {
-    each([](Accumulator& sum, int) { sum = 0; });
-  }
+  TCONV_DEVICE void clear() { each([](Accumulator& sum, int) { sum = 0; }); }
 
   TCONV_DEVICE void add(const DirectSums& other) {
     const Accumulator* const others = &other.values[0][0][0][0];
@@ -1296,8 +1245,6 @@ TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumula
     sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
   }
 }
-
-// direct: products of the inputs and weights of a stage, and their sums. `direct.cuh` has the picture.
 
 // What a thread has summed up of one stage, and of the chain that it is in.
 template <class Layer, class Tile>
@@ -1423,12 +1370,6 @@ TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const ty
   chain.finish();
 }
 
-// direct: from the sums of a thread to outputs in memory, with the bias added.
-//
-// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
-// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
-// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
-
 // What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
 // negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
 template <class Element>
@@ -1446,9 +1387,7 @@ struct DirectTarget {
 };
 
 template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) {
-  return Layer::has_bias ? sum + bias : sum;
-}
+TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return Layer::has_bias ? sum + bias : sum; }
 
 // Stores each position's column phases as one vector. Their width divides that of the output.
 template <class Layer, class Tile, class Accumulator>
@@ -1911,8 +1850,6 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
     "mma": r"""
 namespace tconv {
 
-// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
-
 // Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
 TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
   vector.values[unit] = float_bits(items[0]);
@@ -1923,12 +1860,6 @@ TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 
 template <class Half16>
 TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
   vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
-}
-
-// Puts a factor into a lane's two words of a column: the word of one of two, or both of a double.
-TCONV_DEVICE void mma_words(float factor, int half, unsigned (&words)[2]) { words[half] = float_bits(factor); }
-TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
-  words[0] = low_word(factor), words[1] = high_word(factor);
 }
 
 // Gets an item out of the words in which some lie one after the other.
@@ -1944,9 +1875,6 @@ template <int N, class Half16>
 TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
   item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
 }
-
-// mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
-// formulas of sizes and grids once more.
 
 // Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
 // positions of neighbouring rows then find different banks.
@@ -1998,10 +1926,10 @@ struct MmaShape {
   static constexpr int vector_items = 16 / item_bytes;
   static constexpr int step_channels = 32 / item_bytes;
   // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
-  static constexpr int unit_bytes = item_bytes > 4 ? item_bytes : 4;
+  static constexpr int unit_bytes = 4;
   static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
-  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
-  static constexpr int planes = exact ? 2 : 1;
+  static constexpr bool exact = false;
+  static constexpr int planes = 1;
 
   // ---- rows: output channels and phases ----
   static constexpr int phases = Depth::stride * Height::stride * Width::stride;
@@ -2010,31 +1938,15 @@ struct MmaShape {
   static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
-  // Where a warp has all phases, the compiler knows which of its row tiles have which.
-  static constexpr bool phases_known = Tile::Warps::row_tiles % phase_tiles == 0;
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
   static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::chunk_shifts);
-  static constexpr bool every_phase_has_every_shift =
-      static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
-  // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
-  // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
-  static constexpr int shifts_together =
-      exact && Tile::Pipeline::chunk_steps < 4 && Layer::group_in_channels >= step_channels
-          ? 4 / Tile::Pipeline::chunk_steps
-          : 1;
+  static constexpr int shifts_together = 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
-  static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
-    return every_phase_has_every_shift || tile_phases > 1 ||
-           (DepthShifts::tap(phase_tile / (Height::stride * Width::stride),
-                             shift / (HeightShifts::count * WidthShifts::count)) >= 0 &&
-            HeightShifts::tap(phase_tile / Width::stride % Height::stride,
-                              shift / WidthShifts::count % HeightShifts::count) >= 0 &&
-            WidthShifts::tap(phase_tile % Width::stride, shift % WidthShifts::count) >= 0);
-  }
+  static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) { return true; }
 
   // ---- channels: a chunk has some steps for each set of warps ----
   static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
@@ -2051,7 +1963,6 @@ struct MmaShape {
   static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
   static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
-  static constexpr int halo_positions = halo_all_rows * halo_columns;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
@@ -2063,7 +1974,7 @@ struct MmaShape {
   // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
   // others position by position, as what they are multiplied as.
   static constexpr bool by_channel = Tile::Pipeline::copied > 0;
-  static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
+  static constexpr int row_places = halo_columns;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -2077,9 +1988,7 @@ struct MmaShape {
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
-                                      : chunks > 1 || Tile::Pipeline::resident ? 2
-                                                                               : 1;
+  static constexpr int input_stages = 2;
   static TCONV_CONSTANT int next_input_stage(int stage) {
     return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
   }
@@ -2087,20 +1996,18 @@ struct MmaShape {
     return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
   }
   // So many chunks are asked for before the first is waited for.
-  static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
+  static constexpr int stages_ahead = input_stages - 1;
   static constexpr int steps = chunks * shift_groups;
-  static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
+  static constexpr int weight_stages = 2;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int position_bytes = planes * stage_steps * 32 + 16;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
-  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
-  static constexpr int channel_bytes =
-      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
-                 : item_bytes;
-  static constexpr int place_bytes = by_channel ? item_bytes : position_bytes;
-  static constexpr int step_bytes = by_channel ? step_channels * channel_bytes : 32;
+  static constexpr int channel_shift = 32;
+  static constexpr int channel_bytes = item_bytes;
+  static constexpr int place_bytes = position_bytes;
+  static constexpr int step_bytes = 32;
   static constexpr int plane_bytes = stage_steps * step_bytes;
-  static constexpr int input_stage_bytes = by_channel ? planes * plane_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int input_stage_bytes = halo_all_rows * row_places * place_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
@@ -2118,93 +2025,42 @@ struct MmaShape {
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int turn_row_tiles =
-      Tile::Warps::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0 ? whole_row_tiles
-      : phases_known                                                                      ? phase_tiles
-                                                                                          : 1;
+  static constexpr int turn_row_tiles = whole_row_tiles;
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
       Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
                                                                                      : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
-  static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
+  static constexpr int stored_at = joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   // Behind all of it, what tells when weights have landed.
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
   static constexpr int shared_bytes = barrier_at + 16;
 
-  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
-  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
-  // are.
-  static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::chunk_steps *
-                                                     Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
-                                                 1024;
-
   // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
   // many threads share the patches of some channels.
   static constexpr int chunk_vectors = chunk_channels / vector_items;
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
-  static constexpr int thread_patches =
-      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr bool whole_vectors = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
-  static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
-                                         : whole_vectors ? 1
-                                                         : vector_items;
-  static constexpr int thread_loads = thread_patches * thread_channels;
+  static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
-  static constexpr int input_parts =
-      unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
+  static constexpr int input_parts = ceil_div(shifts * Tile::Pipeline::chunk_steps, 2);
 
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
   static constexpr long long weight_bytes = Layer::groups * row_blocks * block_weight_bytes;
-  static constexpr long long weight_vectors = weight_bytes / 16;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
   // also of tiles that only fill up the last block; else one for each vector.
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
   static constexpr int prepared_channel_tiles = ceil_div(row_blocks * block_row_tiles, phase_tiles);
-  static constexpr long long preparing_items = tile_phases > 1
-                                                   ? weight_vectors
-                                                   : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
+  static constexpr long long preparing_items = static_cast<long long>(Layer::groups) * prepared_channel_tiles *
                                                          chunks * stage_steps * (taps / Tile::taps_together) * 32;
-
-  static_assert(Tile::Box::origin >= 0 && Tile::Box::origin <= Layer::Width::padding &&
-                    Tile::Box::origin < Width::stride && Tile::Box::row_origin >= 0 &&
-                    Tile::Box::row_origin <= Layer::Height::padding && Tile::Box::row_origin < Height::stride &&
-                    Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
-                    Tile::Box::depth_origin < Depth::stride,
-                "an origin is what padding cut off of the first position");
-  static_assert(!exact || Tile::Pipeline::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
-  static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
-  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
-  static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");
-  static_assert(Tile::Pipeline::patch_columns == 1 ||
-                    (!Tile::channels_last && is_power_of_two(Tile::Pipeline::patch_columns) &&
-                     Tile::Pipeline::patch_columns <= vector_items &&
-                     Tile::Box::columns % Tile::Pipeline::patch_columns == 0),
-                "a patch is loaded at once, and does not cross what other blocks begin with");
-  static_assert(!Tile::Pipeline::resident || (Tile::Warps::splits == 1 && shift_groups == 1),
-                "resident weights have a stage for each chunk, and nothing is joined in their place");
-  static_assert(input_stages > 1 || (chunks == 1 && !Tile::Pipeline::resident),
-                "what is read is not written at the same time");
-  static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
-  static_assert(!by_channel || item_bytes >= 4 ||
-                    (WidthShifts::count == 1 && Tile::Pipeline::patch_columns == 8 && patch_lead == 0),
-                "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
-  static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
-  static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
-
-// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
-//
-// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
-// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
 
 // A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
 // lie apart: of 32 bytes of channels the low words first.
@@ -2223,13 +2079,7 @@ TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(ty
       for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
       mma_pack(factors, u, words);
     }
-    if (Shape::item_bytes < 8) {
-      *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
-    } else {
-      Vector<unsigned, 2>* const low = reinterpret_cast<Vector<unsigned, 2>*>(place + vector / 2 * 32) + vector % 2;
-      low[0] = {words.values[0], words.values[2]};
-      low[2] = {words.values[1], words.values[3]};
-    }
+    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
   }
 }
 
@@ -2242,7 +2092,7 @@ struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
   TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
                            int columns)
       : Base(batch, depths, rows, columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * this->plane;
   }
 
   TCONV_DEVICE void enter(const BoxPosition& box) {
@@ -2261,9 +2111,8 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
-  static constexpr bool vectors = Shape::whole_vectors;
-  static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
-  static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  static constexpr int load_bytes = columns_together * Shape::item_bytes;
+  static constexpr int loads = side, words = load_bytes / 4;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -2272,11 +2121,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
-                                       : columns_together == 1 ? 1
-                                       : Shape::chunk_vectors > 8 && Shape::chunk_vectors % 8 == 0
-                                           ? 8
-                                           : Shape::chunk_vectors;
+  static constexpr int vectors_first = Shape::chunk_vectors;
   static TCONV_DEVICE int vector(int i) {
     return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
@@ -2291,10 +2136,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
     constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
     return (i + 1) * Shape::threads <= all || number(i) < all;
   }
-  static TCONV_DEVICE bool in_halo(int column) {
-    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
-    return whole || in_range(column, Shape::halo_columns);
-  }
+  static TCONV_DEVICE bool in_halo(int column) { return in_range(column, Shape::halo_columns); }
 
   using Map::Map;
 
@@ -2308,28 +2150,23 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
       const auto place = this->place(halo, row(i), halo_column(i));
       if (present(i) && place.inside) inside |= 1u << i;
       const int channel = vector(i) * side;
-      offsets[i] = Tile::channels_last
-                       ? (place.image * this->plane + place.position) * Map::channels + channel
-                       : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
+      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
     }
   }
 
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
-    const long long channel_pitch = Tile::channels_last ? 1 : this->plane;
+    const long long channel_pitch = this->plane;
     const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
     const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
       const Element* from = of_chunk + offsets[i];
 #pragma unroll
       for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k].values);
+          load_present<load_bytes>(from, (here >> i & 1u) != 0, values[i][k].values);
         from = kept(from + channel_pitch);
       }
     }
@@ -2349,7 +2186,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
         Element column[side];
 #pragma unroll
         for (int k = 0; k < side; ++k) {
-          mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
+          mma_unpack(values[i][k], c, column[k]);
         }
         mma_put<Layer, Tile>(column, vector(i),
                              stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
@@ -2358,84 +2195,13 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   }
 };
 
-// A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
-template <class Layer, class Tile>
-struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::threads / lanes;
-  static constexpr int patch_bytes = Tile::Pipeline::patch_columns * Shape::item_bytes;
-  unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch in the thread's first channel of the first chunk
-  ThreadCopies<patch_bytes, Shape::thread_loads, Shape::input_stages> copies;
-
-  static TCONV_DEVICE int patch(int i) { return static_cast<int>(threadIdx.x) % lanes + i * lanes; }
-  static TCONV_DEVICE int channel(int k) { return static_cast<int>(threadIdx.x) / lanes + k * sharers; }
-  static TCONV_DEVICE bool present(int i) {
-    return (i + 1) * lanes <= Shape::halo_patches || patch(i) < Shape::halo_patches;
-  }
-  static TCONV_DEVICE bool in_chunk(int k) {
-    return (k + 1) * sharers <= Shape::chunk_channels || channel(k) < Shape::chunk_channels;
-  }
-
-  using Map::Map;
-
-  // Whatever is copied from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
-    const BoxPosition halo = halo_of<Shape>(box);
-    inside = 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, patch(i) / Shape::row_patches,
-                                     patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
-      if (place.inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel(0)) * this->plane + place.position;
-    }
-  }
-
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
-    if (!wanted) return;
-    constexpr int in_channels = Layer::group_in_channels;
-    const long long pitch = static_cast<long long>(sharers) * this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const Element* from = of_chunk + offsets[i];
-#pragma unroll
-      for (int k = 0; k < Shape::thread_channels; ++k) {
-        const int number = i * Shape::thread_channels + k;
-        if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
-          copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
-                       (inside >> i & 1u) != 0 &&
-                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels));
-        from = kept(from + pitch);
-      }
-    }
-  }
-
-  // Behind the last part of a chunk.
-  TCONV_DEVICE void end_chunk(bool, unsigned char*) { copies.end_group(); }
-  // Returns when the oldest chunk that was asked for has come.
-  TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
-};
-
-// mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
-// picture.
-
 // `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
 // of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
-template <class Layer, class Tile, int ItemBytes>
-struct MmaColumns;
-
+//
 // Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
 // bytes of channels.
 template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 0> {
+struct MmaPositionColumns {
   using Shape = MmaShape<Layer, Tile>;
   using Inputs = MmaTurnedInputs<Layer, Tile>;
   static constexpr int lane_places = Tile::Warps::position_tiles / 2;
@@ -2458,59 +2224,8 @@ struct MmaColumns<Layer, Tile, 0> {
   }
 };
 
-// Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
 template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 2> {
-  using Shape = MmaShape<Layer, Tile>;
-  using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
-
-  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
-  static TCONV_DEVICE int number(int) { return 0; }
-  static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-      unsigned words[4];
-      load_turned_matrices(places[j / 2] + moved, words);
-      columns[0][j][0] = words[0], columns[0][j][1] = words[1];
-      columns[0][j + 1][0] = words[2], columns[0][j + 1][1] = words[3];
-    }
-  }
-};
-
-// Inputs by channel, of one word or two: each lane loads its own, and rounds them.
-template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 4> {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles;
-
-  static TCONV_DEVICE int tile(int i, int) { return i; }
-  static TCONV_DEVICE int number(int lane) { return lane / 4; }
-  static TCONV_DEVICE int offset(int lane) { return lane % 4 * Shape::channel_bytes; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-      for (int half = 0; half < Shape::step_channels / 4; ++half) {
-        const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
-        mma_words(matrix_factor<Layer>(value, 0), half, columns[0][j]);
-      }
-  }
-};
-template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 8> : MmaColumns<Layer, Tile, 4> {};
-
-template <class Layer, class Tile>
-using MmaColumnsOf = MmaColumns<Layer, Tile, MmaShape<Layer, Tile>::by_channel ? MmaShape<Layer, Tile>::item_bytes : 0>;
-
-// mma: a warp's sums, and those that sets of warps join. `mma.cuh` has the picture.
+using MmaColumns = MmaPositionColumns<Layer, Tile>;
 
 // A warp's sums.
 template <class Layer, class Tile>
@@ -2539,41 +2254,7 @@ struct MmaSums {
 
 // Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
 template <class Layer, class Tile>
-TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
-  using Shape = MmaShape<Layer, Tile>;
-  if (Tile::Warps::splits == 1) return true;
-  constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
-  const int split = static_cast<int>(threadIdx.x) / set;
-  // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
-  using Sum = typename Shape::Sum;
-  constexpr int items = 16 / static_cast<int>(sizeof(Sum)), vectors = 4 / items;
-  using Joined = Vector<Sum, items>;
-  Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
-  if (split > 0)
-#pragma unroll
-    for (int n = 0; n < tiles * vectors; ++n) {
-      const Sum(&own)[4] =
-          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
-      Joined vector;
-#pragma unroll
-      for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
-      joined[((split - 1) * tiles * vectors + n) * set] = vector;
-    }
-  __syncthreads();
-  if (split > 0) return false;
-#pragma unroll 1
-  for (int other = 0; other < Tile::Warps::splits - 1; ++other)
-#pragma unroll
-    for (int n = 0; n < tiles * vectors; ++n) {
-      const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
-#pragma unroll
-      for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
-    }
-  return true;
-}
-
-// mma: what becomes of a warp's sums. `mma.cuh` has the picture.
+TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) { return true; }
 
 // A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
@@ -2589,13 +2270,10 @@ struct MmaTurn {
   static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
   static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::item_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
-  static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
+  static constexpr int run = Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
   // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
-  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
-                                          ? Tile::Box::columns * Width::stride
-                                      : Width::stride % slots == 0 ? slots
-                                                                   : 1;
+  static constexpr int side_by_side = Tile::Box::columns * Width::stride;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
@@ -2688,11 +2366,7 @@ struct MmaTurn {
   }
 
   TCONV_DEVICE void store() const {
-    if (Tile::channels_last) {
-      store_channels<channel_width>();
-      return;
-    }
-    constexpr int half = row_width > 1 ? row_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
+    constexpr int half = row_width / 2, quarter = half / 2;
     if (columns % row_width == 0) {
       store_rows<row_width>();
     } else if (columns % half == 0) {
@@ -2754,9 +2428,6 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
   }
 }
 
-// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
-// picture.
-
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
 // zeros where they are brought to shared memory with the others, though nobody looks at them.
@@ -2769,16 +2440,14 @@ struct MmaFilters {
   using Width = typename Shape::Width;
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
 
   Element* prepared;
   int group, step, channel_tile, lane;
 
   // The number of a phase and that of a shift.
-  struct Pair {
-    int phase, shift;
-  };
+  struct Pair { int phase, shift; };
   template <class Axis, class Shifts>
   static TCONV_DEVICE Pair on_axis(int tap) {
     const int shift = Axis::shift_of(tap);
@@ -2840,60 +2509,7 @@ struct MmaFilters {
       }
     }
   }
-
-  // Gaps, shared by the threads that bring the taps of the same filters.
-  TCONV_DEVICE void clear_gaps(int number, int threads) const {
-    for (int pair = number; pair < Shape::phases * Shape::shifts; pair += threads)
-      if (!Shape::has_taps(pair % Shape::shifts, pair / Shape::shifts))
-        for (int plane = 0; plane < Shape::planes; ++plane)
-          put({pair / Shape::shifts, pair % Shape::shifts}, plane, Vector<unsigned, 4>{});
-  }
 };
-
-// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
-                                        long long vector) {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  const int lane = static_cast<int>(vector % 32);
-  Digits<Shape::weight_vectors> digits(vector / 32);
-  const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
-  const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
-  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
-  const int group = static_cast<int>(digits.rest);
-
-  const int tile = row_block * Shape::block_row_tiles + row_tile;
-  const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
-  constexpr int items = Shape::unit_items;
-  Vector<unsigned, 4> words;
-#pragma unroll
-  for (int u = 0; u < Shape::units; ++u) {
-    const int row = lane / 4 + u % 2 * 8;
-    const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
-    const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
-    const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
-                                                  shift / (Shape::HeightShifts::count * Shape::WidthShifts::count));
-    const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
-                                                 shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
-    const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
-    Element values[items];
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int in_channel =
-          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-      Element value{};
-      if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
-          depth_tap >= 0 && row_tap >= 0 && tap >= 0)
-        value =
-            load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
-                                           (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
-      values[i] = matrix_factor<Layer>(value, plane);
-    }
-    mma_pack(values, u, words);
-  }
-  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
-}
 
 // Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
 template <class Layer, class Tile>
@@ -2902,10 +2518,6 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   let_kernel_behind_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  if (Shape::tile_phases > 1) {
-    mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
-    return;
-  }
   Digits<Shape::preparing_items> digits(item / 32);
   const int tap_group = digits.next(Shape::taps / Tile::taps_together);
   const int step = digits.next(Shape::chunks * Shape::stage_steps);
@@ -2913,8 +2525,6 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.bring(weight, tap_group * Tile::taps_together);
-  if (!Shape::every_phase_has_every_shift && !Tile::gaps)
-    filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
 }
 
 // The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
@@ -2926,16 +2536,13 @@ struct MmaWeightStages {
   struct WithTaps {
     int first_shift, first_row_tile;
 
-    TCONV_DEVICE bool operator()(int piece) const {
-      return !Tile::gaps || Shape::has_taps((first_shift + piece / Shape::block_row_tiles) % Shape::shifts,
-                                            (first_row_tile + piece % Shape::block_row_tiles) % Shape::phase_tiles);
-    }
+    TCONV_DEVICE bool operator()(int piece) const { return true; }
   };
   BlockCopy<Shape::threads, WithTaps> copy;
   const unsigned char* from;
   unsigned char* const stages;
   const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Tile::Pipeline::resident ? 1 : Shape::steps;
+  int stage = 0, shift_group = 0, left = Shape::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
       : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
@@ -2945,11 +2552,9 @@ struct MmaWeightStages {
     if (left == 0) return;
     constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
-                       : last                   ? of_last
-                                                : Tile::Pipeline::chunk_shifts;
-    const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
-    copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
+    const int shifts = last ? of_last : Tile::Pipeline::chunk_shifts;
+    const int pieces = 1;
+    copy.begin(stages + stage, from, shifts * Shape::shift_bytes, pieces,
                {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
     from += shifts * Shape::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
@@ -3017,48 +2622,22 @@ struct MmaWeightStages {
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 
-// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
-// without dividing.
-template <class Layer, class Tile>
-struct MmaCursor {
-  using Shape = MmaShape<Layer, Tile>;
-  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
-  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
-  static constexpr int slab_bytes =
-      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
-  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
-
-  TCONV_DEVICE int next() {
-    const int here = moved;
-    moved -= column_bytes;
-    if (++column == Shape::WidthShifts::count) {
-      column = 0;
-      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
-      if (++row == Shape::HeightShifts::count) {
-        row = 0;
-        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
-      }
-    }
-    return here;
-  }
-};
-
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
 // (`MmaColumns`), at the highest shift.
 template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaColumnsOf<Layer, Tile>::lane_places],
+                               const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
   for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-    MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
+    MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
 #pragma unroll
     for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
-      if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
+      if (!Shape::has_taps(shift, i % Shape::phase_tiles)) continue;
       // The small products first.
 #pragma unroll
       for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
@@ -3093,26 +2672,20 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
                                         Shape::Height::positions(output_height + Tile::Box::row_origin),
                                         Shape::Width::positions(output_width + Tile::Box::origin));
-  const int box_count = boxes.count(batch);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
-  using Columns = MmaColumnsOf<Layer, Tile>;
+  using Columns = MmaColumns<Layer, Tile>;
   typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
-  int chunk_ahead = 0, number_ahead = number;
-  const auto is_there = [&] {
-    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
-  };
+  int chunk_ahead = 0;
+  const auto is_there = [&] { return chunk_ahead < Shape::chunks; };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
     inputs.end_chunk(is_there(), shared + stage);
-    if (++chunk_ahead < Shape::chunks || !Tile::Pipeline::resident) return;
-    chunk_ahead = 0;
-    number_ahead += boxes_together;
-    if (is_there()) inputs.begin(boxes.box(number_ahead));
+    ++chunk_ahead;
   };
   inputs.begin(boxes.box(number));
   ask(0, 1, 0);
@@ -3125,7 +2698,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
         position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
         (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
-         (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
+            in_box.column) *
             Shape::place_bytes +
         first_step * Shape::step_bytes + Columns::offset(lane);
   }
@@ -3145,71 +2718,59 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     ask(0, 1, ahead * Shape::input_stage_bytes);
     end_asking(ahead * Shape::input_stage_bytes);
   }
-  if (Tile::Pipeline::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
-  do {
-    sums.clear();
+  sums.clear();
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Columns::lane_places];
+  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    const unsigned char* places_of_chunk[Columns::lane_places];
 #pragma unroll
-      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
-      const int stage_ahead = Shape::input_stage_before(input_stage);
-      MmaCursor<Layer, Tile> cursor;
-#pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
-      for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        if (!Tile::Pipeline::resident) weights.copy.wait();
-        if (shift_group == 0) inputs.wait();
-        __syncthreads();
-        if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-        if (!Tile::Pipeline::resident) weights.ask();
+    for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+    const int stage_ahead = Shape::input_stage_before(input_stage);
+#pragma unroll(Shape::shift_groups)
+    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
+      weights.copy.wait();
+      if (shift_group == 0) inputs.wait();
+      __syncthreads();
+      weights.ask();
 
-#pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
-        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
-          MmaSums<Layer, Tile> partial;
-          if (Shape::exact) partial.clear();
+#pragma unroll(Tile::Pipeline::chunk_shifts)
+      for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
 #pragma unroll
-          for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
-            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
-            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
-            mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
-                                      [&](int step) {
-                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
-                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
-                                      });
-          }
-          if (Shape::exact) sums.add(partial);
+        for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
+          const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
+          if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
+          const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
+          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile,
+                                    fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
+                                    [&](int step) {
+                                      const int part = shift * Tile::Pipeline::chunk_steps + step;
+                                      if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+                                    });
         }
-        weight_stage = Shape::next_weight_stage(weight_stage);
       }
-      end_asking(stage_ahead);
-      input_stage = Shape::next_input_stage(input_stage);
+      weight_stage = Shape::next_weight_stage(weight_stage);
     }
+    end_asking(stage_ahead);
+    input_stage = Shape::next_input_stage(input_stage);
+  }
 
-    if (!Tile::Pipeline::resident)
-      __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join(sums, shared)) return;
-    const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-    const Bias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
-    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-              y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
-              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
-    number += boxes_together;
-  } while (Tile::Pipeline::resident && number < box_count);
+  __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+  if (!mma_join(sums, shared)) return;
+  const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
+  const Bias<Layer> epilogue{bias};
+  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+  mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+            y + first_channel * plane, boxes.box(number), first_row_tile,
+            warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
+  number += boxes_together;
 }
 
 }  // namespace tconv
 """,
     "wgmma": r"""
 namespace tconv {
-
-// wgmma: the constants of a kernel, all from its layer and its tile. `wgmma.cuh` has the picture; the planner has the
-// formulas of sizes and grids once more.
 
 // Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
 // copies, of few patches.
@@ -3239,8 +2800,8 @@ struct WgmmaShape {
 
   // Exact float32 splits each factor into two planes, its rounding to TF32 and what that leaves, and adds three
   // products.
-  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
-  static constexpr int planes = exact ? 2 : 1;
+  static constexpr bool exact = false;
+  static constexpr int planes = 1;
 
   // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
@@ -3258,25 +2819,17 @@ struct WgmmaShape {
   // Every phase has a tap at every shift: products take the rows of all phases of a block together.
   static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
   // A block has all phases, and the compiler leaves out the products of those without a tap.
-  static constexpr bool known = !uniform && Tile::phases == phases;
-  // A block has one phase, and goes through the taps of its own.
-  static constexpr bool single = !uniform && !known;
-  static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
+  static constexpr bool known = false;
+  static constexpr int product_phases = Tile::phases, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
-  static constexpr int phase_taps = Depth::taps_per_phase * Height::taps_per_phase * Width::taps_per_phase;
   // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
-  static constexpr int visits = single ? phase_taps : shifts;
+  static constexpr int visits = shifts;
   // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
   // the height.
-  static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
+  static constexpr int row_visits = HeightShifts::count;
   static constexpr int fragments = Tile::position_tiles + row_visits - 1;
-  // Steps whose products are on their way together: a visit has two batches or four, and a thread registers for the
-  // fragments of two batches. Exact sums leave the tensor core after each batch, and it has no more than 32 channels.
-  static constexpr int exact_steps = row_visits > 2 ? 1 : 4 / row_visits;
-  static constexpr int batch_steps = exact ? exact_steps < Tile::chunk_steps ? exact_steps : Tile::chunk_steps
-                                     : Tile::chunk_steps == 4 && 2 * fragments <= 6 ? 2
-                                                                                    : 1;
-  static constexpr int batches = exact ? 1 : 2;  // whose fragments are in registers
+  static constexpr int batch_steps = 1;
+  static constexpr int batches = 2;  // whose fragments are in registers
 
   // ---- channels ----
   static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
@@ -3287,71 +2840,46 @@ struct WgmmaShape {
   static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
-  static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
+  static constexpr int stacked_rows = Tile::Box::rows / Tile::position_tiles;
   // Of a block with one phase, only what that reads: as much as the phase with the most taps.
   template <class Axis>
-  static constexpr int halo = single ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
+  static constexpr int halo = Shifts<Axis>::halo;
   static constexpr int halo_depths = Tile::Box::depths + halo<Depth>;
   static constexpr int halo_rows = Tile::Box::rows + halo<Height>;
   static constexpr int halo_columns = Tile::Box::columns + halo<Width>;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
-  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
-  // ldmatrix, which turns them.
-  static constexpr bool straight = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns == 8 &&
-                                   WidthShifts::count == 1 && WidthShifts::highest % 8 == 0;
-  static constexpr bool by_channel = !Tile::channels_last && (item_bytes == 4 || straight);
+  static constexpr bool by_channel = true;
   // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
   // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && !straight;
-  // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
-  static constexpr bool unaligned = turned && Tile::patch_columns == 1;
-  static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
+  static constexpr bool turned = false;
   // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
   // and the most of them with the halo.
   static TCONV_CONSTANT int patch_lead(int highest) {
     return (-highest % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
   }
-  static TCONV_CONSTANT int lead_and_halo() {
-    if (!single) return patch_lead(WidthShifts::highest) + WidthShifts::halo;
-    int most = 0;
-    for (int phase = 0; phase < Width::stride; ++phase) {
-      const int taps = Width::taps(phase),
-                highest = Width::shift_of(Width::first_tap(phase)) + (taps - 1) * Width::shift_period;
-      const int together = patch_lead(highest) + (taps - 1) * Width::shift_period;
-      if (together > most) most = together;
-    }
-    return most;
-  }
+  static TCONV_CONSTANT int lead_and_halo() { return patch_lead(WidthShifts::highest) + WidthShifts::halo; }
   // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
-  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
-  static constexpr int row_patches = unaligned ? ceil_div(halo_columns + 7, 8)
-                                               : ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
+  static constexpr int columns_brought = Tile::patch_columns;
+  static constexpr int row_patches = ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
                                                      (columns_brought / Tile::patch_columns);
-  static constexpr int patch_bytes = unaligned ? 16 : Tile::patch_columns * item_bytes;
+  static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
   static constexpr int halo_patches = halo_all_rows * row_patches;
-  // A row's places in shared memory; those of whole patches lie there, also before the halo's first column.
-  static constexpr bool whole_patches = by_channel || (turned && !unaligned);
-  static TCONV_CONSTANT int row_lead(int highest) { return whole_patches ? patch_lead(highest) : 0; }
-  static constexpr int row_places = whole_patches ? row_patches * Tile::patch_columns : halo_columns;
+  static TCONV_CONSTANT int row_lead(int highest) { return patch_lead(highest); }
+  static constexpr int row_places = row_patches * Tile::patch_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
-  static constexpr int consumer_registers = by_place ? 216 : 208;
+  static constexpr int consumer_registers = 208;
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
-  static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
-  static constexpr int channel_bytes =
-      by_channel || turned ? (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
-                           : item_bytes;
-  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
-  static constexpr int input_stage_bytes =
-      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
-  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
-  static constexpr int patch_lanes =
-      by_channel || turned ? wgmma_patch_lanes(loaders, halo_patches, chunk_channels) : loaders;
-  static constexpr int thread_patches = by_channel || turned ? ceil_div(halo_patches, patch_lanes) : 1;
-  static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
+  static constexpr int channel_shift = 32;
+  static constexpr int channel_bytes = (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
+  static constexpr int place_bytes = item_bytes;
+  static constexpr int input_stage_bytes = chunk_channels * channel_bytes;
+  static constexpr int raw_stage_bytes = 0;
+  static constexpr int patch_lanes = wgmma_patch_lanes(loaders, halo_patches, chunk_channels);
+  static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes);
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
   // Where the halo's input lies that is so far behind its first one on each axis, in places.
@@ -3363,8 +2891,8 @@ struct WgmmaShape {
   // product's, first all of plane 0 ----
   static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
   static constexpr int product_bytes = product_rows * chunk_bytes;
-  static constexpr int visit_pieces = single ? 1 : Tile::phases;
-  static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
+  static constexpr int visit_pieces = Tile::phases;
+  static constexpr int chunk_pieces = shifts * Tile::phases;
   static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
   // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
   // those of lower phases: on each axis that is their own order.
@@ -3384,100 +2912,43 @@ struct WgmmaShape {
   // channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
   // four channels find different banks.
   static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
-  static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
-                                         : run > 1 || Tile::channels % 32 != 0 ? 16
-                                                                               : 32;
+  static constexpr int staged_channels = 32;
   static constexpr int staged_pitch = 64 * run + 4;
-  static constexpr int staged_bytes = Tile::channels_last ? 0 : staged_channels * staged_pitch * 4;
+  static constexpr int staged_bytes = staged_channels * staged_pitch * 4;
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
   // Weights that stay are packed: of `known` products, visits differ in their bytes.
-  static constexpr int inputs_at =
-      Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
+  static constexpr int inputs_at = Tile::weight_stages * weight_stage_bytes;
   static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
   static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
   static constexpr int offsets_at = staged_at + consumers * staged_bytes;
-  static constexpr int offset_places = ceil_div(halo_all_rows * halo_columns, 8) * 8;
-  static constexpr int offsets_bytes = by_place ? offset_places * static_cast<int>(sizeof(long long)) : 0;
+  static constexpr int offsets_bytes = 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
   static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
 
   // Neighbouring channels that a thread has of channels_last outputs, where they are stored together.
-  static constexpr int channel_width = !Tile::channels_last                           ? 2
-                                       : vector_items < 4 || Tile::channels % 32 != 0 ? 4
-                                                                                      : vector_items;
+  static constexpr int channel_width = 2;
   // Which row of a block's weights a channel is: of each eight rows a thread has two.
   static TCONV_CONSTANT int row_of(int channel) {
     const int in_group = channel % (4 * channel_width), own = in_group % channel_width;
     return channel - in_group + own / 2 * 8 + in_group / channel_width * 2 + own % 2;
   }
-
-  static_assert(item_bytes <= 4, "tensor cores multiply 16-bit types and TF32");
-  static_assert(!exact || row_visits <= 4, "exact sums leave the tensor core every 32 channels");
-  static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
-  static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
-  static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
-  static_assert(Tile::chunk_steps == 2 || Tile::chunk_steps == 4, "rows of weights have 64 or 128 bytes");
-  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
-  static_assert(!Tile::stacked || (uniform && Height::stride == 1 && HeightShifts::step == 1 &&
-                                   Tile::Box::rows % Tile::position_tiles == 0),
-                "tiles are stacked where a shift along the height is another tile");
-  static_assert(Tile::Box::images * Tile::Box::depths * stacked_rows * Tile::Box::columns <=
-                    position_numbers * (Tile::stacked ? 1 : Tile::position_tiles),
-                "stacked tiles have the same columns");
-  static_assert(Tile::resident ? Tile::weight_stages == chunks * visits : Tile::weight_stages > row_visits,
-                "a stage is written while others are read, or each visit has one of its own");
-  static_assert(Tile::input_stages >= 1, "inputs come in stages");
-  static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
-                "a patch does not cross what other blocks begin with");
-  static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
-  static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
-  static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");
 };
-
-// wgmma: where a box lies, what a block does one after the other, and stages. `wgmma.cuh` has the picture.
 
 // The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
 template <class Layer, class Tile>
 TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
-  if (!Tile::stacked) number += tile * Shape::position_numbers;
   BoxPosition position = position_in_box<typename Tile::Box>(number, Shape::stacked_rows);
-  if (Tile::stacked) position.row = position.row * Tile::position_tiles + tile;
+  position.row = position.row * Tile::position_tiles + tile;
   return position;
 }
 // Whether a number stands for a position.
 template <class Layer, class Tile>
 TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
-  return Tile::stacked ? number * Tile::position_tiles < Shape::box_positions
-                       : number + tile * Shape::position_numbers < Shape::box_positions;
+  return number * Tile::position_tiles < Shape::box_positions;
 }
-
-// The taps of one phase on an axis. Those at higher shifts come last.
-template <class Axis>
-struct WgmmaPhase {
-  int first, count;
-
-  TCONV_DEVICE explicit WgmmaPhase(int phase) : first(Axis::first_tap(phase)), count(Axis::taps(phase)) {}
-  // How far a tap's input lies behind that of the last one.
-  TCONV_DEVICE int behind(int number) const { return (count - 1 - number) * Axis::shift_period; }
-  TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
-};
-
-// The phase of a block on each axis, where it has one alone.
-template <class Layer>
-struct WgmmaPhases {
-  WgmmaPhase<typename Layer::Depth> depth;
-  WgmmaPhase<typename Layer::Height> row;
-  WgmmaPhase<typename Layer::Width> column;
-
-  TCONV_DEVICE explicit WgmmaPhases(int phase)
-      : depth(phase / (Layer::Height::stride * Layer::Width::stride)),
-        row(phase / Layer::Width::stride % Layer::Height::stride),
-        column(phase % Layer::Width::stride) {}
-  TCONV_DEVICE int taps() const { return depth.count * row.count * column.count; }
-};
 
 // What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
 // block has each gridDim.x-th.
@@ -3505,10 +2976,7 @@ struct WgmmaWork {
   // The first input that the box reads; a block with one phase has the shifts of that alone.
   TCONV_DEVICE BoxPosition halo() const {
     const BoxPosition from = box();
-    if (!Shape::single) return halo_of<Shape>(from);
-    const WgmmaPhases<Layer> phase(first_phase());
-    return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(),
-            from.column - phase.column.highest_shift()};
+    return halo_of<Shape>(from);
   }
 };
 
@@ -3536,13 +3004,6 @@ struct WgmmaStages {
   TCONV_DEVICE void next() { turn = turn + 1 < 2 * Count ? turn + 1 : 0; }
 };
 
-// wgmma: a box's inputs on their way from memory to shared memory. `wgmma.cuh` has the picture.
-//
-// Most kinds have the same functions: `begin` with a halo, then `bring` for each chunk of channels, by all threads that
-// bring inputs, each by its number among them. It arrives at the barrier when the thread's part has landed. What is
-// turned in shared memory comes there some chunks ahead: those kinds `begin` and `copy` for the one that is asked for,
-// and `enter_turned` and `turn` for the one whose chunks have come.
-
 // The input, and the halo that a block has of it.
 template <class Layer, class Tile>
 struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
@@ -3555,7 +3016,7 @@ struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
 
   TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
     return x + static_cast<long long>(halo.image) * Base::channels * this->plane +
-           static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
+           static_cast<long long>(group) * Layer::group_in_channels * this->plane;
   }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     halo = of_box;
@@ -3609,7 +3070,7 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
     for (int turn = 0; turn < turns; ++turn) {
       const int channel = channel_number() + turn * sharers;
       if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
-      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
+      const bool present = true;
 #pragma unroll
       for (int i = 0; i < Shape::thread_patches; ++i)
         if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
@@ -3634,269 +3095,11 @@ struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<Wgmm
   }
 };
 
-// The channels of a place together, from channels_last inputs: vectors of them are copied. Neighbouring lanes copy
-// neighbouring vectors; where the places of a warp lie it keeps in a part of `offsets` of its own, -1 outside the
-// input.
-template <class Layer, class Tile>
-struct WgmmaCopiedPlaces : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int vectors = Shape::chunk_vectors, of_warp = 32 / vectors, together = Shape::loaders / vectors;
-  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
-  static constexpr int at_once = 4;  // places whose offsets are on their way
-  const int lane, first_place;       // of the warp
-  long long* const offsets;
-  ArrivingCopies<16> copies;
-
-  TCONV_DEVICE WgmmaCopiedPlaces(int number, const Element* x, int batch, int depths, int rows, int columns,
-                                 unsigned char* offsets)
-      : Map(x, batch, depths, rows, columns),
-        lane(number % 32),
-        first_place(number / 32 * of_warp),
-        offsets(reinterpret_cast<long long*>(offsets)) {}
-
-  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
-    this->enter(halo, group);
-    __syncwarp();  // nobody reads the box before any more
-    for (int i = lane; i < ceil_div(places, together) * of_warp; i += 32) {
-      const int number = i / of_warp * together + first_place + i % of_warp;
-      if (number >= places) continue;
-      const auto place = this->place(number / Shape::halo_columns, number % Shape::halo_columns);
-      offsets[number] =
-          place.inside ? static_cast<long long>(place.image * this->plane + place.position) * Map::channels : -1;
-    }
-    __syncwarp();
-  }
-
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-    const int vector = lane % vectors, channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
-    const bool present = Shape::whole_chunks || channel < Layer::group_in_channels;
-    const Element* const from = this->first + channel;
-    const int own = first_place + lane / vectors;
-    unsigned char* to = stage + own * Shape::place_bytes + vector * 16;
-#pragma unroll 1
-    for (int number = own; number < places; number += at_once * together) {
-      long long found[at_once];
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) found[i] = number + i * together < places ? offsets[number + i * together] : -1;
-#pragma unroll
-      for (int i = 0; i < at_once; ++i)
-        if (number + i * together < places)
-          copies.begin(to + i * together * Shape::place_bytes, from + (found[i] < 0 ? 0 : found[i]),
-                       present && found[i] >= 0);
-      to += at_once * together * Shape::place_bytes;
-    }
-    copies.arrive(barrier);
-  }
-};
-
-// The channels of a place together, from channels_last inputs that are no whole vectors: by way of registers, one by
-// one.
-template <class Layer, class Tile>
-struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, vectors = Shape::chunk_vectors, items = 4 / Shape::item_bytes;
-  static constexpr int units = Shape::halo_all_rows * Shape::halo_columns * vectors;
-  static constexpr int together = 2;  // vectors whose loads are on their way at once
-  const int number;
-
-  TCONV_DEVICE WgmmaSingleChannels(int number, const Element* x, int batch, int depths, int rows, int columns,
-                                   unsigned char*)
-      : Map(x, batch, depths, rows, columns), number(number) {}
-
-  TCONV_DEVICE void begin(const BoxPosition& halo, int group) { this->enter(halo, group); }
-
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-#pragma unroll 1
-    for (int unit = number; unit < units; unit += together * Shape::loaders) {
-      unsigned values[together][side][1];
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int own = unit + i * Shape::loaders, place_number = own / vectors;
-        const auto place = this->place(place_number / Shape::halo_columns, place_number % Shape::halo_columns);
-        const int channel = chunk * Shape::chunk_channels + own % vectors * side;
-        const Element* const from =
-            this->first + (place.image * this->plane + place.position) * Map::channels + channel;
-#pragma unroll
-        for (int k = 0; k < side; ++k)
-          load_present<Shape::item_bytes>(
-              from + k, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k]);
-      }
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int own = unit + i * Shape::loaders;
-        if (own >= units) break;
-        Vector<unsigned, 4> vector;
-#pragma unroll
-        for (int w = 0; w < 4; ++w)
-          vector.values[w] =
-              items == 1 ? values[i][w][0] : values[i][2 * w % side][0] | values[i][(2 * w + 1) % side][0] << 16;
-        *reinterpret_cast<Vector<unsigned, 4>*>(stage + own / vectors * Shape::place_bytes + own % vectors * 16) =
-            vector;
-      }
-    }
-    arrive(barrier);
-  }
-};
-
-// What a thread copies raw.
-template <class Shape, class Tile>
-using WgmmaRawCopies = ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1>;
-
-// 16-bit inputs that lie channel by channel: copied so, and turned in shared memory.
-template <class Layer, class Tile>
-struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>> {
-  using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
-
-  TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
-                                   int columns)
-      : Base(number, x, batch, depths, rows, columns) {}
-
-  TCONV_DEVICE void enter_turned(const BoxPosition&, int) {}
-
-  // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
-  // of a column that lie together afterwards. Some items' loads are on their way at once.
-  TCONV_DEVICE void turn(int, const unsigned char* raw, unsigned char* stage) const {
-    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 3;
-    const int thread = renewed(this->number), lane = thread % 32;  // not kept where copies are begun
-    const unsigned char* const from = raw + lane * Shape::channel_bytes;
-    unsigned char* const to = stage + lane % 8 * Shape::place_bytes + lane / 8 * 16;
-#pragma unroll 1
-    for (int first = thread / 32; first < items; first += together * warps) {
-      unsigned words[together][4];
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-        if (item < items) load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-        if (item < items) store_matrices(to + eight * 8 * Shape::place_bytes + of_vectors * 64, words[i]);
-      }
-    }
-  }
-};
-
-// The same of rows that begin anywhere. Where a row's first column lies in its first patch follows from its address.
-template <class Layer, class Tile>
-struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  using Address = unsigned long long;
-  static constexpr int lanes = Shape::patch_lanes, sharers = Shape::loaders / lanes, vectors = Shape::chunk_vectors;
-  static constexpr int places = Shape::halo_all_rows * Shape::halo_columns;
-  const int number, patch_number, channel_number;
-  unsigned inside;                       // by patch: whether its row is one of the input
-  Index offsets[Shape::thread_patches];  // of its row, from the halo's first column on, in the thread's first channel
-  BoxPosition turned_halo;
-  const Element* turned_first;
-  WgmmaRawCopies<Shape, Tile> copies;
-
-  TCONV_DEVICE WgmmaUnalignedRows(int number, const Element* x, int batch, int depths, int rows, int columns)
-      : Map(x, batch, depths, rows, columns),
-        number(number),
-        patch_number(number % lanes),
-        channel_number(number / lanes) {}
-
-  TCONV_DEVICE void begin(const BoxPosition& halo, int group) {
-    this->enter(halo, group);
-    inside = 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int patch = patch_number + i * lanes;
-      const auto place = this->place(patch / Shape::row_patches, 0);
-      if (patch < Shape::halo_patches && place.row_inside) inside |= 1u << i;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel_number) * this->plane + place.position;
-    }
-  }
-
-  // No byte outside the input is read: not before it, where its first row's halo begins, and not behind it.
-  TCONV_DEVICE void copy(int chunk, unsigned char* raw) {
-    const Address begin = reinterpret_cast<Address>(this->x);
-    const Address end = begin + static_cast<Address>(this->batch) * Map::channels * this->plane * Shape::item_bytes;
-    const long long pitch = static_cast<long long>(sharers) * this->plane;
-    const Element* from = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
-    unsigned char* to = raw + channel_number * Shape::channel_bytes + patch_number * 16;
-#pragma unroll 1
-    for (int channel = channel_number; channel < Shape::chunk_channels; channel += sharers) {
-      const bool present = Shape::whole_chunks || chunk * Shape::chunk_channels + channel < Layer::group_in_channels;
-#pragma unroll
-      for (int i = 0; i < Shape::thread_patches; ++i) {
-        const int patch = patch_number + i * lanes;
-        if ((i + 1) * lanes > Shape::halo_patches && patch >= Shape::halo_patches) break;
-        const Address row = reinterpret_cast<Address>(from) + static_cast<long long>(offsets[i]) * Shape::item_bytes;
-        const Address at = (row & ~15ull) + patch % Shape::row_patches * 16;
-        const bool wanted = present && (inside >> i & 1u) != 0 && at >= begin && at < end;
-        const int bytes = end - at < 16 ? static_cast<int>(end - at) : 16;
-        copies.begin_part(to + i * lanes * 16, reinterpret_cast<const void*>(at), wanted ? bytes : 0);
-      }
-      from += pitch;
-      to += sharers * Shape::channel_bytes;
-    }
-  }
-
-  TCONV_DEVICE void enter_turned(const BoxPosition& halo, int group) {
-    turned_halo = halo;
-    turned_first = this->first_of(halo, group);
-  }
-
-  // Turns a chunk: eight channels of a place at once.
-  TCONV_DEVICE void turn(int chunk, const unsigned char* raw, unsigned char* stage) const {
-    const unsigned plane = static_cast<unsigned>(this->plane);
-    // Of eight columns at a multiple of 16 bytes, which one is the first of the chunk's: modulo eight.
-    const unsigned first = static_cast<unsigned>(reinterpret_cast<Address>(turned_first) / Shape::item_bytes) +
-                           static_cast<unsigned>(chunk * Shape::chunk_channels) * plane;
-#pragma unroll 1
-    for (int unit = number; unit < places * vectors; unit += Shape::loaders) {
-      const int place_number = unit % places, vector = unit / places;
-      const int row = place_number / Shape::halo_columns, column = place_number % Shape::halo_columns;
-      const auto place = Map::Base::place(turned_halo, row, column);
-      const unsigned of_row =
-          first + static_cast<unsigned>(place.image * Map::channels + vector * Shape::vector_items) * plane +
-          static_cast<unsigned>(place.position) - static_cast<unsigned>(column);
-      const unsigned char* const from = raw + vector * Shape::vector_items * Shape::channel_bytes +
-                                        row * Shape::row_patches * 16 + column * Shape::item_bytes;
-      Vector<unsigned, 4> together{};
-#pragma unroll
-      for (int k = 0; k < Shape::vector_items; ++k) {
-        const unsigned item = *reinterpret_cast<const unsigned short*>(from + k * Shape::channel_bytes +
-                                                                       (of_row + k * plane & 7u) * Shape::item_bytes);
-        if (place.inside) together.values[k * Shape::item_bytes / 4] |= item << k % 2 * 16;
-      }
-      *reinterpret_cast<Vector<unsigned, 4>*>(stage + place_number * Shape::place_bytes + vector * 16) = together;
-    }
-  }
-};
-
-template <class Layer, class Tile, bool ByChannel, bool ByPlace>
-struct WgmmaInputsOf {
-  using type = WgmmaSingleChannels<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, true, false> {
-  using type = WgmmaCopiedChannels<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, false, true> {
-  using type = WgmmaCopiedPlaces<Layer, Tile>;
-};
-
 // Brings all inputs of a block's work, into stages that go round.
-template <class Layer, class Tile, bool Turned>
-struct WgmmaProducer {
+template <class Layer, class Tile>
+struct WgmmaInputs {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = typename WgmmaInputsOf<Layer, Tile, Shape::by_channel, Shape::by_place>::type;
+  using Inputs = WgmmaCopiedChannels<Layer, Tile>;
 
   static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
                                const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
@@ -3913,59 +3116,9 @@ struct WgmmaProducer {
     }
   }
 };
-template <class Layer, class Tile, bool Unaligned>
-struct WgmmaTurnedOf {
-  using type = WgmmaTurnedChannels<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaTurnedOf<Layer, Tile, true> {
-  using type = WgmmaUnalignedRows<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaProducer<Layer, Tile, true> {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = typename WgmmaTurnedOf<Layer, Tile, Shape::unaligned>::type;
 
-  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
-                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-    Inputs inputs(number, x, batch, depths, rows, columns);
-    WgmmaStages<Tile::input_stages> stages(barriers);
-    WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
-    int chunk_ahead = 0, raw_ahead = 0, raw = 0;
-    const auto copy = [&] {
-      if (ahead.is_left()) {
-        if (chunk_ahead == 0) inputs.begin(ahead.halo(), ahead.group());
-        inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
-        if (++chunk_ahead == Shape::chunks) {
-          chunk_ahead = 0;
-          ahead.next();
-        }
-        raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
-      }
-      inputs.copies.end_group();
-    };
-#pragma unroll 1
-    for (int i = 0; i < Tile::raw_stages; ++i) copy();
-    for (; work.is_left(); work.next()) {
-      inputs.enter_turned(work.halo(), work.group());
-#pragma unroll 1
-      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-        inputs.copies.template wait<Tile::raw_stages - 1>();
-        meet<Shape::loaders>(3);  // all threads' copies have landed
-        stages.wait_empty();
-        inputs.turn(chunk, shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
-                    shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
-        arrive(stages.full());
-        stages.next();
-        raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
-        meet<Shape::loaders>(3);  // nobody reads what was turned any more
-        copy();
-      }
-    }
-  }
-};
-
-// wgmma: what becomes of a warpgroup's sums. `wgmma.cuh` has the picture.
+template <class Layer, class Tile>
+using WgmmaProducer = WgmmaInputs<Layer, Tile>;
 
 // A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
 // warp's sixteen, for two of every eight rows of weights.
@@ -3998,9 +3151,9 @@ struct WgmmaSums {
 };
 
 // Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
-// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has 4 bytes or more
-// of a row: eight lanes then write a sector of memory. Others, whose neighbours other threads have, go by way of
-// `staged`.
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has
+// all neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by
+// way of `staged`.
 template <class Layer, class Tile>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -4012,11 +3165,8 @@ struct WgmmaStore {
   static constexpr int channels = Layer::groups * Layer::group_out_channels;
   static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
-  static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
+  static constexpr int side_by_side = Tile::Box::columns * run;
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
-  // A thread's neighbouring phases of a position are all of a row's, and one vector.
-  static constexpr bool whole_run = run > 1 && run == Width::stride;
-  static constexpr bool by_runs = whole_run && is_power_of_two(run) && run <= 16 / Shape::item_bytes;
 
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
@@ -4092,9 +3242,7 @@ struct WgmmaStore {
     const int first = (warp % 4 * 32 + lane) / Own::lanes;
     const auto is_stored = [&](int step) {
       const int channel = first + step * Own::channel_lanes;
-      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels) &&
-             (Layer::group_out_channels % Tile::channels == 0 ||
-              block_channel + first_channel + channel < Layer::group_out_channels);
+      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels);
     };
     const long long pitch = Own::channel_lanes * plane();
     Element* to = y + (first_channel + first) * plane() + at.offset;
@@ -4152,45 +3300,9 @@ struct WgmmaStore {
         }
   }
 
-  // The neighbouring phases of each position at once, as a thread has them.
-  TCONV_DEVICE void store_runs() const {
-    constexpr int width = by_runs ? run : 1;
-#pragma unroll
-    for (int tile = 0; tile < Tile::position_tiles; ++tile)
-#pragma unroll
-      for (int phase = 0; phase < Tile::phases; phase += width) {
-        Element* to[2];
-        bool inside[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          int image;
-          Index offset;
-          inside[half] = find(warp * 16 + half * 8 + lane / 4, tile, block_phase + phase, image, offset);
-          to[half] = y + (static_cast<long long>(image) * channels + lane % 4 * 2) * plane() + offset;
-        }
-#pragma unroll
-        for (int octet = 0; octet < Tile::channels / 8; ++octet)
-#pragma unroll
-          for (int own = 0; own < 2; ++own) {
-            const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
-            const bool present = Layer::group_out_channels % Tile::channels == 0 || channel < Layer::group_out_channels;
-            const auto finish = epilogue.of(present ? channel : 0);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              float values[width];
-#pragma unroll
-              for (int i = 0; i < width; ++i) values[i] = sums.of(tile, half, phase + i, octet, own);
-              if (inside[half] && present) store_vector(to[half], finished(values, finish));
-              to[half] += (own == 0 ? 1 : 7) * plane();
-            }
-          }
-      }
-  }
-
   // Neighbouring channels of an output at once, at some of a thread's positions.
   TCONV_DEVICE void store_channels() const {
-    constexpr int width = Shape::channel_width, positions = Tile::position_tiles < 2 ? 2 : 4;
-    constexpr bool whole = Layer::group_out_channels % width == 0;
+    constexpr int width = Shape::channel_width, positions = 4;
 #pragma unroll
     for (int turn = 0; turn < Tile::phases * 2 * Tile::position_tiles / positions; ++turn) {
       const int phase = turn % Tile::phases, first = turn / Tile::phases * positions;
@@ -4207,7 +3319,6 @@ struct WgmmaStore {
 #pragma unroll
       for (int set = 0; set < Tile::channels / (4 * width); ++set) {
         const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
-        if (Layer::group_out_channels % Tile::channels != 0 && channel >= Layer::group_out_channels) break;
         const int last = Layer::group_out_channels - 1;
         typename Bias<Layer>::Channel finish[width];
 #pragma unroll
@@ -4224,25 +3335,15 @@ struct WgmmaStore {
                               finish[k + 1](sums.of((first + i) / 2, i % 2, phase, octet, 1)), two);
             together.values[k] = two[0], together.values[k + 1] = two[1];
           }
-          if (whole) {
-            store_vector(to[i] + in_block, together);
-          } else {
-#pragma unroll
-            for (int k = 0; k < width; ++k)
-              if (channel + k < Layer::group_out_channels) to[i][in_block + k] = together.values[k];
-          }
+          store_vector(to[i] + in_block, together);
         }
       }
     }
   }
 
   TCONV_DEVICE void store() const {
-    constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
-    if (Tile::channels_last) {
-      store_channels();
-    } else if (by_runs && columns % run == 0) {
-      store_runs();
-    } else if (columns % most_width == 0) {
+    constexpr int half = most_width / 2, quarter = half / 2;
+    if (columns % most_width == 0) {
       store_rows<most_width>();
     } else if (columns % half == 0) {
       store_rows<half>();
@@ -4253,9 +3354,6 @@ struct WgmmaStore {
     }
   }
 };
-
-// wgmma: the weights: brought into the order in which blocks read them, and on their way there. `wgmma.cuh` has the
-// picture.
 
 // A tap on an axis: its phase, and the number of its shift.
 template <class Axis>
@@ -4282,22 +3380,8 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   const WgmmaTap<Width> column(of_tap % Width::kernel);
   const int phase = (depth.phase * Height::stride + row.phase) * Width::stride + column.phase;
   phase_set = phase / Tile::phases;
-  if (Shape::uniform) {
-    const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
-    piece = visit * Tile::phases + phase % Tile::phases;
-  } else if (Shape::known) {
-    const int rows = Shape::HeightShifts::taps(row.shift), columns = Shape::WidthShifts::taps(column.shift);
-    piece = Shape::pieces_before(depth.shift, column.shift, row.shift) +
-            ((depth.tap - Shape::DepthShifts::first_tap(depth.shift)) * rows + row.tap -
-             Shape::HeightShifts::first_tap(row.shift)) *
-                columns +
-            column.tap - Shape::WidthShifts::first_tap(column.shift);
-  } else {
-    const WgmmaPhases<Layer> own(phase);
-    const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
-    const int c = (column.tap - own.column.first) / Width::tap_period;
-    piece = (d * own.column.count + c) * own.row.count + r;
-  }
+  const int visit = (depth.shift * Shape::WidthShifts::count + column.shift) * Shape::HeightShifts::count + row.shift;
+  piece = visit * Tile::phases + phase % Tile::phases;
 }
 
 // Brings the weights into the order in which blocks read them, by one thread for each of `Shape::preparing_items`:
@@ -4330,9 +3414,7 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
     Vector<Element, Shape::vector_items> values;
 #pragma unroll
     for (int k = 0; k < Shape::vector_items; ++k) {
-      const bool present =
-          (Layer::group_out_channels % Tile::channels == 0 || out_channel < Layer::group_out_channels) &&
-          (Shape::whole_chunks || in_channel + k < Layer::group_in_channels);
+      const bool present = true;
       values.values[k] = Element{};
       if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
     }
@@ -4360,7 +3442,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
     const int bytes = pieces * Shape::piece_bytes;
     ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
-    const int at = Tile::resident ? static_cast<int>(from - set) : ring.stage() * Shape::weight_stage_bytes;
+    const int at = ring.stage() * Shape::weight_stage_bytes;
     copy_to_shared(stages + at, from, bytes, ring.full());
     from += bytes;
     ring.next();
@@ -4368,21 +3450,17 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
   for (bool more = true; more && work.is_left(); work.next()) {
     set = prepared + work.weight_set() * Shape::set_bytes;
     const unsigned char* from = set;
-    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase()).taps() : Shape::visits;
+    const int visits = Shape::visits;
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
       const unsigned char* of_chunk = from;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
-        constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
-        bring(of_chunk, !Shape::known ? Shape::visit_pieces
-                                      : Shape::DepthShifts::taps(visit / (rows * columns)) *
-                                            Shape::WidthShifts::taps(visit / rows % columns) *
-                                            Shape::HeightShifts::taps(visit % rows));
+        bring(of_chunk, Shape::visit_pieces);
       }
       from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }
-    more = !Tile::resident;
+    more = true;
   }
 }
 
@@ -4436,8 +3514,8 @@ template <class Layer, class Tile>
 struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
   // Tiles that are stacked lie a row apart.
-  static constexpr int own = Tile::stacked ? 1 : Tile::position_tiles;
-  static constexpr int halves = Shape::by_channel && !Shape::straight ? 2 : 1;
+  static constexpr int own = 1;
+  static constexpr int halves = 2;
   int places[own][halves];
 
   // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
@@ -4447,16 +3525,13 @@ struct WgmmaPlaces {
     for (int tile = 0; tile < own; ++tile)
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
-        const int number = first + (Shape::straight     ? lane / 8 % 2 * 8
-                                    : Shape::by_channel ? lane / 4 + 8 * half
-                                                        : lane % 16);
-        const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
+        const int number = first + (lane / 4 + 8 * half);
+        const int channel = lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place =
             ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
-        places[tile][half] =
-            place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
+        places[tile][half] = place * Shape::place_bytes + (channel * Shape::channel_bytes);
       }
   }
 
@@ -4465,23 +3540,15 @@ struct WgmmaPlaces {
                          unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
 #pragma unroll
     for (int f = 0; f < Shape::fragments; ++f) {
-      const int further = Tile::stacked ? f * Shape::row_places * Shape::place_bytes : 0;
-      const int tile = Tile::stacked ? 0 : f;
-      if (Shape::straight) {
-        load_turned_matrices(moved + places[tile][0] + further + step * Shape::step_channels * Shape::channel_bytes,
-                             fragments[f][0]);
-      } else if (Shape::by_channel) {
+      const int further = f * Shape::row_places * Shape::place_bytes;
+      const int tile = 0;
 #pragma unroll
-        for (int word = 0; word < 4; ++word)
-          fragments[f][0][word] =
-              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
-      } else {
-        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f][0]);
-      }
+      for (int word = 0; word < 4; ++word)
+        fragments[f][0][word] =
+            *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+                                               (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        if (Shape::item_bytes == 2) continue;
         const float value = bits_float(fragments[f][0][word]);
 #pragma unroll
         for (int plane = 0; plane < Shape::planes; ++plane)
@@ -4502,7 +3569,7 @@ struct WgmmaConsumer {
   unsigned char *weight_stages, *input_stages;
   const WgmmaPlaces<Layer, Tile> places;
   const int lane;
-  WgmmaSums<Layer, Tile> sums, batch_sums;  // of a batch alone where they are exact
+  WgmmaSums<Layer, Tile> sums;
   unsigned fragments[Shape::batches][Shape::batch_steps][Shape::fragments][Shape::planes][4];
   WarpgroupProducts products;
   WgmmaStages<Tile::weight_stages> weights;
@@ -4523,7 +3590,7 @@ struct WgmmaConsumer {
 #pragma unroll
     for (int i = 0; i < Shape::row_visits; ++i) {
       const int stage = end - Shape::row_visits + i;
-      if (!Tile::resident && read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
+      if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
     }
     read = false;
   }
@@ -4532,7 +3599,7 @@ struct WgmmaConsumer {
   // ones the small come first.
   template <class HasTap>
   TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
-    WgmmaSums<Layer, Tile>& to = Shape::exact ? batch_sums : sums;
+    WgmmaSums<Layer, Tile>& to = sums;
 #pragma unroll
     for (int step = 0; step < Shape::batch_steps; ++step) {
       int piece = 0;
@@ -4545,7 +3612,7 @@ struct WgmmaConsumer {
           for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
 #pragma unroll
             for (int tile = 0; tile < Tile::position_tiles; ++tile) {
-              const int fragment = Tile::stacked ? tile + rows - 1 - of_visits : tile;
+              const int fragment = tile + rows - 1 - of_visits;
               products.template add<Element, Shape::product_rows>(
                   to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
                   piece * Shape::piece_bytes + row_plane * Shape::product_bytes +
@@ -4562,42 +3629,33 @@ struct WgmmaConsumer {
   TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
-#pragma unroll(Shape::exact ? 1 : Tile::chunk_steps)
+#pragma unroll(Tile::chunk_steps)
     for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
 #pragma unroll
       for (int step = 0; step < Shape::batch_steps; ++step)
         places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
-      if (Shape::exact) batch_sums.clear();
       int stage = first_stage;
 #pragma unroll
       for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
-        if (Shape::exact || batch == 0 || of_visits == 0) products.begin_group();
-        const int from = Tile::resident && Shape::known ? packed : stage * Shape::weight_stage_bytes;
+        if (batch == 0 || of_visits == 0) products.begin_group();
+        const int from = stage * Shape::weight_stage_bytes;
         multiply(batch, of_visits, Rows(weight_stages + from), has_tap);
-        if (Shape::exact || batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
+        if (batch == 0 || of_visits == Shape::row_visits - 1) products.end_group();
         if (batch == 0) weights.next();
         stage = stage + 1 == Tile::weight_stages ? 0 : stage + 1;
-        if (batch == 0 && of_visits == 0 && !Shape::exact) {
+        if (batch == 0 && of_visits == 0) {
           products.template wait<1>();  // the visits before are done
           __syncwarp();
           give_back(first_stage);
         }
       }
-      if (Shape::exact) {
-        // The other warpgroup's products are on their way meanwhile.
-        products.template wait<0>();
-        sums.add(batch_sums);
-      } else if (batch > 0) {
+      if (batch > 0) {
         products.template wait<1>();
       }
     }
     read = true;
-    if (Shape::exact) {
-      __syncwarp();
-      give_back(weights.stage());
-    }
   }
 
   // The inputs so far behind the halo's first one, which the highest shift along the width reads.
@@ -4609,45 +3667,28 @@ struct WgmmaConsumer {
   // All products of a chunk.
   TCONV_DEVICE void chunk(int first_phase, int number) {
     inputs.wait_full();
-    if (Shape::single) {
-      const WgmmaPhases<Layer> phase(first_phase);
-      int d = 0, c = 0, r = 0;
-#pragma unroll 1
-      do {  // every phase has a tap
-        visit(moved(phase.depth.behind(d), phase.row.behind(r), phase.column.behind(c), phase.column.highest_shift()),
-              0, [](int) { return true; });
-        if (++r < phase.row.count) continue;
-        r = 0;
-        if (++c < phase.column.count) continue;
-        c = 0, ++d;
-      } while (d < phase.depth.count);
-    } else {
-#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
-      for (int d = 0; d < Shape::DepthShifts::count; ++d)
-#pragma unroll(Shape::known ? columns : 1)
-        for (int c = 0; c < columns; ++c)
-#pragma unroll(Shape::known ? rows : 1)
-          for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
-            const auto has_tap = [&](int product) {
-              return Shape::uniform ||
-                     (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
-                      Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
-                      Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
-            };
-            if (!Shape::known ||
-                Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
-              visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
-                          Shape::WidthShifts::highest),
-                    (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
-          }
-    }
+#pragma unroll(1)
+    for (int d = 0; d < Shape::DepthShifts::count; ++d)
+#pragma unroll(1)
+      for (int c = 0; c < columns; ++c)
+#pragma unroll(1)
+        for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
+          const auto has_tap = [&](int product) {
+            return Shape::uniform ||
+                   (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
+                    Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
+                    Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
+          };
+          visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
+                      Shape::WidthShifts::highest),
+                (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
+        }
     arrive(inputs.empty());
     inputs.next();
   }
 
   TCONV_DEVICE void box(int first_phase) {
     sums.clear();
-    if (Tile::resident) weights.turn = 0;  // they are there since the first box
 #pragma unroll 1
     for (int number = 0; number < Shape::chunks; ++number) chunk(first_phase, number);
     products.template wait<0>();
@@ -4692,10 +3733,10 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
       const int channel = work.channel_block() * Tile::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns;
       const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
-      const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
+      const Bias<Layer> epilogue{bias};
       WgmmaStore<Layer, Tile>{consumer.sums,
                               epilogue,
-                              y + (first + channel) * (Tile::channels_last ? 1 : plane),
+                              y + (first + channel) * plane,
                               work.box(),
                               work.first_phase(),
                               channel,
@@ -4717,8 +3758,8 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
         wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
                                          weight_barriers);
     } else {
-      WgmmaProducer<Layer, Tile, Shape::turned>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared,
-                                                     input_barriers, x, batch, input_depth, input_height, input_width);
+      WgmmaProducer<Layer, Tile>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared, input_barriers, x,
+                                      batch, input_depth, input_height, input_width);
     }
   }
 }

@@ -36,11 +36,6 @@ namespace tconv {
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
 TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -183,17 +178,11 @@ TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits)
 TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
 
 template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) {
-  return value;
-}
+TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
 template <>
-TCONV_DEVICE Half from_accumulator<Half>(float value) {
-  return Half{float_to_half(value)};
-}
+TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
 template <>
-TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
-  return float_to_bfloat16(value);
-}
+TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
 
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
@@ -255,8 +244,6 @@ _KERNELS = {
     "direct": r"""
 namespace tconv {
 
-// direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
-// formulas of sizes and grids once more.
 
 template <class Layer, class Tile>
 struct DirectShape {
@@ -382,18 +369,12 @@ struct DirectShape {
 
   // Where warps share the input channels of a run, the first adds up what the others give it.
   static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
-  static constexpr int split_items = (Tile::splits - 1) * thread_sums * position_threads;
 
   // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
   // at different times.
   static constexpr int weight_start = 2 * tile_stage_items;
   static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
   static constexpr int split_start = exchange_start + exchange_items;
-  static constexpr int other_items = exchange_items + split_items;
-  static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
-                                                      : weight_items > other_items ? weight_items
-                                                                                   : other_items);
-  static constexpr int shared_bytes = accumulator_bytes * shared_items;
 
   static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
                     Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
@@ -411,8 +392,6 @@ struct DirectShape {
   static_assert(stacked ? !phases_on_lanes : Tile::rows == 1 && Tile::row_origin == 0,
                 "several rows of positions have their phases stacked");
 };
-
-// direct: the inputs of a thread, through the L1 cache or from the tile of its block. `direct.cuh` has the picture.
 
 // Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
 // registers all this is known to the compiler, and neighbouring phases and taps share inputs.
@@ -552,8 +531,6 @@ struct DirectTileInputs {
   }
 };
 
-// direct: the sums of a thread, and those that sets of warps join.
-
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
 template <class Layer, class Tile>
 struct DirectSums {
@@ -575,9 +552,7 @@ struct DirectSums {
             visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
   }
 
-  TCONV_DEVICE void clear() {
-    each([](Accumulator& sum, int) { sum = 0; });
-  }
+  TCONV_DEVICE void clear() { each([](Accumulator& sum, int) { sum = 0; }); }
 
   TCONV_DEVICE void add(const DirectSums& other) {
     const Accumulator* const others = &other.values[0][0][0][0];
@@ -603,8 +578,6 @@ TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumula
     sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
   }
 }
-
-// direct: products of the inputs and weights of a stage, and their sums. `direct.cuh` has the picture.
 
 // What a thread has summed up of one stage, and of the chain that it is in.
 template <class Layer, class Tile>
@@ -730,12 +703,6 @@ TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const ty
   chain.finish();
 }
 
-// direct: from the sums of a thread to outputs in memory, with the bias added.
-//
-// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
-// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
-// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
-
 // What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
 // negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
 template <class Element>
@@ -753,9 +720,7 @@ struct DirectTarget {
 };
 
 template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) {
-  return Layer::has_bias ? sum + bias : sum;
-}
+TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return Layer::has_bias ? sum + bias : sum; }
 
 // Stores each position's column phases as one vector. Their width divides that of the output.
 template <class Layer, class Tile, class Accumulator>

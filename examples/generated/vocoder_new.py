@@ -50,6 +50,16 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second>
+struct Choice {
+  using type = First;
+};
+template <class First, class Second>
+struct Choice<false, First, Second> {
+  using type = Second;
+};
+
 // The largest divisor of `value` that is no larger than `limit`.
 TCONV_CONSTANT int largest_divisor(int value, int limit) {
   while (value % limit != 0) --limit;
@@ -227,17 +237,11 @@ TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits)
 TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
 
 template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) {
-  return value;
-}
+TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
 template <>
-TCONV_DEVICE Half from_accumulator<Half>(float value) {
-  return Half{float_to_half(value)};
-}
+TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
 template <>
-TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
-  return float_to_bfloat16(value);
-}
+TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
 
 // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
 template <class Element>
@@ -354,30 +358,6 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
 
 // Tensor cores, sm_80 and newer: fragments and products.
 
-// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
-#endif
-
-// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
-// and the next one. PTX ldmatrix with .trans.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
-#endif
-
 // `operand`, by one instruction where there is one.
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
@@ -455,9 +435,7 @@ TCONV_DEVICE float matrix_factor(float value, int plane) {
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
 template <class Layer, class Element>
-TCONV_DEVICE Element matrix_factor(Element value, int) {
-  return value;
-}
+TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
 
 // What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
@@ -646,20 +624,11 @@ struct InputMap {
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
 // sums.
 
-template <bool Small>
-struct CountOf {
-  using type = long long;
-};
-template <>
-struct CountOf<true> {
-  using type = int;
-};
-
 // Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
 // than 64.
 template <long long Count>
 struct Digits {
-  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
+  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
   Number rest;
 
   TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
@@ -703,8 +672,6 @@ _KERNELS = {
     "direct": r"""
 namespace tconv {
 
-// direct: the constants of a kernel, all from its layer and its tile. `direct.cuh` has the picture; the planner has the
-// formulas of sizes and grids once more.
 
 template <class Layer, class Tile>
 struct DirectShape {
@@ -860,8 +827,6 @@ struct DirectShape {
                 "several rows of positions have their phases stacked");
 };
 
-// direct: the inputs of a thread, through the L1 cache or from the tile of its block. `direct.cuh` has the picture.
-
 // Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
 // registers all this is known to the compiler, and neighbouring phases and taps share inputs.
 template <class Layer, class Tile>
@@ -1000,8 +965,6 @@ struct DirectTileInputs {
   }
 };
 
-// direct: the sums of a thread, and those that sets of warps join.
-
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
 template <class Layer, class Tile>
 struct DirectSums {
@@ -1023,9 +986,7 @@ struct DirectSums {
             visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
   }
 
-  TCONV_DEVICE void clear() {
-    each([](Accumulator& sum, int) { sum = 0; });
-  }
+  TCONV_DEVICE void clear() { each([](Accumulator& sum, int) { sum = 0; }); }
 
   TCONV_DEVICE void add(const DirectSums& other) {
     const Accumulator* const others = &other.values[0][0][0][0];
@@ -1051,8 +1012,6 @@ TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumula
     sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
   }
 }
-
-// direct: products of the inputs and weights of a stage, and their sums. `direct.cuh` has the picture.
 
 // What a thread has summed up of one stage, and of the chain that it is in.
 template <class Layer, class Tile>
@@ -1178,12 +1137,6 @@ TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const ty
   chain.finish();
 }
 
-// direct: from the sums of a thread to outputs in memory, with the bias added.
-//
-// Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
-// vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
-// neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
-
 // What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
 // negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
 template <class Element>
@@ -1201,9 +1154,7 @@ struct DirectTarget {
 };
 
 template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) {
-  return Layer::has_bias ? sum + bias : sum;
-}
+TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return Layer::has_bias ? sum + bias : sum; }
 
 // Stores each position's column phases as one vector. Their width divides that of the output.
 template <class Layer, class Tile, class Accumulator>
@@ -1666,8 +1617,6 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
     "mma": r"""
 namespace tconv {
 
-// mma: factors of products, weights and inputs alike, by words. `mma.cuh` has the picture.
-
 // Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
 TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
   vector.values[unit] = float_bits(items[0]);
@@ -1699,9 +1648,6 @@ template <int N, class Half16>
 TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
   item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
 }
-
-// mma: the constants of a kernel, all from its layer and its tile. `mma.cuh` has the picture; the planner has the
-// formulas of sizes and grids once more.
 
 // Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
 // positions of neighbouring rows then find different banks.
@@ -1750,13 +1696,11 @@ struct MmaShape {
   // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
   // number, its rounding to TF32 and what that leaves, and three products.
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
-  static constexpr int vector_items = 16 / item_bytes;
   static constexpr int step_channels = 32 / item_bytes;
   // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
-  static constexpr int unit_bytes = item_bytes > 4 ? item_bytes : 4;
+  static constexpr int unit_bytes = 4;
   static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
-  static constexpr bool exact = item_bytes == 4 && Layer::rounding == Rounding::none;
-  static constexpr int planes = exact ? 2 : 1;
+  static constexpr int planes = 1;
 
   // ---- rows: output channels and phases ----
   static constexpr int phases = Depth::stride * Height::stride * Width::stride;
@@ -1774,16 +1718,11 @@ struct MmaShape {
   static constexpr bool every_phase_has_every_shift =
       static_cast<long long>(phases) * shifts == static_cast<long long>(Depth::kernel) * Height::kernel * Width::kernel;
 
-  // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
-  // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
-  static constexpr int shifts_together =
-      exact && Tile::Pipeline::chunk_steps < 4 && Layer::group_in_channels >= step_channels
-          ? 4 / Tile::Pipeline::chunk_steps
-          : 1;
+  static constexpr int shifts_together = 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {
-    return every_phase_has_every_shift || tile_phases > 1 ||
+    return every_phase_has_every_shift ||
            (DepthShifts::tap(phase_tile / (Height::stride * Width::stride),
                              shift / (HeightShifts::count * WidthShifts::count)) >= 0 &&
             HeightShifts::tap(phase_tile / Width::stride % Height::stride,
@@ -1795,18 +1734,15 @@ struct MmaShape {
   static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
   static constexpr int chunk_channels = stage_steps * step_channels;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
   static constexpr int threads = 32 * warps * Tile::Warps::splits;
-  static constexpr int block_positions = Tile::Warps::wide * Tile::Warps::position_tiles * 8;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
   static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
   static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
   static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
-  static constexpr int halo_positions = halo_all_rows * halo_columns;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
   static constexpr int patch_lead =
@@ -1815,10 +1751,7 @@ struct MmaShape {
   static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
 
-  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
-  // others position by position, as what they are multiplied as.
-  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
-  static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
+  static constexpr int row_places = row_patches * Tile::Pipeline::patch_columns;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -1832,9 +1765,7 @@ struct MmaShape {
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
-                                      : chunks > 1 || Tile::Pipeline::resident ? 2
-                                                                               : 1;
+  static constexpr int input_stages = Tile::Pipeline::copied;
   static TCONV_CONSTANT int next_input_stage(int stage) {
     return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
   }
@@ -1844,18 +1775,15 @@ struct MmaShape {
   // So many chunks are asked for before the first is waited for.
   static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
   static constexpr int steps = chunks * shift_groups;
-  static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
-  // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
-  static constexpr int position_bytes = planes * stage_steps * 32 + 16;
+  static constexpr int weight_stages = steps > 1 ? 2 : 1;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
-  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
+  static constexpr int channel_shift = 32;
   static constexpr int channel_bytes =
-      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
-                 : item_bytes;
-  static constexpr int place_bytes = by_channel ? item_bytes : position_bytes;
-  static constexpr int step_bytes = by_channel ? step_channels * channel_bytes : 32;
+      (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
+  static constexpr int place_bytes = item_bytes;
+  static constexpr int step_bytes = step_channels * channel_bytes;
   static constexpr int plane_bytes = stage_steps * step_bytes;
-  static constexpr int input_stage_bytes = by_channel ? planes * plane_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int input_stage_bytes = planes * plane_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
@@ -1874,119 +1802,42 @@ struct MmaShape {
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
   static constexpr int turn_row_tiles =
-      Tile::Warps::row_tiles % whole_row_tiles == 0 && phase_tiles % whole_row_tiles == 0 ? whole_row_tiles
+      Tile::Warps::row_tiles % whole_row_tiles == 0 ? whole_row_tiles
       : phases_known                                                                      ? phase_tiles
                                                                                           : 1;
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
       Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
                                                                                      : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
-  static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
+  static constexpr int stored_at = joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   // Behind all of it, what tells when weights have landed.
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
   static constexpr int shared_bytes = barrier_at + 16;
 
-  // Whether the compiler sees all shifts one after the other. A body of more products than this takes long to compile;
-  // and sums of several shifts that are kept apart would be taken at the same time, and want more registers than there
-  // are.
-  static constexpr bool unrolled = !exact && static_cast<long long>(shifts) * Tile::Pipeline::chunk_steps *
-                                                     Tile::Warps::row_tiles * Tile::Warps::position_tiles <=
-                                                 1024;
-
-  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
-  // many threads share the patches of some channels.
-  static constexpr int chunk_vectors = chunk_channels / vector_items;
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
-  static constexpr int thread_patches =
-      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr bool whole_vectors = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
-  static constexpr int thread_channels = by_channel      ? ceil_div(chunk_channels, threads / patch_lanes)
-                                         : whole_vectors ? 1
-                                                         : vector_items;
+  static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes);
+  static constexpr int thread_channels = ceil_div(chunk_channels, threads / patch_lanes);
   static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
-  static constexpr int input_parts =
-      unrolled && thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
+  static constexpr int input_parts = thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
 
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
-  static constexpr long long weight_bytes = Layer::groups * row_blocks * block_weight_bytes;
-  static constexpr long long weight_vectors = weight_bytes / 16;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
   // also of tiles that only fill up the last block; else one for each vector.
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
   static constexpr int prepared_channel_tiles = ceil_div(row_blocks * block_row_tiles, phase_tiles);
-  static constexpr long long preparing_items = tile_phases > 1
-                                                   ? weight_vectors
-                                                   : static_cast<long long>(Layer::groups) * prepared_channel_tiles *
+  static constexpr long long preparing_items = static_cast<long long>(Layer::groups) * prepared_channel_tiles *
                                                          chunks * stage_steps * (taps / Tile::taps_together) * 32;
-
-  static_assert(Tile::Box::origin >= 0 && Tile::Box::origin <= Layer::Width::padding &&
-                    Tile::Box::origin < Width::stride && Tile::Box::row_origin >= 0 &&
-                    Tile::Box::row_origin <= Layer::Height::padding && Tile::Box::row_origin < Height::stride &&
-                    Tile::Box::depth_origin >= 0 && Tile::Box::depth_origin <= Layer::Depth::padding &&
-                    Tile::Box::depth_origin < Depth::stride,
-                "an origin is what padding cut off of the first position");
-  static_assert(!exact || Tile::Pipeline::chunk_steps <= 4, "exact sums leave the tensor core every 32 channels");
-  static_assert(Tile::Warps::position_tiles % 2 == 0, "matrices of two tiles of positions are loaded at once");
-  static_assert(box_positions <= block_positions, "a box is at most what a block multiplies");
-  static_assert(thread_patches <= 32, "a thread has a bit for each of its patches");
-  static_assert(Tile::Pipeline::patch_columns == 1 ||
-                    (!Tile::channels_last && is_power_of_two(Tile::Pipeline::patch_columns) &&
-                     Tile::Pipeline::patch_columns <= vector_items &&
-                     Tile::Box::columns % Tile::Pipeline::patch_columns == 0),
-                "a patch is loaded at once, and does not cross what other blocks begin with");
-  static_assert(!Tile::Pipeline::resident || (Tile::Warps::splits == 1 && shift_groups == 1),
-                "resident weights have a stage for each chunk, and nothing is joined in their place");
-  static_assert(input_stages > 1 || (chunks == 1 && !Tile::Pipeline::resident),
-                "what is read is not written at the same time");
-  static_assert(!by_channel || (planes == 1 && !Tile::channels_last), "copied inputs are multiplied as they are");
-  static_assert(!by_channel || item_bytes >= 4 ||
-                    (WidthShifts::count == 1 && Tile::Pipeline::patch_columns == 8 && patch_lead == 0),
-                "matrices of 16-bit items are turned from eight neighbouring columns, and shifts would move them");
-  static_assert(taps % Tile::taps_together == 0, "threads that prepare weights have as many taps each");
-  static_assert(16 % Tile::channels == 0, "a tile of 16 rows has as many channels in each of its phases");
 };
-
-// mma: a box's inputs on their way from memory to shared memory, turned or copied. `mma.cuh` has the picture.
-//
-// Both have the same functions: `begin` with a box, `load` all parts of a chunk into a stage, then `end_chunk`; `wait`,
-// and a barrier behind it, before the chunk is read that was asked for `Shape::stages_ahead` chunks ago.
-
-// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
-// lie apart: of 32 bytes of channels the low words first.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
-                          unsigned char* place) {
-  using Shape = MmaShape<Layer, Tile>;
-  constexpr int items = Shape::unit_items;
-#pragma unroll
-  for (int plane = 0; plane < Shape::planes; ++plane) {
-    Vector<unsigned, 4> words;
-#pragma unroll
-    for (int u = 0; u < Shape::units; ++u) {
-      typename Layer::Element factors[items];
-#pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
-      mma_pack(factors, u, words);
-    }
-    if (Shape::item_bytes < 8) {
-      *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
-    } else {
-      Vector<unsigned, 2>* const low = reinterpret_cast<Vector<unsigned, 2>*>(place + vector / 2 * 32) + vector % 2;
-      low[0] = {words.values[0], words.values[2]};
-      low[2] = {words.values[1], words.values[3]};
-    }
-  }
-}
 
 // The input of a block's group.
 template <class Layer, class Tile>
@@ -1997,119 +1848,11 @@ struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
   TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
                            int columns)
       : Base(batch, depths, rows, columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
+    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * this->plane;
   }
 
   TCONV_DEVICE void enter(const BoxPosition& box) {
     this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane;
-  }
-};
-
-// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
-// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
-// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
-// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
-template <class Layer, class Tile>
-struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
-  static constexpr bool vectors = Shape::whole_vectors;
-  static constexpr int load_bytes = vectors ? 16 : columns_together * Shape::item_bytes;
-  static constexpr int loads = vectors ? 1 : side, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
-  // Words are not taken apart before they are stored: that would wait for each load.
-  Vector<unsigned, words> values[Shape::thread_patches][loads];
-
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
-  // other have other channels, which they store in other banks.
-  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = Tile::channels_last     ? Shape::chunk_vectors
-                                       : columns_together == 1 ? 1
-                                       : Shape::chunk_vectors > 8 && Shape::chunk_vectors % 8 == 0
-                                           ? 8
-                                           : Shape::chunk_vectors;
-  static TCONV_DEVICE int vector(int i) {
-    return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
-  }
-  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
-  static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
-  // In the halo's row; negative where the first patch begins before it.
-  static TCONV_DEVICE int halo_column(int i) {
-    return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
-  }
-  // Most are known to be there; the compiler cannot see it from their numbers.
-  static TCONV_DEVICE bool present(int i) {
-    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
-    return (i + 1) * Shape::threads <= all || number(i) < all;
-  }
-  static TCONV_DEVICE bool in_halo(int column) {
-    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
-    return whole || in_range(column, Shape::halo_columns);
-  }
-
-  using Map::Map;
-
-  // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
-    const BoxPosition halo = halo_of<Shape>(box);
-    inside = 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, row(i), halo_column(i));
-      if (present(i) && place.inside) inside |= 1u << i;
-      const int channel = vector(i) * side;
-      offsets[i] = Tile::channels_last
-                       ? (place.image * this->plane + place.position) * Map::channels + channel
-                       : (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
-    }
-  }
-
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
-    const long long channel_pitch = Tile::channels_last ? 1 : this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
-    const unsigned here = wanted ? inside : 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
-      const Element* from = of_chunk + offsets[i];
-#pragma unroll
-      for (int k = 0; k < loads; ++k) {
-        const int number = i * loads + k;
-        if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k].values);
-        from = kept(from + channel_pitch);
-      }
-    }
-  }
-
-  TCONV_DEVICE void wait() {}
-
-  // Behind the last part of a chunk: stores it.
-  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
-    if (!wanted) return;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      if (!present(i)) continue;
-#pragma unroll
-      for (int c = 0; c < columns_together; ++c) {
-        if (!in_halo(halo_column(i) + c)) continue;
-        Element column[side];
-#pragma unroll
-        for (int k = 0; k < side; ++k) {
-          mma_unpack(values[i][vectors ? 0 : k], vectors ? k : c, column[k]);
-        }
-        mma_put<Layer, Tile>(column, vector(i),
-                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
-      }
-    }
   }
 };
 
@@ -2154,7 +1897,6 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   // Asks for one of so many parts of a chunk, if it is `wanted`.
   TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char* stage) {
     if (!wanted) return;
-    constexpr int in_channels = Layer::group_in_channels;
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
     unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
@@ -2166,8 +1908,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
         const int number = i * Shape::thread_channels + k;
         if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
-                       (inside >> i & 1u) != 0 &&
-                           (Shape::whole_chunks || chunk * Shape::chunk_channels + channel(k) < in_channels));
+                       (inside >> i & 1u) != 0);
         from = kept(from + pitch);
       }
     }
@@ -2179,66 +1920,9 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
 
-// mma: the second factors of a step, columns of positions, from shared memory to a warp's lanes. `mma.cuh` has the
-// picture.
-
-// `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
-// of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
-template <class Layer, class Tile, int ItemBytes>
-struct MmaColumns;
-
-// Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
-// bytes of channels.
-template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 0> {
-  using Shape = MmaShape<Layer, Tile>;
-  using Inputs = MmaTurnedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
-
-  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
-  static TCONV_DEVICE int number(int lane) { return lane % 8; }
-  static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int plane = 0; plane < Shape::planes; ++plane)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-        unsigned words[4];
-        load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
-        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
-        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
-      }
-  }
-};
-
-// Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
-template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 2> {
-  using Shape = MmaShape<Layer, Tile>;
-  using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
-
-  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
-  static TCONV_DEVICE int number(int) { return 0; }
-  static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-      unsigned words[4];
-      load_turned_matrices(places[j / 2] + moved, words);
-      columns[0][j][0] = words[0], columns[0][j][1] = words[1];
-      columns[0][j + 1][0] = words[2], columns[0][j + 1][1] = words[3];
-    }
-  }
-};
-
 // Inputs by channel, of one word or two: each lane loads its own, and rounds them.
 template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 4> {
+struct MmaWordColumns {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
@@ -2259,13 +1943,9 @@ struct MmaColumns<Layer, Tile, 4> {
       }
   }
 };
-template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 8> : MmaColumns<Layer, Tile, 4> {};
 
 template <class Layer, class Tile>
-using MmaColumnsOf = MmaColumns<Layer, Tile, MmaShape<Layer, Tile>::by_channel ? MmaShape<Layer, Tile>::item_bytes : 0>;
-
-// mma: a warp's sums, and those that sets of warps join. `mma.cuh` has the picture.
+using MmaColumns = MmaWordColumns<Layer, Tile>;
 
 // A warp's sums.
 template <class Layer, class Tile>
@@ -2296,7 +1976,6 @@ struct MmaSums {
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
-  if (Tile::Warps::splits == 1) return true;
   constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
   // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
@@ -2328,8 +2007,6 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   return true;
 }
 
-// mma: what becomes of a warp's sums. `mma.cuh` has the picture.
-
 // A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
@@ -2349,13 +2026,10 @@ struct MmaTurn {
   // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
   static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
                                           ? Tile::Box::columns * Width::stride
-                                      : Width::stride % slots == 0 ? slots
-                                                                   : 1;
+                                      : slots;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
-  static constexpr int channel_width =
-      greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
   const Element* staged;
   Element* y;  // of the block's group
@@ -2420,33 +2094,7 @@ struct MmaTurn {
       }
   }
 
-  // Neighbouring lanes store neighbouring channels of an output.
-  template <int width>
-  TCONV_DEVICE void store_channels() const {
-    constexpr int channel_lanes = Tile::channels / width, place_lanes = 32 / channel_lanes;
-    const int lane = static_cast<int>(threadIdx.x) % 32, channel = lane % channel_lanes * width;
-    if (first_channel + channel >= Layer::group_out_channels) return;
-    const Index plane = static_cast<Index>(depths) * rows * columns;
-#pragma unroll 1
-    for (int place = lane / channel_lanes; place < places; place += place_lanes)
-#pragma unroll 1
-      for (int slot = 0; slot < slots; ++slot) {
-        int sample;
-        Index offset;
-        if (!find(place, first_slot + slot, sample, offset)) continue;
-        Vector<Element, width> together;
-#pragma unroll
-        for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
-        *reinterpret_cast<Vector<Element, width>*>(y + (static_cast<long long>(sample) * plane + offset) * channels +
-                                                   first_channel + channel) = together;
-      }
-  }
-
   TCONV_DEVICE void store() const {
-    if (Tile::channels_last) {
-      store_channels<channel_width>();
-      return;
-    }
     constexpr int half = row_width > 1 ? row_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (columns % row_width == 0) {
       store_rows<row_width>();
@@ -2509,9 +2157,6 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
   }
 }
 
-// mma: the weights: brought into the order in which the warps load them, and on their way there. `mma.cuh` has the
-// picture.
-
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
 // zeros where they are brought to shared memory with the others, though nobody looks at them.
@@ -2524,16 +2169,14 @@ struct MmaFilters {
   using Width = typename Shape::Width;
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
 
   Element* prepared;
   int group, step, channel_tile, lane;
 
   // The number of a phase and that of a shift.
-  struct Pair {
-    int phase, shift;
-  };
+  struct Pair { int phase, shift; };
   template <class Axis, class Shifts>
   static TCONV_DEVICE Pair on_axis(int tap) {
     const int shift = Axis::shift_of(tap);
@@ -2605,51 +2248,6 @@ struct MmaFilters {
   }
 };
 
-// Tiles of rows of several phases: a thread brings one vector of 16 bytes.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights_of_phases(const typename Layer::Element* weight, typename Layer::Element* prepared,
-                                        long long vector) {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  const int lane = static_cast<int>(vector % 32);
-  Digits<Shape::weight_vectors> digits(vector / 32);
-  const int plane = digits.next(Shape::planes), step = digits.next(Shape::stage_steps);
-  const int row_tile = digits.next(Shape::block_row_tiles), shift = digits.next(Shape::shifts);
-  const int chunk = digits.next(Shape::chunks), row_block = digits.next(Shape::row_blocks);
-  const int group = static_cast<int>(digits.rest);
-
-  const int tile = row_block * Shape::block_row_tiles + row_tile;
-  const int channel_tile = tile / Shape::phase_tiles, phase_tile = tile % Shape::phase_tiles;
-  constexpr int items = Shape::unit_items;
-  Vector<unsigned, 4> words;
-#pragma unroll
-  for (int u = 0; u < Shape::units; ++u) {
-    const int row = lane / 4 + u % 2 * 8;
-    const int phase = phase_tile * Shape::tile_phases + row / Tile::channels;
-    const int out_channel = channel_tile * Tile::channels + row % Tile::channels;
-    const int depth_tap = Shape::DepthShifts::tap(phase / (Shape::Height::stride * Shape::Width::stride),
-                                                  shift / (Shape::HeightShifts::count * Shape::WidthShifts::count));
-    const int row_tap = Shape::HeightShifts::tap(phase / Shape::Width::stride % Shape::Height::stride,
-                                                 shift / Shape::WidthShifts::count % Shape::HeightShifts::count);
-    const int tap = Shape::WidthShifts::tap(phase % Shape::Width::stride, shift % Shape::WidthShifts::count);
-    Element values[items];
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int in_channel =
-          chunk * Shape::chunk_channels + step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-      Element value{};
-      if (phase < Shape::phases && out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels &&
-          depth_tap >= 0 && row_tap >= 0 && tap >= 0)
-        value =
-            load_constant(weight_at<Layer>(weight, group, in_channel, out_channel,
-                                           (depth_tap * Shape::Height::kernel + row_tap) * Shape::Width::kernel + tap));
-      values[i] = matrix_factor<Layer>(value, plane);
-    }
-    mma_pack(values, u, words);
-  }
-  reinterpret_cast<Vector<unsigned, 4>*>(prepared)[vector] = words;
-}
-
 // Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
 template <class Layer, class Tile>
 TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
@@ -2657,10 +2255,6 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   let_kernel_behind_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (item >= Shape::preparing_items) return;
-  if (Shape::tile_phases > 1) {
-    mma_weights_of_phases<Layer, Tile>(weight, prepared, item);
-    return;
-  }
   Digits<Shape::preparing_items> digits(item / 32);
   const int tap_group = digits.next(Shape::taps / Tile::taps_together);
   const int step = digits.next(Shape::chunks * Shape::stage_steps);
@@ -2668,7 +2262,7 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
   const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
                                         static_cast<int>(item % 32)};
   filters.bring(weight, tap_group * Tile::taps_together);
-  if (!Shape::every_phase_has_every_shift && !Tile::gaps)
+  if (!Shape::every_phase_has_every_shift)
     filters.clear_gaps(tap_group, Shape::taps / Tile::taps_together);
 }
 
@@ -2681,16 +2275,13 @@ struct MmaWeightStages {
   struct WithTaps {
     int first_shift, first_row_tile;
 
-    TCONV_DEVICE bool operator()(int piece) const {
-      return !Tile::gaps || Shape::has_taps((first_shift + piece / Shape::block_row_tiles) % Shape::shifts,
-                                            (first_row_tile + piece % Shape::block_row_tiles) % Shape::phase_tiles);
-    }
+    TCONV_DEVICE bool operator()(int piece) const { return true; }
   };
   BlockCopy<Shape::threads, WithTaps> copy;
   const unsigned char* from;
   unsigned char* const stages;
   const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Tile::Pipeline::resident ? 1 : Shape::steps;
+  int stage = 0, shift_group = 0, left = Shape::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
       : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
@@ -2700,11 +2291,9 @@ struct MmaWeightStages {
     if (left == 0) return;
     constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
-                       : last                   ? of_last
-                                                : Tile::Pipeline::chunk_shifts;
-    const int pieces = Tile::gaps ? shifts * Shape::block_row_tiles : 1;
-    copy.begin(stages + stage, from, Tile::gaps ? Shape::tile_bytes : shifts * Shape::shift_bytes, pieces,
+    const int shifts = last ? of_last : Tile::Pipeline::chunk_shifts;
+    const int pieces = 1;
+    copy.begin(stages + stage, from, shifts * Shape::shift_bytes, pieces,
                {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
     from += shifts * Shape::shift_bytes;
     shift_group = last ? 0 : shift_group + 1;
@@ -2772,45 +2361,19 @@ struct MmaWeightStages {
 // Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 
-// Goes through the shifts of a chunk where their numbers are not known to the compiler: `Shape::halo_offset` in bytes,
-// without dividing.
-template <class Layer, class Tile>
-struct MmaCursor {
-  using Shape = MmaShape<Layer, Tile>;
-  static constexpr int column_bytes = Shape::WidthShifts::step * Shape::place_bytes;
-  static constexpr int row_bytes = Shape::HeightShifts::step * Shape::row_places * Shape::place_bytes;
-  static constexpr int slab_bytes =
-      Shape::DepthShifts::step * Shape::halo_rows * Shape::row_places * Shape::place_bytes;
-  int row = 0, column = 0, moved = Shape::halo_offset(0) * Shape::place_bytes;
-
-  TCONV_DEVICE int next() {
-    const int here = moved;
-    moved -= column_bytes;
-    if (++column == Shape::WidthShifts::count) {
-      column = 0;
-      moved += Shape::WidthShifts::count * column_bytes - row_bytes;
-      if (++row == Shape::HeightShifts::count) {
-        row = 0;
-        moved += Shape::HeightShifts::count * row_bytes - slab_bytes;
-      }
-    }
-    return here;
-  }
-};
-
 // Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
 // highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
 // (`MmaColumns`), at the highest shift.
 template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaColumnsOf<Layer, Tile>::lane_places],
+                               const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
   for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-    MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
+    MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
 #pragma unroll
     for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
       if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
@@ -2848,26 +2411,20 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
                                         Shape::Height::positions(output_height + Tile::Box::row_origin),
                                         Shape::Width::positions(output_width + Tile::Box::origin));
-  const int box_count = boxes.count(batch);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
-  using Columns = MmaColumnsOf<Layer, Tile>;
+  using Columns = MmaColumns<Layer, Tile>;
   typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
-  int chunk_ahead = 0, number_ahead = number;
-  const auto is_there = [&] {
-    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
-  };
+  int chunk_ahead = 0;
+  const auto is_there = [&] { return chunk_ahead < Shape::chunks; };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
     inputs.end_chunk(is_there(), shared + stage);
-    if (++chunk_ahead < Shape::chunks || !Tile::Pipeline::resident) return;
-    chunk_ahead = 0;
-    number_ahead += boxes_together;
-    if (is_there()) inputs.begin(boxes.box(number_ahead));
+    ++chunk_ahead;
   };
   inputs.begin(boxes.box(number));
   ask(0, 1, 0);
@@ -2880,7 +2437,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
         position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
         (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
-         (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
+         Shape::patch_lead + in_box.column) *
             Shape::place_bytes +
         first_step * Shape::step_bytes + Columns::offset(lane);
   }
@@ -2900,62 +2457,54 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     ask(0, 1, ahead * Shape::input_stage_bytes);
     end_asking(ahead * Shape::input_stage_bytes);
   }
-  if (Tile::Pipeline::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
-  do {
-    sums.clear();
+  sums.clear();
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Columns::lane_places];
+  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+    const unsigned char* places_of_chunk[Columns::lane_places];
 #pragma unroll
-      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
-      const int stage_ahead = Shape::input_stage_before(input_stage);
-      MmaCursor<Layer, Tile> cursor;
-#pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
-      for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-        if (!Tile::Pipeline::resident) weights.copy.wait();
-        if (shift_group == 0) inputs.wait();
-        __syncthreads();
-        if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-        if (!Tile::Pipeline::resident) weights.ask();
+    for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+    const int stage_ahead = Shape::input_stage_before(input_stage);
+#pragma unroll(Shape::shift_groups)
+    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
+      weights.copy.wait();
+      if (shift_group == 0) inputs.wait();
+      __syncthreads();
+      if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
+      weights.ask();
 
-#pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
-        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
-          MmaSums<Layer, Tile> partial;
-          if (Shape::exact) partial.clear();
+#pragma unroll(Tile::Pipeline::chunk_shifts)
+      for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
 #pragma unroll
-          for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
-            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
-            const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
-            mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
-                                      [&](int step) {
-                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
-                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
-                                      });
-          }
-          if (Shape::exact) sums.add(partial);
+        for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
+          const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
+          if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
+          const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
+          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile,
+                                    fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
+                                    [&](int step) {
+                                      const int part = shift * Tile::Pipeline::chunk_steps + step;
+                                      if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+                                    });
         }
-        weight_stage = Shape::next_weight_stage(weight_stage);
       }
-      end_asking(stage_ahead);
-      input_stage = Shape::next_input_stage(input_stage);
+      weight_stage = Shape::next_weight_stage(weight_stage);
     }
+    end_asking(stage_ahead);
+    input_stage = Shape::next_input_stage(input_stage);
+  }
 
-    if (!Tile::Pipeline::resident)
-      __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join(sums, shared)) return;
-    const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-    const Bias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
-    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-              y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
-              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
-    number += boxes_together;
-  } while (Tile::Pipeline::resident && number < box_count);
+  __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+  if (!mma_join(sums, shared)) return;
+  const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
+  const Bias<Layer> epilogue{bias + first_channel};
+  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+  mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+            y + first_channel * plane, boxes.box(number), first_row_tile,
+            warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
+  number += boxes_together;
 }
 
 }  // namespace tconv

@@ -24,7 +24,7 @@ from tconv.codegen import generate
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.errors import Trouble
 from tconv.jit.compile import compile_source
-from tconv.planner import DIRECT, Gpu
+from tconv.planner import DIRECT, Gpu, Kernel
 from tconv.rewriter import check, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
@@ -180,8 +180,8 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(
 def break_kernels(monkeypatch: pytest.MonkeyPatch, headers: str, right: str, wrong: str) -> None:
     """Files are written with a mistake in these headers."""
 
-    def broken(families: list[str], user: str) -> dict[str, str]:
-        texts = kernel_texts(families, user)
+    def broken(kernels: list[Kernel[Any]], general: str, user: str) -> dict[str, str]:
+        texts = kernel_texts(kernels, general, user)
         if headers in texts:
             assert right in texts[headers]
             texts[headers] = texts[headers].replace(right, wrong)
@@ -234,7 +234,7 @@ def test_every_kernel_of_a_layer_is_checked(model_file: Write, monkeypatch: pyte
     ("family", "right", "wrong"),
     [
         ("wgmma", "number += static_cast<int>(gridDim.x);", "number += static_cast<int>(gridDim.x) + 1;"),
-        ("mma", "mma_multiply<Layer, Tile>(Shape::exact", "if (chunk > 0) mma_multiply<Layer, Tile>(Shape::exact"),
+        ("mma", "mma_multiply<Layer, Tile>(sums,", "if (chunk > 0) mma_multiply<Layer, Tile>(sums,"),
     ],
 )
 def test_a_mistake_in_either_kernel_keeps_both_out(

@@ -102,7 +102,8 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     parts = ["instance", *(["weights_instance"] if any(FAMILIES[name].preparing_threads for name in families) else [])]
     configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
-    headers = {name: _cuda(text) for name, text in kernel_texts(families, configuration).items()}
+    recorded = [kernel for of_layer in kernels.values() for kernel in of_layer]
+    headers = {name: _cuda(text) for name, text in kernel_texts(recorded, _DEFAULT, configuration).items()}
     runtime = _filled(
         {
             '_PRIMITIVES = r""\n': f"_PRIMITIVES = {headers.pop(PRIMITIVES)}\n",

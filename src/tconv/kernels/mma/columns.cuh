@@ -7,13 +7,11 @@ namespace tconv {
 
 // `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
 // of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
-template <class Layer, class Tile, int ItemBytes>
-struct MmaColumns;
-
+//
 // Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
 // bytes of channels.
 template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 0> {
+struct MmaPositionColumns {
   using Shape = MmaShape<Layer, Tile>;
   using Inputs = MmaTurnedInputs<Layer, Tile>;
   static constexpr int lane_places = Tile::Warps::position_tiles / 2;
@@ -38,7 +36,7 @@ struct MmaColumns<Layer, Tile, 0> {
 
 // Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
 template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 2> {
+struct MmaTurnedColumns {
   using Shape = MmaShape<Layer, Tile>;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
   static constexpr int lane_places = Tile::Warps::position_tiles / 2;
@@ -61,7 +59,7 @@ struct MmaColumns<Layer, Tile, 2> {
 
 // Inputs by channel, of one word or two: each lane loads its own, and rounds them.
 template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 4> {
+struct MmaWordColumns {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
@@ -82,10 +80,11 @@ struct MmaColumns<Layer, Tile, 4> {
       }
   }
 };
-template <class Layer, class Tile>
-struct MmaColumns<Layer, Tile, 8> : MmaColumns<Layer, Tile, 4> {};
 
 template <class Layer, class Tile>
-using MmaColumnsOf = MmaColumns<Layer, Tile, MmaShape<Layer, Tile>::by_channel ? MmaShape<Layer, Tile>::item_bytes : 0>;
+using MmaColumns =
+    typename Choice<!MmaShape<Layer, Tile>::by_channel, MmaPositionColumns<Layer, Tile>,
+                    typename Choice<MmaShape<Layer, Tile>::item_bytes == 2, MmaTurnedColumns<Layer, Tile>,
+                                    MmaWordColumns<Layer, Tile>>::type>::type;
 
 }  // namespace tconv

@@ -95,13 +95,13 @@ struct MmaCursor {
 template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaColumnsOf<Layer, Tile>::lane_places],
+                               const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
 #pragma unroll
   for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-    MmaColumnsOf<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
+    MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
 #pragma unroll
     for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
       if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
@@ -144,7 +144,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
-  using Columns = MmaColumnsOf<Layer, Tile>;
+  using Columns = MmaColumns<Layer, Tile>;
   typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
   const auto is_there = [&] {
@@ -155,7 +155,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   };
   const auto end_asking = [&](int stage) {
     inputs.end_chunk(is_there(), shared + stage);
-    if (++chunk_ahead < Shape::chunks || !Tile::Pipeline::resident) return;
+    ++chunk_ahead;
+    if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
     chunk_ahead = 0;
     number_ahead += boxes_together;
     if (is_there()) inputs.begin(boxes.box(number_ahead));

@@ -79,10 +79,9 @@ struct MmaShape {
 
   // Exact sums leave the tensor core every 32 channels, those of several shifts among them; sooner where most channels
   // of a step are none: a sum of few products is so large, compared with them, that what the tensor core drops shows.
-  static constexpr int shifts_together =
-      exact && Tile::Pipeline::chunk_steps < 4 && Layer::group_in_channels >= step_channels
-          ? 4 / Tile::Pipeline::chunk_steps
-          : 1;
+  static constexpr bool sums_several_shifts =
+      exact && (Tile::Pipeline::chunk_steps < 4) && (Layer::group_in_channels >= step_channels);
+  static constexpr int shifts_together = sums_several_shifts ? 4 / Tile::Pipeline::chunk_steps : 1;
 
   // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
   static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) {

@@ -16,6 +16,16 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second>
+struct Choice {
+  using type = First;
+};
+template <class First, class Second>
+struct Choice<false, First, Second> {
+  using type = Second;
+};
+
 // The largest divisor of `value` that is no larger than `limit`.
 TCONV_CONSTANT int largest_divisor(int value, int limit) {
   while (value % limit != 0) --limit;

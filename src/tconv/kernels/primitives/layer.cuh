@@ -1,24 +1,16 @@
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
 // sums.
 #pragma once
+#include "primitives/arithmetic.cuh"
 #include "primitives/memory.cuh"
 
 namespace tconv {
-
-template <bool Small>
-struct CountOf {
-  using type = long long;
-};
-template <>
-struct CountOf<true> {
-  using type = int;
-};
 
 // Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
 // than 64.
 template <long long Count>
 struct Digits {
-  using Number = typename CountOf<(Count <= 0x7fffffff)>::type;
+  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
   Number rest;
 
   TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}

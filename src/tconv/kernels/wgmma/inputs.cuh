@@ -348,24 +348,13 @@ struct WgmmaUnalignedRows : WgmmaInputMap<Layer, Tile> {
   }
 };
 
-template <class Layer, class Tile, bool ByChannel, bool ByPlace>
-struct WgmmaInputsOf {
-  using type = WgmmaSingleChannels<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, true, false> {
-  using type = WgmmaCopiedChannels<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaInputsOf<Layer, Tile, false, true> {
-  using type = WgmmaCopiedPlaces<Layer, Tile>;
-};
-
 // Brings all inputs of a block's work, into stages that go round.
-template <class Layer, class Tile, bool Turned>
-struct WgmmaProducer {
+template <class Layer, class Tile>
+struct WgmmaInputs {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = typename WgmmaInputsOf<Layer, Tile, Shape::by_channel, Shape::by_place>::type;
+  using Inputs = typename Choice<
+      Shape::by_channel, WgmmaCopiedChannels<Layer, Tile>,
+      typename Choice<Shape::by_place, WgmmaCopiedPlaces<Layer, Tile>, WgmmaSingleChannels<Layer, Tile>>::type>::type;
 
   static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
                                const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
@@ -382,18 +371,13 @@ struct WgmmaProducer {
     }
   }
 };
-template <class Layer, class Tile, bool Unaligned>
-struct WgmmaTurnedOf {
-  using type = WgmmaTurnedChannels<Layer, Tile>;
-};
+
+// The same of inputs that are turned: copies of them go on while the oldest is turned.
 template <class Layer, class Tile>
-struct WgmmaTurnedOf<Layer, Tile, true> {
-  using type = WgmmaUnalignedRows<Layer, Tile>;
-};
-template <class Layer, class Tile>
-struct WgmmaProducer<Layer, Tile, true> {
+struct WgmmaTurnedInputs {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = typename WgmmaTurnedOf<Layer, Tile, Shape::unaligned>::type;
+  using Inputs =
+      typename Choice<Shape::unaligned, WgmmaUnalignedRows<Layer, Tile>, WgmmaTurnedChannels<Layer, Tile>>::type;
 
   static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
                                const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
@@ -433,5 +417,9 @@ struct WgmmaProducer<Layer, Tile, true> {
     }
   }
 };
+
+template <class Layer, class Tile>
+using WgmmaProducer =
+    typename Choice<WgmmaShape<Layer, Tile>::turned, WgmmaTurnedInputs<Layer, Tile>, WgmmaInputs<Layer, Tile>>::type;
 
 }  // namespace tconv

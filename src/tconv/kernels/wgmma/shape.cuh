@@ -179,6 +179,9 @@ struct WgmmaShape {
   // channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
   // four channels find different banks.
   static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
+  // Phases of a position that are all of a row's, and one vector, are stored as a thread has them.
+  static constexpr bool by_runs = !Tile::channels_last && run > 1 && (run == Width::stride) && is_power_of_two(run) &&
+                                  (run <= vector_items);
   static constexpr int staged_channels = run > 2 || Tile::channels % 16 != 0   ? 8
                                          : run > 1 || Tile::channels % 32 != 0 ? 16
                                                                                : 32;

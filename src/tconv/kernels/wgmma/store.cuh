@@ -37,9 +37,9 @@ struct WgmmaSums {
 };
 
 // Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
-// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has 4 bytes or more
-// of a row: eight lanes then write a sector of memory. Others, whose neighbours other threads have, go by way of
-// `staged`.
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has
+// all neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by
+// way of `staged`.
 template <class Layer, class Tile>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
@@ -53,9 +53,6 @@ struct WgmmaStore {
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
-  // A thread's neighbouring phases of a position are all of a row's, and one vector.
-  static constexpr bool whole_run = run > 1 && run == Width::stride;
-  static constexpr bool by_runs = whole_run && is_power_of_two(run) && run <= 16 / Shape::item_bytes;
 
   const WgmmaSums<Layer, Tile>& sums;
   const Bias<Layer>& epilogue;  // of the block's group
@@ -193,7 +190,7 @@ struct WgmmaStore {
 
   // The neighbouring phases of each position at once, as a thread has them.
   TCONV_DEVICE void store_runs() const {
-    constexpr int width = by_runs ? run : 1;
+    constexpr int width = Shape::by_runs ? run : 1;
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
@@ -279,7 +276,7 @@ struct WgmmaStore {
     constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last) {
       store_channels();
-    } else if (by_runs && columns % run == 0) {
+    } else if (Shape::by_runs && columns % run == 0) {
       store_runs();
     } else if (columns % most_width == 0) {
       store_rows<most_width>();

@@ -335,8 +335,8 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
         wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
                                          weight_barriers);
     } else {
-      WgmmaProducer<Layer, Tile, Shape::turned>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared,
-                                                     input_barriers, x, batch, input_depth, input_height, input_width);
+      WgmmaProducer<Layer, Tile>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared, input_barriers, x,
+                                      batch, input_depth, input_height, input_width);
     }
   }
 }

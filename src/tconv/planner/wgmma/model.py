@@ -145,7 +145,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     run_bytes = side_by_side * layer.item_bytes
     whole = (run_bytes % 32 == 0) & (last | (problem.output_size[2] * layer.item_bytes % 32 == 0))
     runs = outputs * layer.item_bytes / run_bytes
-    own = _stores_runs(problem, shape)
+    own = shape.by_runs & (problem.output_size[2] % shape.run == 0)
     turns = where(last | own, 0.0, outputs / (CONSUMERS * 2048))
     stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
     neighbours = where(last, shape.vector_items, where(own, shape.run, _width(problem, shape)))
@@ -173,13 +173,6 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK
     preparation = fitted.preparing + fitted.prepared * shape.weight_bytes / gpu.copy_bandwidth
     return WgmmaCost(*limits, preparation, SHORTEST_SECONDS + fitted.launch + preparation + first + together)
-
-
-def _stores_runs(problem: Problem, shape: WgmmaShape) -> bool:
-    """Whether contiguous outputs go to memory as a thread has them: the neighbouring phases of a position at once."""
-    run = shape.run
-    of_row = (run > 1) & (run == shape.layer.stride[2]) & (problem.output_size[2] % run == 0)
-    return of_row & ((run & (run - 1)) == 0) & (run <= shape.vector_items) & (shape.tile.channels_last == 0)
 
 
 def _width(problem: Problem, shape: WgmmaShape) -> int:

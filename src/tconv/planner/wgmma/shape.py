@@ -33,7 +33,7 @@ _CONSTANTS = (
         "weight_stage_bytes",
         "chunk_pieces",
     ),
-    *("weight_bytes", "preparing_items", "run", "staged_bytes", "shared_bytes"),
+    *("weight_bytes", "preparing_items", "run", "by_runs", "staged_bytes", "shared_bytes"),
 )
 
 
@@ -338,6 +338,13 @@ class WgmmaShape:
         for several in range(2, _MOST_RUN + 1):
             found = where(together % several == 0, several, found)
         return found
+
+    @cached_property
+    def by_runs(self) -> bool:
+        """Whether a thread stores the neighbouring phases of a position as it has them, where rows allow it."""
+        run = self.run
+        of_row = (self.tile.channels_last == 0) & (run > 1) & (run == self.layer.stride[2])
+        return of_row & ((run & (run - 1)) == 0) & (run <= self.vector_items)
 
     @cached_property
     def staged_bytes(self) -> int:

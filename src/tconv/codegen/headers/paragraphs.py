@@ -1,14 +1,9 @@
-"""The kernel headers as texts for a generated file, without the primitives that nothing in it uses."""
+"""Paragraphs of a header that nothing uses, macros among them, left out."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 
-from tconv.kernels.source import family_header, header_texts
-
-#: What families share.
-PRIMITIVES = "primitives"
 _WORD = re.compile(r"[A-Za-z_]\w*")
 #: The first part of names that a macro puts together.
 _PASTED = re.compile(r"([A-Za-z_]\w*)##")
@@ -20,20 +15,6 @@ _DEFINITION = re.compile(
     r"|(?:TCONV_DEVICE|constexpr|inline|static)\b[^(={]*?(\w+)\s*(?:<[^>]*>)?\s*[(={])",
     re.MULTILINE,
 )
-
-
-def kernel_texts(families: Collection[str], user: str) -> dict[str, str]:
-    """The headers of each of `families`, after `PRIMITIVES`, of which there is what they or `user` mention.
-
-    Each text is to be pasted into one `in_namespace`, a family's behind that of the primitives.
-    """
-    headers = header_texts(list(map(family_header, families)))
-    texts = {
-        folder: "\n".join(text for name, text in headers.items() if name.startswith(f"{folder}/"))
-        for folder in (PRIMITIVES, *families)
-    }
-    used = [user, *(texts[family] for family in families)]
-    return {**texts, PRIMITIVES: used_paragraphs(texts[PRIMITIVES], "\n".join(used))}
 
 
 def used_paragraphs(library: str, user: str) -> str:

@@ -1,0 +1,259 @@
+"""Branches that a kernel's constants decide, left out of its headers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from tconv.codegen.headers.constants import Constants, Scope, scope_of_function, scope_of_struct
+from tconv.codegen.headers.syntax import Text, declared_name, expression, field, walk
+
+_UNROLL = re.compile(r"#pragma unroll\((.*)\)$", re.DOTALL)
+_FUNCTIONS = ("function_definition", "lambda_expression")
+_LAST_RETURN = re.compile(r"\n *return;\s*$")
+#: What may lose its parentheses.
+_SIMPLE = ("identifier", "number_literal", "qualified_identifier", "field_expression", "call_expression")
+_ENDS = ("return_statement", "break_statement", "continue_statement")
+
+
+def folded(text: Text, constants: Constants) -> str:
+    """`text` with what `constants` decide: of branches, conditional expressions and types the part that is taken.
+
+    Names stay as they are, also those of known values.
+    """
+    return _Folding(text, constants).of(text.root, None)
+
+
+@dataclass(frozen=True)
+class _Folding:
+    text: Text
+    constants: Constants
+
+    def of(self, node: Node, scope: Scope | None) -> str:
+        """The text of a node; nothing where nothing is left of a statement."""
+        if node.type in _FUNCTIONS:
+            scope = scope_of_function(node, scope)
+        elif node.type == "struct_specifier" and node.child_by_field_name("body") is not None:
+            scope = scope_of_struct(node, scope)
+        made = {
+            "if_statement": self._if,
+            "conditional_expression": self._conditional,
+            "binary_expression": self._binary,
+            "unary_expression": self._unary,
+            "parenthesized_expression": self._parenthesized,
+            "dependent_type": self._choice,
+            "compound_statement": self._compound,
+            "for_statement": self._loop,
+            "comment": self._unrolled,
+        }.get(node.type)
+        if node.type == "static_assert_declaration":
+            return ""  # it held when the kernels were compiled
+        return self._parts(node, scope) if made is None else made(node, scope)
+
+    def _parts(self, node: Node, scope: Scope | None) -> str:
+        parts, at = [], node.start_byte
+        for child in node.children:
+            parts += [self.text.between(at, child.start_byte), self.of(child, scope)]
+            at = child.end_byte
+        return "".join(parts) + self.text.between(at, node.end_byte)
+
+    def _value(self, node: Node, scope: Scope | None) -> int | None:
+        return self.constants.value(node, scope)
+
+    # ---- expressions ----
+
+    def _conditional(self, node: Node, scope: Scope | None) -> str:
+        condition = self._value(field(node, "condition"), scope)
+        if condition is None:
+            return self._parts(node, scope)
+        return self.of(field(node, "consequence" if condition else "alternative"), scope)
+
+    def _binary(self, node: Node, scope: Scope | None) -> str:
+        sign = self.text.of(field(node, "operator"))
+        left, right = field(node, "left"), field(node, "right")
+        if sign in ("&&", "||"):
+            value = self._value(node, scope)
+            if value is not None:
+                return self._parts(node, scope) if _is_answer(node) else "true" if value else "false"
+            for known, other in ((left, right), (right, left)):
+                value = self._value(known, scope)
+                if value is not None and bool(value) != (sign == "||"):  # it does not decide
+                    return self.of(other, scope)
+        made = self._parts(node, scope)
+        if made == self.text.of(node):
+            return made
+        first, second = self.of(left, scope), self.of(right, scope)
+        if (sign == "*" and "0" in (first, second)) or (sign in "/%" and first == "0"):
+            return "0"
+        neutral = {"*": "1", "+": "0"}.get(sign)
+        return first if second == neutral else second if first == neutral else made
+
+    def _unary(self, node: Node, scope: Scope | None) -> str:
+        value = self._value(node, scope)
+        if self.text.of(node).startswith("!") and value is not None:
+            return "true" if value else "false"
+        return self._parts(node, scope)
+
+    def _parenthesized(self, node: Node, scope: Scope | None) -> str:
+        """Without its parentheses where one simple part remains of a choice."""
+        made = self._parts(node, scope)
+        if made != self.text.of(node) and made[1:-1].strip():
+            _, remains = expression(made[1:-1])
+            if remains.type in _SIMPLE:
+                return made[1:-1].strip()
+        return made
+
+    def _choice(self, node: Node, scope: Scope | None) -> str:
+        """``typename Choice<condition, First, Second>::type``."""
+        of = node.named_children[0].child_by_field_name("scope")
+        if of is None or of.type != "template_type" or self.text.of(field(of, "name")) != "Choice":
+            return self._parts(node, scope)
+        condition, *types = field(of, "arguments").named_children
+        value = self._value(condition, scope)
+        return self._parts(node, scope) if value is None else self.of(types[0 if value else 1], scope).strip()
+
+    def _unrolled(self, node: Node, scope: Scope | None) -> str:
+        """``#pragma unroll(number)``."""
+        text = self.text.of(node)
+        match = _UNROLL.match(text)
+        if match is None:
+            return text
+        parsed, number = expression(match[1])
+        return f"#pragma unroll({_Folding(parsed, self.constants).of(number, scope)})"
+
+    # ---- statements ----
+
+    def _if(self, node: Node, scope: Scope | None) -> str:
+        """Where it stands for one statement, whose braces it keeps; `_items` takes them away where there are more."""
+        clause, otherwise = field(node, "condition"), node.child_by_field_name("alternative")
+        value = self._value(field(clause, "value"), scope)
+        consequence = field(node, "consequence")
+        if value is None:
+            taken = self.of(consequence, scope)
+            alternative = "" if otherwise is None else self.of(otherwise.named_children[-1], scope)
+            head = self.text.between(node.start_byte, clause.start_byte) + self.of(clause, scope)
+            gap = self.text.between(clause.end_byte, consequence.start_byte)
+            if not alternative:
+                return f"{head}{gap}{taken or ';'}"
+            assert otherwise is not None
+            before = self.text.between(consequence.end_byte, otherwise.start_byte)
+            word = self.text.between(otherwise.start_byte, otherwise.named_children[-1].start_byte)
+            return f"{head}{gap}{taken or '{}'}{before}{word}{alternative}"
+        if value:
+            return self.of(consequence, scope)
+        return "" if otherwise is None else self.of(otherwise.named_children[-1], scope)
+
+    def _taken(self, node: Node, scope: Scope | None) -> Node | None:
+        """The statement that remains of a decided branch, or of a loop that ends after its first round; else itself."""
+        while True:
+            if node.type == "if_statement":
+                value = self._value(field(field(node, "condition"), "value"), scope)
+                otherwise = node.child_by_field_name("alternative")
+                if value is None:
+                    return node
+                if not value and otherwise is None:
+                    return None
+                node = field(node, "consequence") if value or otherwise is None else otherwise.named_children[-1]
+            elif node.type == "do_statement" and self._ends_at_once(node, scope):
+                node = field(node, "body")
+            else:
+                return node
+
+    def _ends_at_once(self, loop: Node, scope: Scope | None) -> bool:
+        return self._value(field(loop, "condition"), scope) == 0 and not _leaves_round(field(loop, "body"))
+
+    def _loop(self, node: Node, scope: Scope | None) -> str:
+        made = self.of(field(node, "body"), scope)
+        return "" if not made or re.fullmatch(r"\{\s*(continue;\s*)?\}|continue;", made) else self._parts(node, scope)
+
+    def _compound(self, node: Node, scope: Scope | None) -> str:
+        items = self._items(node, scope, set(_declared(node)))
+        if node.parent is not None and node.parent.type in _FUNCTIONS:
+            items = _LAST_RETURN.sub("", items)
+        last = node.children[-1]
+        return "{" + items + self.text.between(node.children[-2].end_byte, last.end_byte)
+
+    def _items(self, node: Node, scope: Scope | None, names: set[str]) -> str:
+        """The statements between the braces of a compound statement, each behind what separates it from the last.
+
+        Args:
+            names: those that the statements around them declare; those that move out of braces are added.
+        """
+        made: list[str] = []
+        comments: list[str] = []  # above what comes next
+        kept = True  # what came last
+        for before, child in zip(node.children, node.children[1:-1], strict=False):
+            gap = self.text.between(before.end_byte, child.start_byte)
+            if child.type == "comment":
+                if "\n" in gap or before is node.children[0]:
+                    comments.append(gap + self.of(child, scope))
+                elif kept:  # behind it, on its line
+                    made.append(gap + self.of(child, scope))
+                continue
+            remains = self._taken(child, scope)
+            text = "" if remains is None else self._statement(child, remains, gap, scope, names)
+            kept = bool(text)
+            made += [*comments, text] if kept else []
+            comments = []
+            if remains is not None and remains is not child and _always_leaves(remains):
+                break
+        return "".join(made + comments)
+
+    def _statement(self, node: Node, remains: Node, gap: str, scope: Scope | None, names: set[str]) -> str:
+        """What `remains` of a statement, behind the `gap` before it, without braces that keep nothing apart."""
+        if remains is node:
+            text = self.of(node, scope)
+            return gap + text if text else ""
+        moved = _indent(self.text, remains) - _indent(self.text, node)
+        own = set(_declared(remains)) if remains.type == "compound_statement" else set()
+        if remains.type != "compound_statement" or own & names:
+            text = self.of(remains, scope)
+            return gap + _moved(text, moved) if text else ""
+        names |= own
+        inner = self._items(remains, scope, names)
+        return _moved(inner, moved + 2)
+
+
+def _is_answer(node: Node) -> bool:
+    """Whether a lambda returns it: without what it captures for that, its callers' machine code is another."""
+    while node.parent is not None and node.type in ("binary_expression", "parenthesized_expression"):
+        node = node.parent
+    compound = node.parent
+    lambda_ = None if compound is None else compound.parent
+    return node.type == "return_statement" and lambda_ is not None and lambda_.type == "lambda_expression"
+
+
+def _always_leaves(node: Node) -> bool:
+    last = node.named_children[-1] if node.type == "compound_statement" and node.named_children else node
+    return last.type in _ENDS
+
+
+def _leaves_round(body: Node) -> bool:
+    """Whether a loop's body has statements that are about the loop."""
+    inner_loops = ("for_statement", "while_statement", "do_statement", "lambda_expression")
+    within = walk(body, lambda node: node is body or node.type not in inner_loops)
+    return any(node.type in ("continue_statement", "break_statement") for node in within)
+
+
+def _declarators(declaration: Node) -> list[Node]:
+    return declaration.children_by_field_name("declarator")
+
+
+def _declared(compound: Node) -> list[str]:
+    """The names that a compound statement declares itself."""
+    declarations = [child for child in compound.named_children if child.type == "declaration"]
+    return [declared_name(declarator) for each in declarations for declarator in _declarators(each)]
+
+
+def _indent(text: Text, node: Node) -> int:
+    """Of the line on which a node begins, or of its closing brace."""
+    at = node.end_byte if node.type == "compound_statement" else node.start_byte
+    line = text.between(0, at).rpartition("\n")[2]
+    return len(line) - len(line.lstrip(" "))
+
+
+def _moved(text: str, columns: int) -> str:
+    """The text with its lines so many columns further left, but for the first where it begins in one."""
+    return re.sub(rf"\n {{{columns}}}(?=[ \S])", "\n", text) if columns > 0 else text

@@ -1,0 +1,204 @@
+"""Definitions that nothing uses, left out of headers."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from tconv.codegen.headers.syntax import Text, declared_name, field, walk
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_COMMENT = re.compile(r"//[^\n]*")
+#: What is left of a condition of the preprocessor when nothing is left in it, with the comment above.
+_EMPTY = re.compile(r"(?://[^\n]*\n)*#if[^\n]*\n\s*#endif[^\n]*\n")
+_COLUMNS = 120
+_CONSTANT = re.compile(r"(static )?const(expr)? ")
+_HEADING = "// ----"
+
+
+def swept(texts: Sequence[str], user: str) -> list[str]:
+    """`texts` without the functions, types, constants and members that neither they nor `user` mention."""
+    while True:
+        mentioned = Counter(_words(user))
+        for text in texts:
+            mentioned.update(_words(text))
+        less = [_without_unused(text, mentioned) for text in texts]
+        if less == list(texts):
+            return less
+        texts = less
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(_COMMENT.sub("", text))
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A definition: what it names, from where to where it stands, and what takes its place where it goes."""
+
+    names: frozenset[str]
+    start: int
+    end: int
+    node: Node
+    instead: str = ""
+    loses_last: bool = False
+
+
+def _without_unused(text: str, mentioned: Counter[str]) -> str:
+    parsed = Text(text)
+    top = list(_items(parsed, parsed.root))
+    # What defines a name at the top does not use it: other definitions of it are specializations.
+    own: Counter[str] = Counter()
+    for item in top:
+        words = Counter(_words(parsed.between(item.start, item.end)))
+        own.update({name: words[name] for name in item.names})
+    cut = [item for item in top if item.names and all(mentioned[name] <= own[name] for name in item.names)]
+    gone = {(item.start, item.end) for item in cut}
+    for item in top:
+        if (item.start, item.end) not in gone:
+            cut += _unused_members(parsed, item.node, mentioned)
+            cut += _unused_locals(parsed, item.node)
+    if not cut:
+        return text
+    return _removed(parsed, cut)
+
+
+def _is_unused(text: Text, item: _Item, mentioned: Counter[str]) -> bool:
+    words = Counter(_words(text.between(item.start, item.end)))
+    return bool(item.names) and all(mentioned[name] <= words[name] for name in item.names)
+
+
+def _items(text: Text, node: Node) -> Iterator[_Item]:
+    for child in node.children:
+        if child.type.startswith("preproc_if"):
+            yield from _items(text, child)
+        else:
+            names = frozenset(filter(None, _defined(text, child)))
+            if names:
+                end = child.end_byte
+                sibling = child.next_sibling
+                if sibling is not None and sibling.type == ";":
+                    end = sibling.end_byte
+                yield _Item(names, child.start_byte, end, child)
+
+
+def _defined(text: Text, node: Node) -> list[str]:
+    """The names that a definition at the top, or a member, defines."""
+    if node.type == "template_declaration":
+        return _defined(text, node.named_children[-1])
+    if node.type == "struct_specifier" and node.child_by_field_name("body") is not None:
+        name = field(node, "name")
+        return [declared_name(name) if name.type != "template_type" else text.of(field(name, "name"))]
+    if node.type == "alias_declaration":
+        return [text.of(field(node, "name"))]
+    if node.type in ("function_definition", "declaration"):
+        declarators = node.children_by_field_name("declarator")
+        return [_function_name(text, declarator) for declarator in declarators]
+    return []
+
+
+def _function_name(text: Text, declarator: Node) -> str:
+    name = declared_name(declarator)
+    return "" if "operator" in text.of(declarator).partition("(")[0] else name
+
+
+def _unused_members(text: Text, node: Node, mentioned: Counter[str]) -> Iterator[_Item]:
+    """Of a struct, functions, types and constants; where it has a constructor, variables too."""
+    struct = node.named_children[-1] if node.type == "template_declaration" else node
+    if struct.type != "struct_specifier" or struct.child_by_field_name("body") is None:
+        return
+    own = _defined(text, node)[0]
+    members = field(struct, "body").named_children
+    is_built = any(own in _defined(text, member) for member in members)
+    for member in members:
+        if member.type in ("function_definition", "alias_declaration", "template_declaration"):
+            names = frozenset(_defined(text, member))
+            item = _Item(names, member.start_byte, _behind(member), member)
+            if own not in names and _is_unused(text, item, mentioned):
+                yield item
+        elif member.type == "field_declaration" and ("constexpr" in text.of(member).partition("=")[0] or is_built):
+            yield from _of_fields(text, member, mentioned)
+
+
+def _behind(node: Node) -> int:
+    sibling = node.next_sibling
+    return sibling.end_byte if sibling is not None and sibling.type == ";" else node.end_byte
+
+
+def _unused_locals(text: Text, node: Node) -> Iterator[_Item]:
+    """Of functions, the constants and types that they do not mention again."""
+    for function in walk(node):
+        if function.type != "function_definition":
+            continue
+        mentioned = Counter(_words(text.of(function)))
+        for each in walk(field(function, "body")) if function.child_by_field_name("body") is not None else ():
+            if each.type == "declaration" and (_CONSTANT.match(text.of(each)) or _only_declares(each)):
+                yield from _of_fields(text, each, mentioned)
+            elif each.type == "alias_declaration" and mentioned[text.of(field(each, "name"))] < 2:
+                yield _Item(frozenset(), each.start_byte, _behind(each), each)
+
+
+def _only_declares(declaration: Node) -> bool:
+    """Whether nothing is called by a declaration."""
+    kinds = ("call_expression", "argument_list", "initializer_list")
+    return not any(node.type in kinds for node in walk(declaration))
+
+
+def _of_fields(text: Text, member: Node, mentioned: Counter[str]) -> Iterator[_Item]:
+    """What of a declaration goes: all of it, or some of its declarators."""
+    starts = member.children_by_field_name("declarator")
+    if not starts:
+        return
+    ends = [each.start_byte for each in starts[1:]] + [member.end_byte]
+    parts = [text.between(start.start_byte, end).rstrip(" ,;\n") for start, end in zip(starts, ends, strict=True)]
+    names = [declared_name(each) for each in starts]
+    kept = [part for part, name in zip(parts, names, strict=True) if not name or mentioned[name] > _count(part, name)]
+    if len(kept) == len(parts):
+        return
+    if not kept:
+        yield _Item(frozenset(names), member.start_byte, member.end_byte, member)
+        return
+    indent = " " * (member.start_point.column + 4)
+    declared = text.between(member.start_byte, starts[0].start_byte) + ", ".join(kept) + ";"
+    if "\n" not in declared and member.start_point.column + len(declared) > _COLUMNS:
+        declared = textwrap.fill(declared, _COLUMNS - member.start_point.column, subsequent_indent=indent)
+    yield _Item(frozenset(names), member.start_byte, member.end_byte, member, declared, parts[-1] not in kept)
+
+
+def _count(text: str, name: str) -> int:
+    return Counter(_words(text))[name]
+
+
+def _removed(text: Text, cut: Sequence[_Item]) -> str:
+    """The text without these, and without the comments above those that had lines of their own."""
+    kept = text.bytes.decode()
+    # By bytes; headers are ASCII.
+    outermost = [item for item in cut if not any(other.start <= item.start and item.end < other.end for other in cut)]
+    for item in sorted(outermost, key=lambda item: item.start, reverse=True):
+        start, end = item.start, item.end
+        line_start = kept.rfind("\n", 0, start) + 1
+        rest = kept[end:].partition("\n")[0].strip()
+        if not item.instead and kept[line_start:start].strip() == "" and (rest == "" or rest.startswith("//")):
+            end = len(kept) if "\n" not in kept[end:] else kept.index("\n", end) + 1
+            start = _with_comments(kept, line_start, end)
+        if item.instead and rest.startswith("//") and item.loses_last:
+            end = kept.index("\n", end)  # the comment was about that
+        kept = kept[:start] + item.instead + kept[end:]
+    return _EMPTY.sub("", kept)
+
+
+def _with_comments(text: str, start: int, end: int) -> int:
+    """Where the comment above a line begins; headings stay above what follows."""
+    while start > 0:
+        before = text.rfind("\n", 0, start - 1) + 1
+        line = text[before:start].strip()
+        heads_more = line.startswith(_HEADING) and text[end:].partition("\n")[0].strip() not in ("", "};")
+        if not line.startswith("//") or heads_more:
+            break
+        start = before
+    return start

@@ -1,0 +1,84 @@
+"""CUDA headers as syntax trees."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import tree_sitter
+import tree_sitter_cpp
+from tree_sitter import Node
+
+#: What the grammar of C++ does not know, beside something as long that it does.
+_UNKNOWN = {
+    "TCONV_DEVICE": "inline      ",
+    "TCONV_CONSTANT": "constexpr     ",
+    "TCONV_MAY_ALIAS": "               ",
+    # As a comment it may stand before any statement.
+    "#pragma unroll": "//ragma unroll",
+}
+_UNKNOWN_WORDS = re.compile("|".join(_UNKNOWN))
+
+
+@cache
+def _parser() -> tree_sitter.Parser:
+    return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cpp.language()))
+
+
+class Text:
+    """A piece of CUDA text and its syntax tree, whose nodes count bytes of it."""
+
+    def __init__(self, text: str) -> None:
+        self.bytes = text.encode()
+        understood = _UNKNOWN_WORDS.sub(lambda match: _UNKNOWN[match[0]], text)
+        self.root = _parser().parse(understood.encode()).root_node
+
+    def of(self, node: Node) -> str:
+        """The text of a node."""
+        return self.between(node.start_byte, node.end_byte)
+
+    def between(self, start: int, end: int) -> str:
+        return self.bytes[start:end].decode()
+
+
+def expression(text: str) -> tuple[Text, Node]:
+    """An expression alone."""
+    parsed = Text(f"int x = {text};")
+    (declaration,) = parsed.root.named_children
+    return parsed, field(field(declaration, "declarator"), "value")
+
+
+def field(node: Node, name: str) -> Node:
+    """The child of that name, which the grammar promises."""
+    found = node.child_by_field_name(name)
+    if found is None:
+        raise ValueError(f"{node.type} has no {name}: {words(node)}")
+    return found
+
+
+def words(node: Node) -> str:
+    """The text of a node without macros, as the grammar understood it."""
+    return (node.text or b"").decode()
+
+
+def walk(node: Node, into: Callable[[Node], bool] = lambda node: True) -> Iterator[Node]:
+    """A node and all below it, but for what is below those that are not to be gone `into`."""
+    yield node
+    if into(node):
+        for child in node.children:
+            yield from walk(child, into)
+
+
+def declared_name(declarator: Node) -> str:
+    """The name that a declarator declares, behind its stars, brackets and parameters; nothing where it has none."""
+    while True:
+        if declarator.type in ("identifier", "field_identifier", "type_identifier"):
+            return words(declarator)
+        inner = declarator.child_by_field_name("declarator") or declarator.child_by_field_name("name")
+        if inner is None:  # a reference has no names for its parts
+            inner = next((child for child in declarator.named_children if "declarator" in child.type), None)
+            inner = inner or next((child for child in declarator.named_children if "identifier" in child.type), None)
+        if inner is None:
+            return ""
+        declarator = inner
