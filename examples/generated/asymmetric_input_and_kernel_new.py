@@ -62,14 +62,6 @@ TCONV_CONSTANT int largest_divisor(int value, int limit) {
   return limit;
 }
 
-// The smallest pitch from `least` on with which lanes that lie `rows` rows apart find their `columns` in different
-// banks; `least` if there is none.
-TCONV_CONSTANT int conflict_free_pitch(int least, int rows, int columns) {
-  for (int pitch = least; pitch < least + 32; ++pitch)
-    if (rows * pitch % 32 == columns) return pitch;
-  return least;
-}
-
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
 // The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
@@ -905,7 +897,6 @@ _KERNELS = {
     "direct": r"""
 namespace tconv {
 
-
 template <class Layer, class Tile>
 struct DirectShape {
   using Element = typename Layer::Element;
@@ -919,7 +910,6 @@ struct DirectShape {
 
   // ---- who owns what ----
   static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
-  static constexpr bool stacked = Tile::stacked != 0;
   static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
   static constexpr int threads = position_threads * Tile::splits;
   static constexpr int block_runs = position_threads / 32;
@@ -929,28 +919,23 @@ struct DirectShape {
 
   // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
   // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
-  static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
-  static constexpr int own_row_taps = stacked ? Height::kernel : 1;
-  static constexpr int top_shift = stacked ? Height::shift_of(Height::kernel - 1) : 0;
-  static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
+  static constexpr int sum_rows = 1;
+  static constexpr int output_rows = 1;
+  static constexpr int own_row_taps = 1;
+  static constexpr int input_rows = 1;
 
-  static TCONV_CONSTANT int sum_row(int row, int tap) {
-    return stacked ? row * Height::phases_with_taps + tap % Height::tap_period : 0;
-  }
-  static TCONV_CONSTANT int input_row(int row, int tap) {
-    return stacked ? row + top_shift - Height::shift_of(tap) : 0;
-  }
+  static TCONV_CONSTANT int sum_row(int row, int tap) { return 0; }
+  static TCONV_CONSTANT int input_row(int row, int tap) { return 0; }
   // -1 for an output row that no tap reaches.
   static TCONV_CONSTANT int sum_row_of_output(int output_row) {
-    const int tap = stacked ? Height::first_tap(output_row % Height::stride) : 0;
-    return tap < Height::kernel ? sum_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
+    const int tap = 0;
+    return tap < Height::kernel ? sum_row(output_row / 1, tap) : -1;
   }
 
   // ---- the grid ----
-  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
+  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * Height::stride;
   static constexpr bool phases_without_taps =
-      Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
+      Depth::phases_with_taps < Depth::stride || (Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
@@ -970,7 +955,7 @@ struct DirectShape {
   static constexpr int chain = 64;
   static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
                                   products > static_cast<long long>(chain) * Tile::splits;
-  static constexpr int group_products = Tile::chunk_taps * Tile::unroll * (stacked ? Height::taps_per_phase : 1);
+  static constexpr int group_products = Tile::chunk_taps * Tile::unroll;
   static constexpr int chain_groups = chain / group_products > 0 ? chain / group_products : 1;
 
   // ---- inputs ----
@@ -983,21 +968,9 @@ struct DirectShape {
   static constexpr int window =
       phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
 
-  // Or the inputs of a whole block, which owns a tile of positions then and brings all that they need to shared memory:
-  // `warps_wide` runs side by side, the others below them.
-  static constexpr bool tiled = Tile::warps_wide > 0;
-  static constexpr int tile_columns = tiled ? Tile::warps_wide * run_columns : 1;
-  static constexpr int tile_rows = tiled ? block_runs / Tile::warps_wide * run_rows * Tile::rows : 1;
-  static constexpr int last_shift = Width::shift_of(Width::kernel - 1);
-  static constexpr int tile_input_rows = tile_rows + (tiled ? input_rows - Tile::rows : 0);
-  static constexpr int tile_input_columns = tile_columns + last_shift - lowest_shift;
-  // Lanes of different rows read different banks, if a pitch can bring that about.
-  static constexpr int tile_pitch =
-      run_rows > 1 ? conflict_free_pitch(tile_input_columns, Tile::rows, Tile::columns) : tile_input_columns;
-  static constexpr int tile_items = tile_input_rows * tile_pitch;  // of one channel
   static constexpr int stage_channels = Tile::unroll * Tile::splits;
   // Two stages: one is read while the next one is written.
-  static constexpr int tile_stage_items = tiled ? ceil_div(stage_channels * tile_items, 4) * 4 : 0;
+  static constexpr int tile_stage_items = 0;
 
   // ---- shared memory, in accumulators ----
   // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
@@ -1036,28 +1009,11 @@ struct DirectShape {
   // at different times.
   static constexpr int weight_start = 2 * tile_stage_items;
   static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
-  static constexpr int split_start = exchange_start + exchange_items;
   static constexpr int other_items = exchange_items + split_items;
   static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
                                                       : weight_items > other_items ? weight_items
                                                                                    : other_items);
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
-
-  static_assert(Tile::origin >= 0 && Tile::origin <= Layer::Width::padding && Tile::origin < Width::stride &&
-                    Tile::row_origin >= 0 && Tile::row_origin <= Layer::Height::padding &&
-                    Tile::row_origin < Height::stride,
-                "an origin is what padding cut off of the first position");
-  static_assert(Tile::chunk_channels % Tile::unroll == 0, "a stage is whole groups of input channels");
-  static_assert(resident || Tile::chunk_rows == own_row_taps, "stages hold a thread's row taps or all weights");
-  static_assert(position_threads % 32 == 0, "a block is whole warps");
-  static_assert(Tile::phase_lanes == 1 || Tile::phase_lanes == 32, "phases lie in registers or across a warp");
-  static_assert(phases_on_lanes ? Tile::columns == 1 : Tile::position_lanes % 32 == 0 && 32 % Tile::columns == 0,
-                "a warp shares its output channels");
-  static_assert(phases_on_lanes || Tile::phases == Width::phases_with_taps, "a thread owns every column phase");
-  static_assert(!tiled || (stacked && all_taps && block_runs % Tile::warps_wide == 0),
-                "a tile has all phases and taps of height and width in registers");
-  static_assert(stacked ? !phases_on_lanes : Tile::rows == 1 && Tile::row_origin == 0,
-                "several rows of positions have their phases stacked");
 };
 
 // Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
@@ -1139,63 +1095,6 @@ struct DirectInputs {
         }
     });
   }
-
-  // From the tile of a block, where the thread's inputs start at `own`.
-  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
-    each(phases, 0, [&](int r, int slot, int shift, bool) {
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-          values[k][r][slot][p] =
-              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
-    });
-  }
-};
-
-// A thread's part of the inputs of a block, on their way from memory to shared memory.
-template <class Layer, class Tile>
-struct DirectTileInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
-  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
-  Element values[Shape::stage_channels][items];
-
-  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
-  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
-      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
-      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
-    }
-  }
-
-  // Asks for the places in `channels` channels, the first of which starts at `x`.
-  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        Element input{};
-        if (offsets[i] >= 0 && (Layer::group_in_channels % Shape::stage_channels == 0 || k < channels))
-          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
-        values[k][i] = input;
-      }
-  }
-
-  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-        if (item < Shape::tile_items)
-          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
-      }
-  }
 };
 
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
@@ -1226,25 +1125,6 @@ struct DirectSums {
     each([others](Accumulator& sum, int number) { sum += others[number]; });
   }
 };
-
-// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
-  __syncthreads();  // what was in the buffer has been read
-  if (split > 0) {
-    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
-  }
-  __syncthreads();
-  if (split > 0) return;
-#pragma unroll 1
-  for (int other = 1; other < Tile::splits; ++other) {
-    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
-  }
-}
 
 // What a thread has summed up of one stage, and of the chain that it is in.
 template <class Layer, class Tile>
@@ -1321,50 +1201,11 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename
   own_weights += first * Shape::channel_items;
   DirectChain<Layer, Tile> chain(sums);
   DirectInputs<Layer, Tile> inputs;
-  if (Tile::ahead && first < channels)
-    inputs.load(x, row_pitch, column, columns, plane, channels - first, phases, tap_chunk);
 #pragma unroll 1
   for (int group = first; group < channels; group += Shape::stage_channels) {
-    DirectInputs<Layer, Tile> next;
-    const int left = channels - group - Shape::stage_channels;
-    if (!Tile::ahead) inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
+    inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
     x += Shape::stage_channels * static_cast<long long>(plane);
-    if (Tile::ahead && left > 0) next.load(x, row_pitch, column, columns, plane, left, phases, tap_chunk);
     chain.multiply(inputs, own_weights, phases, tap_chunk);
-    if (Tile::ahead) inputs = next;
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
-// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
-// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
-                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
-                                        Accumulator* stages, int own, int split,
-                                        const DirectPhases<Layer, Tile>& phases, int& stage,
-                                        DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  own_weights += split * Tile::unroll * Shape::channel_items;
-  own += split * Tile::unroll * Shape::tile_items;
-  DirectChain<Layer, Tile> chain(sums);
-  tile.load(x, plane, channels);
-#pragma unroll 1
-  for (int group = 0; group < channels; group += Shape::stage_channels) {
-    Accumulator* const written = stages + stage * Shape::tile_stage_items;
-    tile.write(written);
-    // All have written this stage, and have read the other one, which is written next.
-    __syncthreads();
-    stage ^= 1;
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
-    if (group + split * Tile::unroll < channels) {
-      DirectInputs<Layer, Tile> inputs;
-      inputs.read(written + own, phases);
-      chain.multiply(inputs, own_weights, phases, 0);
-    }
     own_weights += Shape::stage_channels * Shape::channel_items;
   }
   chain.finish();
@@ -1662,25 +1503,24 @@ struct DirectWalk {
   Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
 
   TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
-    groups = (heights - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
-    runs_a_row = (widths - 1) / (Shape::tiled ? Shape::tile_columns : Shape::run_columns) + 1;
+    groups = (heights - 1) / Tile::rows + 1;
+    runs_a_row = (widths - 1) / Shape::run_columns + 1;
     rows = batch * depths * groups;
     const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
-    steps = Shape::tiled ? rows * runs_a_row : (runs - 1) / Shape::block_runs + 1;
+    steps = (runs - 1) / Shape::block_runs + 1;
   }
 
   // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
   TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
     const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
-    const Index run = Shape::tiled ? step : step * Shape::block_runs + warp;
+    const Index run = step * Shape::block_runs + warp;
     const Index row_group = run / runs_a_row;
-    const Index group = Shape::tiled ? row_group : row_group * Shape::run_rows + row / Tile::rows;
+    const Index group = row_group * Shape::run_rows + row / Tile::rows;
     const Index slab = group / groups, sample = slab / depths;
-    const int height = static_cast<int>(group - slab * groups) * (Shape::tiled ? Shape::tile_rows : Tile::rows);
-    const int width =
-        static_cast<int>(run - row_group * runs_a_row) * (Shape::tiled ? Shape::tile_columns : Shape::run_columns);
+    const int height = static_cast<int>(group - slab * groups) * Tile::rows;
+    const int width = static_cast<int>(run - row_group * runs_a_row) * Shape::run_columns;
     return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
-            height + (Shape::tiled ? row : 0), width + column};
+            height, width + column};
   }
 };
 
@@ -1709,7 +1549,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
   // The thread's first position in the tile of its block, or in its warp's run.
-  const int warps_wide = Shape::tiled ? Tile::warps_wide : 1, warp = Shape::tiled ? thread / 32 : 0;
+  const int warps_wide = 1, warp = 0;
   const int row_lane = Shape::phases_on_lanes ? 0 : lane / Tile::columns;
   const int column_lane = Shape::phases_on_lanes ? 0 : lane % Tile::columns;
   const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
@@ -1754,21 +1594,16 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
     __syncthreads();
   }
 
-  int stage = 0;
   const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
   for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
     const DirectRun at = walk.at(step, tile_row, tile_column);
-    DirectTileInputs<Layer, Tile> tile_inputs;
-    if (Shape::tiled)
-      tile_inputs.place(at.height - tile_row - Shape::top_shift, at.width - tile_column - Shape::last_shift,
-                        input_height, input_width);
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
       // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
-      constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
-      constexpr int height_step = Shape::stacked ? Height::kernel : Height::tap_period;
+      constexpr int height_phases = Height::stride;
+      constexpr int height_step = Height::tap_period;
       const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
       const int first_depth_tap = Depth::first_tap(depth_phase);
-      const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
+      const int first_height_tap = Height::first_tap(height_phase);
       const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
       DirectSums<Layer, Tile> sums;
       sums.clear();
@@ -1777,9 +1612,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
           const int weight_row = depth_tap * Height::kernel + height_tap;
           const int slab = at.depth - Depth::shift_of(depth_tap);
-          const int top_row = at.height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
+          const int top_row = at.height - Height::shift_of(height_tap);
           const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
-          if (Shape::tiled && !inside) continue;  // the whole block
           int input_columns[Shape::input_rows];
 #pragma unroll
           for (int r = 0; r < Shape::input_rows; ++r)
@@ -1798,21 +1632,11 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
               const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
               const Accumulator* const row_weights =
                   own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
-              if (Shape::tiled)
-                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, channels, tile_inputs, tiles,
-                                                   tile_row * Shape::tile_pitch + tile_column, split, phases, stage,
-                                                   sums);
-              else  // rows outside the input are not read, whatever their address
-                direct_multiply<Layer, Tile>(
-                    row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
-                    input_columns, input_plane, channels, phases, tap_chunk, split, sums);
+              direct_multiply<Layer, Tile>(
+                  row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
+                  input_columns, input_plane, channels, phases, tap_chunk, split, sums);
             }
         }
-
-      if (Tile::splits > 1) {
-        direct_join<Layer, Tile>(sums, split, tiles + Shape::split_start);
-        if (split > 0) continue;
-      }
       const int slab = at.depth * Depth::stride + depth_phase;
       const int row = at.height * Height::stride - Tile::row_origin + height_phase;
       const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
@@ -1833,7 +1657,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         direct_store_vectors<Layer, Tile>(sums, biases, target);
       } else {
         if (!Shape::resident) {
-          if (Tile::splits == 1) __syncthreads();  // the weights have been read
+          __syncthreads();  // the weights have been read
           direct_clear_buffer<Layer, Tile>(buffer);
         }
         if (!Shape::phases_without_taps || has_taps)
@@ -1843,6 +1667,134 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       }
     }
   }
+}
+
+// What `direct.cuh` asks of a tile, from the layer alone.
+template <class Layer>
+struct DirectDefault {
+  using Width = typename Layer::Width;
+  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
+  static constexpr int item_bytes = static_cast<int>(sizeof(typename Layer::Element));
+  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator)), words = accumulator_bytes / 4;
+
+  static TCONV_CONSTANT int least(int a, int b) { return a < b ? a : b; }
+  static TCONV_CONSTANT int most(int a, int b) { return a > b ? a : b; }
+  static TCONV_CONSTANT int power_of_two_up_to(int value) {
+    int power = 1;
+    while (2 * power <= value) power *= 2;
+    return power;
+  }
+
+  // ---- who owns what: column phases in a thread's registers, or many of them across the lanes of a warp ----
+  static constexpr int splits = 1, rows = 1, row_origin = 0;
+  static constexpr int threads = 128;
+  static constexpr int phase_lanes = Width::stride > 16 ? 32 : 1;
+  static constexpr int position_lanes = threads / phase_lanes, columns = phase_lanes > 1 ? 1 : 32;
+  static constexpr int phases = phase_lanes > 1 ? least(2, ceil_div(Width::stride, 32)) : Width::phases_with_taps;
+  static constexpr int most_sums = 32 / words, most_loads = 16;
+  static constexpr int positions =
+      phase_lanes > 1 ? most(1, most_loads / (2 * phases)) : most(1, least(2, most_sums / phases));
+  static constexpr int channels =
+      power_of_two_up_to(least(least(Layer::group_out_channels, most(1, most_sums / (phases * positions))), 16));
+
+  // ---- where positions start: so that taps share most inputs, or, where stores matter more, at the first column ----
+  static TCONV_CONSTANT int shift(int tap, int at) {
+    const long long distance = static_cast<long long>(tap) * Width::dilation - Width::padding + at;
+    return static_cast<int>((distance + static_cast<long long>(Width::padding) * Width::stride) / Width::stride) -
+           Width::padding;
+  }
+  // Inputs that the phases' first taps read, and those of each further tap.
+  static TCONV_CONSTANT int first_inputs(int at) {
+    return phase_lanes > 1 ? phases : shift(Width::phases_with_taps - 1, at) - shift(0, at) + 1;
+  }
+  static TCONV_CONSTANT int further_inputs(int at) {
+    return phase_lanes > 1 ? phases : least(first_inputs(at), Width::shift_period);
+  }
+  static TCONV_CONSTANT int inputs(int taps, int at) { return first_inputs(at) + (taps - 1) * further_inputs(at); }
+  static constexpr bool is_vector = is_power_of_two(Width::stride) && (Width::stride * item_bytes <= 16);
+  static TCONV_CONSTANT int best_origin() {
+    int best = 0;
+    const bool stores_matter = is_vector || Layer::group_in_channels == 1 || phase_lanes > 1;
+    const int last = stores_matter ? 0 : least(Width::padding, Width::stride - 1);
+    for (int at = 1; at <= last; ++at)
+      if (inputs(Width::taps_per_phase, at) < inputs(Width::taps_per_phase, best)) best = at;
+    return best;
+  }
+  static constexpr int origin = best_origin();
+
+  // ---- what is asked for at once: no more inputs than hide the cache, no more products than compile quickly ----
+  static constexpr int most_products = 1024, most_inputs = 32;
+  static constexpr int products = positions * phases * channels;
+  static constexpr int most_taps = least(phase_lanes > 1 ? 2 : most_products / products,
+                                         (most_inputs / positions - first_inputs(origin)) / further_inputs(origin) + 1);
+  static constexpr int chunk_taps = least(Width::taps_per_phase, most(1, most_taps));
+  static constexpr int loads = inputs(chunk_taps, origin) * positions;
+  // Channels, and no more than a few of them for nothing.
+  static TCONV_CONSTANT int best_unroll() {
+    int unroll = 1;
+    while (unroll < 16 && 2 * unroll * loads <= most_loads && 2 * unroll * products * chunk_taps <= most_products &&
+           ceil_div(Layer::group_in_channels, 2 * unroll) * 2 * unroll <= 1.15 * Layer::group_in_channels)
+      unroll *= 2;
+    return unroll;
+  }
+  static constexpr int unroll = best_unroll();
+
+  // ---- weights: all of a block's in shared memory if they are few, else in stages ----
+  static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
+  static constexpr int groups = ceil_div(Layer::group_in_channels, unroll);
+  static constexpr int padding_to = phase_lanes > 1 ? 1 : 16 / accumulator_bytes;
+  static constexpr int channel_items = ceil_div(chunk_taps * phase_lanes * phases * channels, padding_to) * padding_to;
+  static constexpr long long group_bytes = static_cast<long long>(channel_items) * accumulator_bytes * unroll;
+  static constexpr bool can_stay = chunk_taps >= Width::taps_per_phase &&
+                                   (static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride <= 64);
+  static constexpr bool stays = can_stay && (row_taps * groups * group_bytes <= 44 * 1024);
+  static constexpr int stages = least(groups, most(1, static_cast<int>(16 * 1024 / group_bytes)));
+  static constexpr int chunk_rows = stays ? row_taps : 1, chunk_channels = (stays ? groups : stages) * unroll;
+
+  // ---- blocks of a multiprocessor, by the registers that a thread is expected to want ----
+  static constexpr bool resident = can_stay && chunk_rows == row_taps && (chunk_channels >= Layer::group_in_channels);
+  static constexpr bool chained = sizeof(typename Layer::Element) == sizeof(Accumulator) &&
+                                  Layer::rounding == Rounding::none &&
+                                  (static_cast<long long>(Layer::group_in_channels) * Layer::Depth::taps_per_phase *
+                                       Layer::Height::taps_per_phase * Width::taps_per_phase >
+                                   64);
+  static TCONV_CONSTANT int registers() {
+    double count = 33 + 1.27 * products * words * (chained ? 2 : 1);
+    count = count + loads * words * unroll * 1.1;
+    if (phase_lanes > 1) {
+      count = count + 5 * phases;
+    } else if (Width::stride > 1 && !is_vector) {
+      count = count + 4;
+    }
+    return static_cast<int>(count + (resident ? 0 : 36) + (Layer::spatial_dims == 3 ? 17 : 0));
+  }
+  static TCONV_CONSTANT int register_limit(int wanted) {
+    return wanted <= 48    ? 48
+           : wanted <= 64  ? 64
+           : wanted <= 80  ? 80
+           : wanted <= 96  ? 96
+           : wanted <= 128 ? 128
+           : wanted <= 168 ? 168
+                           : 255;
+  }
+  static constexpr int blocks = most(1, least(16, 64 * 1024 / (register_limit(registers()) * threads)));
+};
+
+// Blocks of a launch on so many multiprocessors. Those with resident weights go on to further positions: 32 for each
+// multiprocessor, or as many as there are positions for.
+template <class Layer>
+TCONV_CONSTANT long long direct_default_blocks(long long multiprocessors, int batch, int output_depth,
+    int output_height,
+                                               int output_width) {
+  using Shape = DirectShape<Layer, DirectDefault<Layer>>;
+  const long long depths = (output_depth - 1) / Shape::Depth::stride + 1;
+  const long long heights = (output_height - 1) / Shape::Height::stride + 1;
+  const long long widths = (output_width + DirectDefault<Layer>::origin - 1) / Shape::Width::stride + 1;
+  const long long in_row = (widths + Shape::run_columns - 1) / Shape::run_columns;
+  const long long in_map = (batch * depths * heights + Shape::run_rows - 1) / Shape::run_rows * in_row;
+  const long long blocks = (in_map + Shape::block_runs - 1) / Shape::block_runs;
+  const long long at_once = 32 * multiprocessors / Shape::parts > 0 ? 32 * multiprocessors / Shape::parts : 1;
+  return Shape::parts * (Shape::resident && at_once < blocks ? at_once : blocks);
 }
 
 }  // namespace tconv
@@ -1928,7 +1880,6 @@ struct MmaShape {
   // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
   static constexpr int unit_bytes = 4;
   static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
-  static constexpr bool exact = false;
   static constexpr int planes = 1;
 
   // ---- rows: output channels and phases ----
@@ -1952,12 +1903,10 @@ struct MmaShape {
   static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
   static constexpr int chunk_channels = stage_steps * step_channels;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
   static constexpr int threads = 32 * warps * Tile::Warps::splits;
-  static constexpr int block_positions = Tile::Warps::wide * Tile::Warps::position_tiles * 8;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
   static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
   static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
@@ -1971,9 +1920,6 @@ struct MmaShape {
   static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
 
-  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
-  // others position by position, as what they are multiplied as.
-  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
   static constexpr int row_places = halo_columns;
 
   // How far the input at a shift lies behind that at the highest one.
@@ -2001,8 +1947,6 @@ struct MmaShape {
   static constexpr int weight_stages = 2;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int position_bytes = planes * stage_steps * 32 + 16;
-  // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
-  static constexpr int channel_shift = 32;
   static constexpr int channel_bytes = item_bytes;
   static constexpr int place_bytes = position_bytes;
   static constexpr int step_bytes = 32;
@@ -2052,7 +1996,6 @@ struct MmaShape {
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
-  static constexpr long long weight_bytes = Layer::groups * row_blocks * block_weight_bytes;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
   // also of tiles that only fill up the last block; else one for each vector.
@@ -2277,8 +2220,6 @@ struct MmaTurn {
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
-  static constexpr int channel_width =
-      greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
   const Element* staged;
   Element* y;  // of the block's group
@@ -2340,28 +2281,6 @@ struct MmaTurn {
           *reinterpret_cast<Vector<Element, width>*>(to) = together;
           to += channel_lanes * plane;
         }
-      }
-  }
-
-  // Neighbouring lanes store neighbouring channels of an output.
-  template <int width>
-  TCONV_DEVICE void store_channels() const {
-    constexpr int channel_lanes = Tile::channels / width, place_lanes = 32 / channel_lanes;
-    const int lane = static_cast<int>(threadIdx.x) % 32, channel = lane % channel_lanes * width;
-    if (first_channel + channel >= Layer::group_out_channels) return;
-    const Index plane = static_cast<Index>(depths) * rows * columns;
-#pragma unroll 1
-    for (int place = lane / channel_lanes; place < places; place += place_lanes)
-#pragma unroll 1
-      for (int slot = 0; slot < slots; ++slot) {
-        int sample;
-        Index offset;
-        if (!find(place, first_slot + slot, sample, offset)) continue;
-        Vector<Element, width> together;
-#pragma unroll
-        for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
-        *reinterpret_cast<Vector<Element, width>*>(y + (static_cast<long long>(sample) * plane + offset) * channels +
-                                                   first_channel + channel) = together;
       }
   }
 
@@ -2798,9 +2717,6 @@ struct WgmmaShape {
   static constexpr int item_bytes = static_cast<int>(sizeof(Element));
   static constexpr int vector_items = 16 / item_bytes, step_channels = 32 / item_bytes;
 
-  // Exact float32 splits each factor into two planes, its rounding to TF32 and what that leaves, and adds three
-  // products.
-  static constexpr bool exact = false;
   static constexpr int planes = 1;
 
   // ---- threads: two warpgroups multiply; of a third one warp brings weights, the others inputs ----
@@ -2818,8 +2734,6 @@ struct WgmmaShape {
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
   // Every phase has a tap at every shift: products take the rows of all phases of a block together.
   static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
-  // A block has all phases, and the compiler leaves out the products of those without a tap.
-  static constexpr bool known = false;
   static constexpr int product_phases = Tile::phases, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
   // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
@@ -2834,11 +2748,8 @@ struct WgmmaShape {
   // ---- channels ----
   static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int position_numbers = 64 * consumers;  // of each tile of a thread
-  static constexpr int block_positions = position_numbers * Tile::position_tiles;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
   static constexpr int stacked_rows = Tile::Box::rows / Tile::position_tiles;
   // Of a block with one phase, only what that reads: as much as the phase with the most taps.
@@ -2850,10 +2761,6 @@ struct WgmmaShape {
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
-  static constexpr bool by_channel = true;
-  // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
-  // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = false;
   // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
   // and the most of them with the halo.
   static TCONV_CONSTANT int patch_lead(int highest) {
@@ -2902,7 +2809,6 @@ struct WgmmaShape {
                                        WidthShifts::taps(column) * HeightShifts::first_tap(row));
   }
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
-  static constexpr long long weight_bytes = weight_sets * set_bytes;
   // A thread prepares every second vector of a tap, an output channel and a chunk.
   static constexpr long long preparing_items =
       static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
@@ -3298,47 +3204,6 @@ struct WgmmaStore {
           *reinterpret_cast<Vector<float, width>*>(staged + (o * 8 + lane % 4 * 2 + k % 2) * Shape::staged_pitch +
                                                    (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
         }
-  }
-
-  // Neighbouring channels of an output at once, at some of a thread's positions.
-  TCONV_DEVICE void store_channels() const {
-    constexpr int width = Shape::channel_width, positions = 4;
-#pragma unroll
-    for (int turn = 0; turn < Tile::phases * 2 * Tile::position_tiles / positions; ++turn) {
-      const int phase = turn % Tile::phases, first = turn / Tile::phases * positions;
-      Element* to[positions];
-      unsigned inside = 0;  // by position: whether it is one of the output
-#pragma unroll
-      for (int i = 0; i < positions; ++i) {
-        int image;
-        Index offset;
-        if (find(warp * 16 + lane / 4 + 8 * (i % 2), (first + i) / 2, block_phase + phase, image, offset))
-          inside |= 1u << i;
-        to[i] = y + (image * plane() + offset) * channels;
-      }
-#pragma unroll
-      for (int set = 0; set < Tile::channels / (4 * width); ++set) {
-        const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
-        const int last = Layer::group_out_channels - 1;
-        typename Bias<Layer>::Channel finish[width];
-#pragma unroll
-        for (int k = 0; k < width; ++k) finish[k] = epilogue.of(channel + k < last ? channel + k : last);
-#pragma unroll
-        for (int i = 0; i < positions; ++i) {
-          if ((inside >> i & 1u) == 0) continue;
-          Vector<Element, width> together;
-#pragma unroll
-          for (int k = 0; k < width; k += 2) {
-            const int octet = set * width / 2 + k / 2;
-            Element two[2];
-            from_accumulators(finish[k](sums.of((first + i) / 2, i % 2, phase, octet, 0)),
-                              finish[k + 1](sums.of((first + i) / 2, i % 2, phase, octet, 1)), two);
-            together.values[k] = two[0], together.values[k + 1] = two[1];
-          }
-          store_vector(to[i] + in_block, together);
-        }
-      }
-    }
   }
 
   TCONV_DEVICE void store() const {
@@ -3777,6 +3642,12 @@ _HOST = r"""
 struct Arguments {
   int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
   int batch, input[3], output[3];
+
+  Arguments with_grid(int64_t blocks) const {
+    Arguments changed = *this;
+    changed.grid = blocks;
+    return changed;
+  }
 };
 
 // Each returns a cudaError_t.
@@ -3784,6 +3655,7 @@ template <class Element>
 static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
                                 int),
                  int block, int shared_bytes, const Arguments& a) {
+  if (a.grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
@@ -3850,39 +3722,6 @@ _SIGNATURE = (
 class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
     """One spatial axis of a layer."""
 
-    @property
-    def tap_period(self):
-        """Distance between neighbouring taps of one phase."""
-        return self.stride // math.gcd(self.stride, self.dilation)
-
-    @property
-    def shift_period(self):
-        """How many inputs lie between the inputs that neighbouring taps of one phase read."""
-        return self.dilation // math.gcd(self.stride, self.dilation)
-
-    @property
-    def phases_with_taps(self):
-        """How many of the `stride` phases have a tap. They are those of the taps 0 .. phases_with_taps-1."""
-        return min(self.kernel, self.tap_period)
-
-    @property
-    def taps_per_phase(self):
-        """The most taps that any phase has."""
-        return -(-self.kernel // self.tap_period)
-
-    def shift_of(self, tap):
-        """Tap `tap` at position q reads input ``q - shift_of(tap)``; negative where padding cut off the start."""
-        return (tap * self.dilation - self.padding) // self.stride
-
-    def taps(self, phase):
-        """The taps that feed `phase`, ascending; an empty range for a phase without taps."""
-        common = math.gcd(self.stride, self.dilation)
-        distance = (phase + self.padding) % self.stride
-        if distance % common:
-            return range(0)
-        inverse = pow(self.dilation // common, -1, self.tap_period)
-        return range(distance // common * inverse % self.tap_period, self.kernel, self.tap_period)
-
     def output_size(self, input_size, output_padding):
         """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
         span = self.dilation * (self.kernel - 1) + 1
@@ -3904,21 +3743,12 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
 
     @property
-    def item_bytes(self):
-        return _ITEM_BYTES[self.precision]
-
-    @property
     def in_channels_per_group(self):
         return self.in_channels // self.groups
 
     @property
     def out_channels_per_group(self):
         return self.out_channels // self.groups
-
-    @property
-    def products_per_output(self):
-        """The most multiply-adds that any one output takes: K of the error bounds."""
-        return self.in_channels_per_group * math.prod(axis.taps_per_phase for axis in self.axes)
 
     def describe(self):
         """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
@@ -3941,7 +3771,10 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 
 
 class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
-    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it."""
+    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
+
+    A kernel without a tile takes the one for any size, `DirectDefault`, which says the rest.
+    """
 
     @property
     def threads(self):
@@ -3950,7 +3783,8 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights.
+# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the grid is how many
+# multiprocessors there are, from which the CUDA text computes it.
 _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
 # Layers that are called as functions: they are built along with the modules.
@@ -3986,10 +3820,6 @@ def _where(condition, yes, no):
     return yes if condition else no
 
 
-def _replaced(tile, **changes):
-    return tile._replace(**changes)
-
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
@@ -4000,476 +3830,6 @@ _ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64"
 def _ceil_div(number, unit):
     """How many units hold so many."""
     return -(-number // unit)
-
-_DirectLaunching = namedtuple(
-    "_DirectLaunching",
-    "threads shared_bytes parts rows columns groups block_runs at_once origins columns_together "
-    "weight_bytes preparing_blocks preparing_threads",
-)
-
-
-class _DirectTile(namedtuple(
-    "_DirectTile",
-    "position_lanes phase_lanes splits columns positions stacked rows warps_wide channels phases "
-    "chunk_rows chunk_channels chunk_taps unroll ahead origin row_origin blocks",
-)):
-    @property
-    def threads(self):
-        """Threads of a block."""
-        return self.position_lanes * self.phase_lanes * self.splits
-
-
-_WARP = 32
-# A block with resident weights walks over the row phases; over so many at most, or most of the GPU would be idle.
-_MOST_WALKED_ROW_PHASES = 64
-# Longer sums than this are taken in chains.
-_CHAIN = 64
-# Lines of an exchange are taken together until they have so many steps.
-_EXCHANGE_STEPS = 16
-# The most that a thread stores at once.
-_VECTOR_BYTES = 16
-# Registers of a multiprocessor, and what a thread may have of them where a block has 128 threads or fewer.
-_REGISTERS = 64 * 1024
-_REGISTER_LIMITS = (48, 64, 80, 96, 128, 168, 255)
-_INT_LIMIT = 2**31
-# Blocks that the grid has for each multiprocessor when they go on to further positions.
-_BLOCKS_PER_MULTIPROCESSOR = 32
-# Threads of a warp.
-_LANES = 32
-# Sums of a thread of the tile for any size, in 32-bit words.
-_SUMS = 32
-# Layers with more column phases than this have them across a warp's lanes instead of in registers.
-_MOST_PHASES_IN_REGISTERS = 16
-# Multiply-adds in one unrolled body. NVRTC's time grows faster than the body.
-_MOST_UNROLLED = 1024
-# Inputs that a thread asks for before it uses the first: enough to hide the cache, few enough not to spill. More only
-# where the taps of one channel need them, and then no more than these.
-_MOST_LOADS = 16
-_MOST_INPUTS = 32
-# Inputs that a thread has on their way to shared memory.
-_MOST_STAGED = 12
-# Channels computed for nothing, so that several can be asked for at once: up to this many times those there are.
-_MOST_PADDED = 1.15
-# Doublings that bring one load to `_MOST_LOADS`.
-_DOUBLINGS = 4
-# Weights of at most this size stay in shared memory, so that a block can go on to further positions.
-_RESIDENT_BYTES = 44 * 1024
-_STAGE_BYTES = 16 * 1024
-
-
-class _DirectShape:
-    def __init__(self, layer, tile):
-        self.layer = layer
-        self.tile = tile
-
-    @functools.cached_property
-    def threads(self):
-        """Threads of a block."""
-        return self.tile.threads
-
-    @functools.cached_property
-    def position_threads(self):
-        """Those of one set."""
-        return self.tile.position_lanes * self.tile.phase_lanes
-
-    @functools.cached_property
-    def block_runs(self):
-        """Runs that a block owns at once."""
-        return self.position_threads // _WARP
-
-    @functools.cached_property
-    def run_columns(self):
-        """Positions of a run in a row."""
-        return self.tile.columns * self.tile.positions
-
-    @functools.cached_property
-    def run_rows(self):
-        """Groups of rows that a warp owns a run of at once."""
-        return 1 if self.tile.phase_lanes > 1 else _WARP // self.tile.columns
-
-    @functools.cached_property
-    def sum_rows(self):
-        """Rows of outputs that a thread sums up."""
-        return _where(self.tile.stacked > 0, self.tile.rows * self.layer.axes[1].phases_with_taps, 1)
-
-    @functools.cached_property
-    def own_row_taps(self):
-        """Taps of height that a thread multiplies with."""
-        return _where(self.tile.stacked > 0, self.layer.kernel[1], 1)
-
-    @functools.cached_property
-    def input_rows(self):
-        """Rows from the topmost to the lowest input of a thread."""
-        axis = self.layer.axes[1]
-        height = _Axis(axis.kernel, axis.stride, axis.padding - self.tile.row_origin, axis.dilation)
-        rows = self.tile.rows + height.shift_of(height.kernel - 1) - height.shift_of(0)
-        return _where(self.tile.stacked > 0, rows, 1)
-
-    @functools.cached_property
-    def thread_sums(self):
-        """Sums that a thread keeps."""
-        return self.sum_rows * self.tile.phases * self.tile.positions * self.tile.channels
-
-    @functools.cached_property
-    def row_phases(self):
-        """Row phases that blocks take one at a time: those of depth alone if all of height are in registers."""
-        return self.layer.stride[0] * _where(self.tile.stacked > 0, 1, self.layer.stride[1])
-
-    @functools.cached_property
-    def resident(self):
-        """Whether a block keeps all its weights, and walks over positions and row phases with them."""
-        return (
-            (self.tile.chunk_rows == self.layer.kernel[0] * self.layer.kernel[1])
-            & (self.tile.chunk_channels >= self.layer.in_channels_per_group)
-            & (self.tile.chunk_taps >= self.layer.axes[2].taps_per_phase)
-            & (self.row_phases <= _MOST_WALKED_ROW_PHASES)
-        )
-
-    @functools.cached_property
-    def parts(self):
-        """Blocks that share one run of positions: runs of column phases and of channels, groups, row phases."""
-        column_chunks = 1
-        if self.tile.phase_lanes > 1:
-            column_chunks = _ceil_div(self.layer.stride[2], self.tile.phase_lanes * self.tile.phases)
-        channel_blocks = _ceil_div(self.layer.out_channels_per_group, self.tile.channels)
-        return _where(self.resident, 1, self.row_phases) * column_chunks * channel_blocks * self.layer.groups
-
-    @functools.cached_property
-    def chained(self):
-        """Whether sums are taken in chains, to keep rounding errors small where nothing else hides them."""
-        long = self.layer.products_per_output > _CHAIN * self.tile.splits
-        return (self.layer.precision in ("fp32", "fp64")) & long
-
-    @functools.cached_property
-    def window(self):
-        """Inputs of one row and channel that a thread needs for each of its positions and one stage of taps."""
-        first, further = _window_steps(self.layer.axes[2], self.tile.origin, self.tile.phase_lanes, self.tile.phases)
-        return first + (self.tile.chunk_taps - 1) * further
-
-    @functools.cached_property
-    def tile_rows(self):
-        """Rows of positions in a block's tile, if it has one."""
-        return self.block_runs // max(1, self.tile.warps_wide) * self.run_rows * self.tile.rows
-
-    @functools.cached_property
-    def tile_items(self):
-        """Places in shared memory for a tile's inputs of one channel. Lanes of different rows read different banks."""
-        width = _moved(self.layer.axes[2], self.tile.origin)
-        columns = self.tile.warps_wide * self.run_columns + width.shift_of(width.kernel - 1) - width.shift_of(0)
-        # The next pitch with ``rows * pitch % 32 == tile.columns``, if there is one. All three are powers of two.
-        apart, wanted = _WARP // self.tile.rows, self.tile.columns // self.tile.rows
-        can_be = (self.run_rows > 1) & (self.tile.columns % self.tile.rows == 0)
-        pitch = _where(can_be, columns + (wanted - columns) % apart, columns)
-        return (self.tile_rows + self.input_rows - self.tile.rows) * pitch
-
-    @functools.cached_property
-    def accumulator_bytes(self):
-        """Bytes of a sum, and of a weight in shared memory."""
-        return 4 * _accumulator_words(self.layer)
-
-    @functools.cached_property
-    def channel_items(self):
-        """Places for the weights of one row tap and input channel: whole vectors of 16 bytes."""
-        items = self.tile.chunk_taps * self.tile.phase_lanes * self.tile.phases * self.tile.channels
-        padding_to = 1 if self.tile.phase_lanes > 1 else 16 // self.accumulator_bytes
-        return _ceil_div(items, padding_to) * padding_to
-
-    @functools.cached_property
-    def weight_items(self):
-        """Places for the weights of a stage."""
-        return self.tile.chunk_rows * self.tile.chunk_channels * self.channel_items
-
-    @functools.cached_property
-    def exchange_items(self):
-        """Places through which warps bring interleaved column phases into rows."""
-        stride, lines = self.layer.stride[2], self.tile.channels * self.sum_rows
-        if self.tile.phase_lanes > 1 or stride == 1:
-            return 0
-        steps = self.tile.positions * stride
-        at_once = 1
-        for count in range(2, _EXCHANGE_STEPS + 1):
-            fits = (lines % count == 0) & (count <= _ceil_div(_EXCHANGE_STEPS, steps))
-            at_once = _where(fits, count, at_once)
-        return self.block_runs * at_once * steps * (_WARP + (stride % 2 == 0))
-
-    @functools.cached_property
-    def split_items(self):
-        """Places for what the other sets of warps give to the first."""
-        return (self.tile.splits - 1) * self.thread_sums * self.position_threads
-
-    @functools.cached_property
-    def shared_bytes(self):
-        """Dynamic shared memory of a block: staged weights and, after or beside them, what warps exchange."""
-        others = self.exchange_items + self.split_items
-        after = _where(self.resident, self.weight_items + others, max(self.weight_items, others))
-        stage = _where(self.tile.warps_wide > 0, self.tile.unroll * self.tile.splits * self.tile_items, 0)
-        return (2 * _ceil_div(stage, 4) * 4 + after) * self.accumulator_bytes
-
-    @functools.cached_property
-    def input_loads(self):
-        """Loads of inputs that a thread does for one channel and one stage of taps."""
-        # Rows of positions read as many rows of inputs at each shift; where shifts lie close together they share some.
-        gaps = _gaps(self.layer.axes[1], _row_origin(self.layer.axes[1]))
-        rows = self.tile.rows + sum(count * min(self.tile.rows, gap) for gap, count in gaps)
-        return _where(self.tile.stacked > 0, rows, 1) * self.window * self.tile.positions
-
-    @functools.cached_property
-    def staged_loads(self):
-        """Loads of inputs that a thread does for one channel of its block's tile."""
-        return _ceil_div(self.tile_items, self.tile.position_lanes * self.tile.splits)
-
-    @functools.cached_property
-    def registers(self):
-        """Registers that a thread wants, by what NVRTC 13 took for sm_90; others take some fewer or more."""
-        words = _accumulator_words(self.layer)
-        count = 33 + 1.27 * self.thread_sums * words * _where(self.chained, 2, 1)
-        loads = self.input_loads * words
-        count = count + _where(
-            self.tile.warps_wide > 0,
-            0.4 * loads + 2.1 * self.tile.unroll * self.tile.splits * self.staged_loads,
-            loads * self.tile.unroll * _where(self.tile.ahead > 0, 1.65, 1.1),
-        )
-        if self.tile.phase_lanes > 1:
-            count = count + 5 * self.tile.phases
-        elif self.layer.stride[2] > 1 and not _is_vector(self.layer):
-            count = count + _where(self.run_rows == 1, 4, 22)
-        count = count + _where(self.resident, 0, 36) + (17 if self.layer.spatial_dims == 3 else 0)
-        return int(count + _where(self.tile.splits > 1, 4, 0))
-
-    def blocks_that_fit(self, optimism=1.0):
-        """Blocks for each multiprocessor that registers allow, if the estimate is `optimism` times too high."""
-        wanted = self.registers / optimism
-        allowed = _REGISTER_LIMITS[-1]
-        for limit in _REGISTER_LIMITS[-2::-1]:
-            allowed = _where(wanted <= limit, limit, allowed)
-        return max(1, min(16, _REGISTERS // (allowed * self.threads)))
-
-
-@functools.lru_cache(maxsize=1024)
-def _moved(axis, origin):
-    """The axis of positions that own the outputs from ``q * stride - origin`` on."""
-    return _Axis(axis.kernel, axis.stride, axis.padding - origin, axis.dilation)
-
-
-def _window_steps(axis, origin, phase_lanes, phases):
-    """Of `DirectShape.window` the inputs of the phases' first taps, and how many more each further tap takes."""
-    if phase_lanes > 1:
-        return phases, phases
-    axis = _moved(axis, origin)
-    span = axis.shift_of(axis.phases_with_taps - 1) - axis.shift_of(0) + 1
-    return span, min(span, axis.shift_period)
-
-
-def _accumulator_words(layer):
-    """Registers of a sum."""
-    return 2 if layer.precision == "fp64" else 1
-
-
-def _is_vector(layer):
-    """Whether the columns of a position make one vector, where rows allow it."""
-    stride = layer.stride[2]
-    return stride & (stride - 1) == 0 and stride * layer.item_bytes <= _VECTOR_BYTES
-
-
-@functools.lru_cache(maxsize=256)
-def _row_origin(axis):
-    """Where rows of positions start: so that taps share most inputs."""
-    spans = {}
-    for origin in range(min(axis.padding + 1, axis.stride)):
-        height = _moved(axis, origin)
-        spans[origin] = height.shift_of(axis.kernel - 1) - height.shift_of(0)
-    return min(spans, key=lambda origin: spans[origin])
-
-
-@functools.lru_cache(maxsize=256)
-def _gaps(axis, origin):
-    """How far apart neighbouring shifts of the taps lie, and how often so far."""
-    shifts = sorted({_moved(axis, origin).shift_of(tap) for tap in range(axis.kernel)})
-    gaps = [shifts[number + 1] - shifts[number] for number in range(len(shifts) - 1)]
-    return [(gap, gaps.count(gap)) for gap in sorted(set(gaps))]
-
-
-def _launching(layer, tile, multiprocessors):
-    """Of a kernel that was compiled with `tile`, or with many, on a GPU of so many multiprocessors."""
-    shape = _DirectShape(layer, tile)
-    at_once = max(1, _BLOCKS_PER_MULTIPROCESSOR * multiprocessors // shape.parts)
-    return _DirectLaunching(
-        threads=shape.threads,
-        shared_bytes=shape.shared_bytes,
-        parts=shape.parts,
-        rows=_where(tile.warps_wide > 0, shape.tile_rows, tile.rows),
-        columns=max(1, tile.warps_wide) * shape.run_columns,
-        groups=_where(tile.warps_wide > 0, 0, shape.run_rows),
-        block_runs=shape.block_runs,
-        at_once=_where(shape.resident, at_once, 0),
-        origins=(0, tile.row_origin, tile.origin),
-        columns_together=1,
-        weight_bytes=0,
-        preparing_blocks=0,
-        preparing_threads=0,
-    )
-
-
-def _row_groups(problem, layer, kernel):
-    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
-    depth, height, _ = layer.axes
-    rows = height.positions(problem.output_size[1] + kernel.origins[1])
-    return problem.batch * depth.positions(problem.output_size[0]) * _ceil_div(rows, kernel.rows)
-
-
-def _runs(problem, layer, kernel):
-    """Runs of positions that a warp owns at once, over the whole batch."""
-    width = layer.axes[2].positions(problem.output_size[2] + kernel.origins[2])
-    groups = _row_groups(problem, layer, kernel)
-    rows = _where(kernel.groups > 0, _ceil_div(groups, max(1, kernel.groups)), groups * kernel.block_runs)
-    return rows * _ceil_div(width, kernel.columns)
-
-
-def _grid(problem, layer, kernel):
-    """Blocks of a launch. Those with resident weights go on to further positions."""
-    blocks = _ceil_div(_runs(problem, layer, kernel), kernel.block_runs)
-    return kernel.parts * _where(kernel.at_once > 0, min(blocks, kernel.at_once), blocks)
-
-
-def _counted(problem, layer, kernel):
-    """What must stay below 2^31: numbers of blocks."""
-    return _grid(problem, layer, kernel)
-
-
-def _needs_wide_index(problem, layer, kernel):
-    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (_row_groups(problem, layer, kernel) + _runs(problem, layer, kernel) + kernel.block_runs)
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= _INT_LIMIT
-
-
-def _direct_tile(
-    layer,
-    columns,
-    positions,
-    channels,
-    rows=0,
-    splits=1,
-    lanes=128,
-    warps_wide=0,
-    ahead=0,
-):
-    """The tile of these choices.
-
-    Args:
-        columns: of a warp's run; ignored where phases lie across lanes.
-        positions: of a thread, in each of its rows.
-        rows: of positions of a thread, which then has all phases of height; 0 for one row phase at a time.
-        splits: sets of warps that share the input channels.
-        lanes: threads of one set.
-        warps_wide: of a block's tile, whose inputs it brings to shared memory; 0 to read them through the L1 cache.
-        ahead: 1 to ask for the inputs of the next channels before these are multiplied.
-    """
-    axis = layer.axes[2]
-    phase_lanes, phases = 1, axis.phases_with_taps
-    if _phases_on_lanes(layer):
-        phase_lanes, phases, columns = _LANES, min(2, -(-axis.stride // _LANES)), 1
-    origin = _origin(layer) if phase_lanes == 1 else 0
-    own_taps = _where(rows > 0, layer.kernel[1], 1)
-    products = own_taps * max(1, rows) * phases * positions * channels
-    most_taps = _MOST_UNROLLED // products if phase_lanes == 1 else 2
-    # As many taps as have their inputs in registers.
-    first, further = _window_steps(axis, origin, phase_lanes, phases)
-    most_taps = min(most_taps, (_MOST_INPUTS // positions - first) // further + 1)
-    chunk_taps = min(axis.taps_per_phase, max(1, most_taps))
-    tile = _DirectTile(
-        position_lanes=lanes // phase_lanes,
-        phase_lanes=phase_lanes,
-        splits=splits,
-        columns=columns,
-        positions=positions,
-        stacked=_where(rows > 0, 1, 0),
-        rows=max(1, rows),
-        warps_wide=warps_wide,
-        channels=channels,
-        phases=phases,
-        chunk_rows=layer.kernel[0] * layer.kernel[1],
-        chunk_channels=layer.in_channels_per_group,
-        chunk_taps=chunk_taps,
-        unroll=1,
-        ahead=ahead,
-        origin=origin,
-        row_origin=_where(rows > 0, _row_origin(layer.axes[1]), 0),
-        blocks=1,
-    )
-    tile = _replaced(tile, unroll=_unroll(layer, tile, products * chunk_taps))
-    tile = _with_weights(layer, tile)
-    return _replaced(tile, blocks=_DirectShape(layer, tile).blocks_that_fit())
-
-
-def _unroll(layer, tile, products):
-    """Input channels that are asked for at once: some latency's worth, and hardly more than there are."""
-    shape = _DirectShape(layer, tile)
-    loads = _where(tile.warps_wide > 0, tile.splits * shape.staged_loads, shape.input_loads)
-    most_loads = _where(tile.warps_wide > 0, _MOST_STAGED, _MOST_LOADS)
-    in_channels, unroll, further = _ceil_div(layer.in_channels_per_group, tile.splits), 1, True
-    for doubled in (2**n for n in range(1, _DOUBLINGS + 1)):
-        further = (
-            further
-            & (doubled * loads <= most_loads)
-            & (doubled * products <= _MOST_UNROLLED)
-            & (_ceil_div(in_channels, doubled) * doubled <= _MOST_PADDED * in_channels)
-        )
-        unroll = _where(further, doubled, unroll)
-    return unroll
-
-
-def _with_weights(layer, tile):
-    """`tile` with all weights of a block in shared memory if they are few, else with stages of them."""
-    groups = _ceil_div(layer.in_channels_per_group, tile.unroll)
-    tile = _replaced(tile, chunk_channels=groups * tile.unroll)
-    shape = _DirectShape(layer, tile)
-    stays = shape.resident & (shape.weight_items * shape.accumulator_bytes <= _RESIDENT_BYTES)
-    group = tile.unroll * tile.splits
-    group_bytes = shape.own_row_taps * shape.channel_items * shape.accumulator_bytes * group
-    stages = min(_ceil_div(groups, tile.splits), max(1, _STAGE_BYTES // group_bytes))
-    return _replaced(
-        tile,
-        chunk_rows=_where(stays, tile.chunk_rows, shape.own_row_taps),
-        chunk_channels=_where(stays, tile.chunk_channels, stages * group),
-    )
-
-
-def _default_tile(layer):
-    """A tile for any size of `layer`, good for long rows."""
-    phases, budget = layer.axes[2].phases_with_taps, _SUMS // _accumulator_words(layer)
-    if _phases_on_lanes(layer):
-        phases = min(2, -(-layer.stride[2] // _LANES))
-        positions = max(1, _MOST_LOADS // (2 * phases))
-    else:
-        positions = max(1, min(2, budget // phases))
-    channels = min(layer.out_channels_per_group, max(1, budget // (phases * positions)), 16)
-    return _direct_tile(layer, _LANES, positions, 1 << (channels.bit_length() - 1))
-
-
-def _phases_on_lanes(layer):
-    """Whether column phases are too many for the registers of a thread, and lie across the lanes of a warp."""
-    return layer.stride[2] > _MOST_PHASES_IN_REGISTERS
-
-
-@functools.lru_cache(maxsize=256)
-def _origin(layer):
-    """Where positions start: so that taps share most inputs, unless stores matter more.
-
-    They do where a position's columns make one vector, or where each input is used by few products. Position 0 then
-    starts at column 0, and rows of outputs mostly at a line of memory.
-    """
-    if _is_vector(layer) or layer.in_channels_per_group == 1:
-        return 0
-    axis = layer.axes[2]
-
-    def window(origin):
-        first, further = _window_steps(axis, origin, 1, axis.phases_with_taps)
-        return first + (axis.taps_per_phase - 1) * further
-
-    return min(range(min(axis.padding + 1, axis.stride)), key=window)
-
 
 _MmaLaunching = namedtuple(
     "_MmaLaunching",
@@ -4589,7 +3949,6 @@ _RECORDED = {
 # of how many bytes its tensors begin.
 _Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {
-    "direct": _Family(_grid, _counted, _needs_wide_index, alignment=1),
     "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
     "wgmma": _Family(_wgmma_grid, _wgmma_counted, _wgmma_needs_wide_index, alignment=16),
 }
@@ -4599,11 +3958,24 @@ _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 _PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
 
 
+# What is known of a kernel without a tile before it is compiled.
+_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
+
+
 def _any_kernel(layer):
     """A kernel for every size and every GPU."""
-    tile = _default_tile(layer)
-    text = "  static constexpr int " + ", ".join(f"{name} = {value}" for name, value in zip(tile._fields, tile)) + ";\n"
-    return _Kernel("direct", layer, text, tile.blocks, _launching(layer, tile, _MULTIPROCESSORS))
+    return _Kernel("direct", layer, None, None, _AnyLaunching(0, 1, 0, 0))
+
+
+def _any_is_wide(problem):
+    """Whether such a kernel may meet numbers of rows, runs or elements of a plane beyond 2^31."""
+    sizes = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
+    # A warp has a run of 32 positions of a row or more, where phases do not lie across its lanes.
+    runs = sizes[2] if problem.layer.stride[2] > 16 else _ceil_div(sizes[2], 32)
+    # A block's walk over the runs passes their end by less than as many again.
+    walked = 2 * (problem.batch * sizes[0] * sizes[1] * (runs + 1) + 4)
+    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
+    return max(walked, *planes) >= 2**31
 
 
 def _kernels(layer, gpu):
@@ -4682,6 +4054,8 @@ def _sized(problem, gpu):
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
+    if kernel.tile is None:
+        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), gpu.multiprocessors, None, None)
     family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
@@ -4716,9 +4090,7 @@ def _instance(kernel, name):
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
-struct {name}_tile {{
-{str(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
+{_tile_struct(kernel.tile, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
@@ -4758,6 +4130,20 @@ def _layer_members(layer, wide_index):
     )
 
 
+def _tile_struct(tile, name):
+    """What the tile of the kernel `name` is, as a type."""
+    if tile is None:
+        return f"using {name}_tile = tconv::DirectDefault<{name}_layer>;\n"
+    return f"struct {name}_tile {{\n{tile}}};\n"
+
+
+def _launch_bounds(kernel, name):
+    """Threads of a block, and blocks that shall fit on a multiprocessor."""
+    if kernel.tile is None:
+        return f"{name}_tile::threads, {name}_tile::blocks"
+    return f"{kernel.threads}, {kernel.blocks}"
+
+
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
@@ -4767,6 +4153,10 @@ def _functions(kernel, name):
 def _start(kernel, name):
     """How the host's side launches a kernel."""
     numbers = kernel.launching
+    if kernel.tile is None:
+        blocks = f"tconv::direct_default_blocks<{name}_layer>(a.grid, a.batch, a.output[0], a.output[1], a.output[2])"
+        shared_bytes = f"tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes"
+        return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
     functions = f"{name}, {_PREPARING.format(name)}"
@@ -4857,7 +4247,7 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        alignment = _FAMILIES[plan.kernel.family].alignment
+        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
         inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.

@@ -14,7 +14,6 @@ from codegen_helpers import EXAMPLES, executed, generated_text
 
 from tconv.codegen.generate import runtime_text
 from tconv.codegen.headers.paragraphs import used_paragraphs
-from tconv.kernels.source import header_files
 from tconv.sandbox.model_file import ModelFileError
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -109,16 +108,6 @@ def test_defines_no_name_twice(texts: dict[str, str], name: str) -> None:
 def test_has_no_paths_and_no_dates(texts: dict[str, str]) -> None:
     for text in texts.values():
         assert not re.search(r"/work|/tmp|/home|\b20\d\d-\d\d", text)
-
-
-def test_carries_the_kernel_of_any_layer_as_it_is(texts: dict[str, str]) -> None:
-    header = header_files()["direct/direct.cuh"].read_text(encoding="utf-8")
-    own = header.partition("namespace tconv {\n")[2].rpartition("}  // namespace")[0]
-    assert without_blank_lines(own) in without_blank_lines(texts["strided_dilated"])
-
-
-def without_blank_lines(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if line)
 
 
 def test_carries_only_the_primitives_that_are_used() -> None:

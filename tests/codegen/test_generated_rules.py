@@ -1,4 +1,7 @@
-"""The rules in the generated file are the planner's: tile, grid, shared memory, configuration text, sizes."""
+"""The rules in the generated file are the planner's: grid, shared memory, configuration text, sizes.
+
+Its tile for any layer is CUDA text, which a compiler evaluates here.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
 
 from tconv.codegen.generate import recorded_kernel
-from tconv.kernels.source import instance, tile_members
+from tconv.errors import CompileError
+from tconv.jit.compile import compile_source
+from tconv.kernels.source import header_directory, instance, tile_members
 from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.direct.builder import direct_tile
+from tconv.planner.plan import tile_fields
 from tconv.precision import of_kind
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
 
@@ -21,9 +27,17 @@ GPU = Gpu.h200()
 
 
 @pytest.fixture(scope="module")
-def file() -> Namespace:
-    """One that carries every family."""
-    return executed(generated_text(EXAMPLES / "asymmetric_kernel.py"))
+def files() -> dict[str, Namespace]:
+    """By family, one that records a kernel of it."""
+    of_direct, of_others = (
+        executed(generated_text(EXAMPLES / f"{n}.py")) for n in ("strided_dilated", "square_kernel")
+    )
+    return {"direct": of_direct, "mma": of_others, "wgmma": of_others}
+
+
+@pytest.fixture
+def file(files: dict[str, Namespace]) -> Namespace:
+    return files["direct"]
 
 
 def random_problem(seed: int) -> Problem:
@@ -88,20 +102,47 @@ def assert_same(got: Any, plan: Plan) -> None:
 
 @pytest.mark.parametrize("seed", range(0, 400, 40))
 def test_plans_as_the_planner(file: Namespace, seed: int) -> None:
-    for problem in map(random_problem, range(seed, seed + 40)):
-        if problem.layer.precision in TF32:
-            continue  # float32 layers are tested below; their precision is the file's choice
-        file["_FLOAT32"] = "fp32"
-        # For layers that were not recorded the file takes the tile for many positions.
-        expected = DIRECT.replan(problem, DIRECT.default(problem.layer), GPU)
+    """For layers that were not recorded the file takes the tile for many positions, and its numbers."""
+    file["_FLOAT32"] = "fp32"
+    checks = []
+    for number, problem in enumerate(map(random_problem, range(seed, seed + 40))):
+        kernel = DIRECT.default(problem.layer)
+        expected = DIRECT.replan(problem, kernel, GPU)
         assert expected is not None
-        assert_same(plan_in(file, problem), expected)
+        if problem.layer.precision not in TF32:  # float32 layers' precision is the file's choice
+            got = plan_in(file, problem)
+            assert (got.kernel.tile, got.grid, got.shared_bytes) == (None, GPU.multiprocessors, None)  # type: ignore[attr-defined]
+            assert got.problem.output_size == problem.output_size  # type: ignore[attr-defined]
+            assert got.kernel.wide_index >= expected.kernel.wide_index  # type: ignore[attr-defined]
+        checks.append(checked(f"k{number}", expected))
+    compile_source('#include "direct/default.cuh"\n' + "".join(checks), "sm_80", headers=header_directory())
+
+
+def checked(name: str, plan: Plan) -> str:
+    """Assertions that the CUDA text computes this plan of the kernel for any size."""
+    layer, tile = plan.problem.layer, f"tconv::DirectDefault<{name}_layer>"
+    sizes = ", ".join(map(str, (GPU.multiprocessors, plan.problem.batch, *plan.problem.output_size)))
+    wanted = {f"{tile}::{field}": value for field, value in tile_fields(plan.kernel.tile)}
+    wanted[f"{tile}::threads"] = plan.kernel.threads
+    wanted[f"(tconv::DirectShape<{name}_layer, {tile}>::shared_bytes)"] = plan.shared_bytes
+    wanted[f"tconv::direct_default_blocks<{name}_layer>({sizes})"] = plan.grid
+    configuration = instance(plan.kernel, name).partition(f"struct {name}_tile")[0]
+    asserted = "".join(f'static_assert({what} == {n}, "{n}: {layer.describe()}");\n' for what, n in wanted.items())
+    return configuration + asserted
+
+
+def test_a_wrong_number_is_noticed() -> None:
+    problem = random_problem(1)
+    plan = DIRECT.plan_with(problem, DIRECT.default(problem.layer), GPU)
+    for wrong in (replace(plan, grid=plan.grid + 1), replace(plan, shared_bytes=plan.shared_bytes + 4)):
+        with pytest.raises(CompileError):
+            compile_source('#include "direct/default.cuh"\n' + checked("k", wrong), "sm_80", headers=header_directory())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(1000, 1040))
-def test_plans_a_recorded_kernel_as_the_planner(file: Namespace, seed: int, family: str) -> None:
-    problem = random_problem(seed)
+def test_plans_a_recorded_kernel_as_the_planner(files: dict[str, Namespace], seed: int, family: str) -> None:
+    problem, file = random_problem(seed), files[family]
     try:
         plan = FAMILIES[family].plan(problem, GPU)
     except Unplannable:
@@ -122,9 +163,8 @@ def test_plans_a_recorded_kernel_as_the_planner(file: Namespace, seed: int, fami
 @pytest.mark.parametrize("seed", range(2000, 2030))
 def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
     layer = random_problem(seed).layer
-    default = DIRECT.default(layer)
-    kernel = replace(default, wide_index=seed % 2 == 0)
-    ours = file["_any_kernel"](layer_in(file, layer))._replace(wide_index=kernel.wide_index)
+    kernel = replace(DIRECT.default(layer), wide_index=seed % 2 == 0)
+    ours = eval(recorded_kernel(kernel, GPU), file)._replace(wide_index=kernel.wide_index)
     assert file["_instance"](ours, "some_name") == instance(kernel, "some_name")
 
 
@@ -151,7 +191,12 @@ def test_too_large_a_problem_is_refused(file: Namespace) -> None:
     long_axis = Problem(Layer(1, 1, 1, (1, 1, 1), (1, 1, 2**20)), 1, (1, 1, 2**12))
     with pytest.raises(ValueError, match=r"an axis of the output .* is too long"):
         plan_in(file, long_axis)
-    many_blocks = Problem(Layer(2, 1024, 1024, (1, 3, 3)), 2**20, (1, 999, 999))
+    file["_FLOAT32"] = "fp32"
+    layer = Layer(2, 1024, 1024, (1, 3, 3), precision="fp32")
+    many_blocks = Problem(layer, 2**20, (1, 999, 999))
+    assert not plan_in(file, many_blocks).kernel.tile  # type: ignore[attr-defined]  # whose launch says so
+    file["_RECORDED"][layer_in(file, layer)] = [eval(recorded_kernel(DIRECT.default(layer), GPU), file)]
+    file["_plan"].cache_clear()
     with pytest.raises(ValueError, match=r"would need \d+ blocks"):
         plan_in(file, many_blocks)
 

@@ -11,6 +11,7 @@ import pytest
 from kernel_runs import INSTANCES
 from machine_code import machine_code
 
+from tconv.codegen.generate import HOST_ASKS
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.codegen.headers.constants import Constants
 from tconv.codegen.headers.fold import folded
@@ -19,7 +20,8 @@ from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text, declared_name, walk, words
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
-from tconv.planner import FAMILIES, Kernel
+from tconv.kernels.cases import CASES
+from tconv.planner import DIRECT, FAMILIES, Kernel
 
 ON_TENSOR_CORES = [name for name, i in INSTANCES.items() if i.kernel.family != "direct"]
 
@@ -31,7 +33,7 @@ def of_family(family: str) -> dict[str, Text]:
 
 def written(kernels: Sequence[Kernel[Any]]) -> str:
     """What a file that records `kernels` would compile for the first of them."""
-    texts = kernel_texts(kernels, "direct", "")
+    texts = kernel_texts(kernels, "direct/default.cuh", HOST_ASKS)
     families = {kernel.family for kernel in kernels}
     carried = source.in_namespace(text for name, text in texts.items() if name in (PRIMITIVES, *families))
     return f"{carried}\n{source.functions(kernels[0], 'tconv_kernel')}"
@@ -75,7 +77,7 @@ def test_headers_are_understood(name: str) -> None:
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)
 def test_constants_are_the_compilers(name: str) -> None:
     kernel = INSTANCES[name].kernel
-    known = Constants([kernel], list(of_family(kernel.family).values())).shape()
+    known = Constants(kernel.family, [kernel], list(of_family(kernel.family).values())).shape()
     assert {"item_bytes", "planes", "exact", "phases", "by_channel", "place_bytes"} <= known.keys()
     shape = f"tconv::{FAMILIES[kernel.family].shape.__name__}<k_layer, k_tile>"
     configuration = source.instance(kernel, "k").partition('extern "C"')[0]
@@ -88,7 +90,7 @@ def test_a_constant_that_kernels_disagree_on_is_not_known() -> None:
     kernels = [i.kernel for i in INSTANCES.values() if i.kernel.family == "mma"]
     assert len({kernel.layer.item_bytes for kernel in kernels}) > 1
     texts = list(of_family("mma").values())
-    alone, together = Constants(kernels[:1], texts).shape(), Constants(kernels, texts).shape()
+    alone, together = (Constants("mma", some, texts).shape() for some in (kernels[:1], kernels))
     assert "item_bytes" in alone and "item_bytes" not in together
     assert together.items() <= alone.items()
 
@@ -106,7 +108,7 @@ def decided(body: str) -> str:
     texts = list(of_family("mma").values())
     head = "template <class Layer, class Tile>\nTCONV_DEVICE void f(int x) {\n"
     text = head + "".join(f"  {line}\n" for line in body.split("\n")) + "  end();\n  end();\n}\n"
-    made = filled(folded(Text(text), Constants([kernel], texts)))
+    made = filled(folded(Text(text), Constants("mma", [kernel], texts)))
     assert made.startswith(head)
     lines = made.removeprefix(head).removesuffix("  end();\n}\n")
     return dedent(lines).removesuffix("end();\n").strip("\n")
@@ -204,7 +206,7 @@ def test_definitions_that_nothing_uses_go() -> None:
 
 
 @pytest.mark.rotates(24)
-@pytest.mark.parametrize("name", ON_TENSOR_CORES)
+@pytest.mark.parametrize("name", INSTANCES)
 def test_a_written_kernel_is_the_librarys(name: str) -> None:
     """Instruction by instruction, alone and beside another of its family."""
     kernel = INSTANCES[name].kernel
@@ -217,15 +219,35 @@ def test_a_written_kernel_is_the_librarys(name: str) -> None:
         assert machine_code(compile_source(written(kernels), arch).cubin) == expected
 
 
+@pytest.mark.rotates(6)
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
+    """In a file that records no other of its family."""
+    kernel = DIRECT.default(CASES[name].problem("fp32").layer)
+    expected = machine_code(compile_source(source.unit(kernel), "sm_80", headers=source.header_directory()).cubin)
+    own = source.instance(kernel, "tconv_kernel")
+    tile = source.tile_struct(kernel.tile, "tconv_kernel")
+    bounds = source.launch_bounds(kernel, "tconv_kernel")
+    assert own.count(tile) == own.count(bounds) == 1
+    any_layer = own.replace(tile, "using tconv_kernel_tile = tconv::DirectDefault<tconv_kernel_layer>;\n")
+    any_layer = any_layer.replace(bounds, "tconv_kernel_tile::threads, tconv_kernel_tile::blocks")
+    texts = kernel_texts([], "direct/default.cuh", HOST_ASKS)
+    assert list(texts) == [PRIMITIVES, "direct"]
+    text = f"{source.in_namespace(texts.values())}\n{any_layer}"
+    assert machine_code(compile_source(text, "sm_80").cubin) == expected
+
+
 @pytest.mark.parametrize("name", ["mma", "wgmma"])
 def test_a_kernel_alone_carries_less(name: str) -> None:
     kernels = [i.kernel for i in INSTANCES.values() if i.kernel.family == name]
-    alone, all_of_them = (kernel_texts(some, "direct", "")[name] for some in (kernels[:1], kernels))
+    alone, all_of_them = (kernel_texts(some, "direct/default.cuh", "")[name] for some in (kernels[:1], kernels))
     complete = "\n".join(text.bytes.decode() for text in of_family(name).values())
     assert len(alone.splitlines()) < 0.85 * len(all_of_them.splitlines()) < 0.95 * len(complete.splitlines())
 
 
 def test_files_name_no_headers() -> None:
-    texts = kernel_texts([i.kernel for i in INSTANCES.values() if i.kernel.family != "direct"], "direct", "")
+    texts = kernel_texts(
+        [i.kernel for i in INSTANCES.values() if i.kernel.family != "direct"], "direct/default.cuh", ""
+    )
     assert not [line for text in texts.values() for line in text.splitlines() if ".cuh" in line]
     assert not [line for text in texts.values() for line in text.splitlines() if len(line) > 120]

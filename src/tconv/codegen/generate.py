@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import dataclasses
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,6 @@ from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, numbers
-from tconv.planner.direct import builder, shape, tile
 from tconv.problem import Layer, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -30,9 +28,10 @@ _MARK = "# ---- copied from here on\n"
 _BLANK = "\r\n"
 #: What launches ask of a family.
 _RULES = ("grid", "counted", "needs_wide_index")
-#: The family that runs any layer, and its rules for a tile that was not recorded.
-_DEFAULT = "direct"
-_DEFAULT_RULES = ("default_tile", "launching")
+#: The family that runs any layer, and the header of its tile for any size.
+_DEFAULT, _DEFAULT_HEADER = "direct", "direct/default.cuh"
+#: What the host's side asks of the kernels' text.
+HOST_ASKS = "direct_default_blocks<>() DirectDefault<>::threads ::blocks DirectShape<>::shared_bytes"
 _RENAMED = {
     "Axis": "_Axis",
     "ceil_div": "_ceil_div",
@@ -41,8 +40,8 @@ _RENAMED = {
     "most": "max",
     "whole": "int",
     "where": "_where",
-    "replace": "_replaced",
-    "tile_members": "str",  # the file has them as text
+    "launch_bounds": "_launch_bounds",
+    "tile_struct": "_tile_struct",
 }
 #: Of an axis: what runtime.py itself asks.
 _OF_AXES = ("positions", "output_size")
@@ -98,12 +97,15 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     planned = [layer for layer in layers if not layer.left]
     families = _families(planned)
     kernels = _kernels(planned)
-    rules = "\n\n".join(_rules(family, any_layer=family == _DEFAULT) for family in families)
+    rules = "\n\n".join(map(_rules, families))
     parts = ["instance", *(["weights_instance"] if any(FAMILIES[name].preparing_threads for name in families) else [])]
     configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
     recorded = [kernel for of_layer in kernels.values() for kernel in of_layer]
-    headers = {name: _cuda(text) for name, text in kernel_texts(recorded, _DEFAULT, configuration).items()}
+    headers = {
+        name: _cuda(text)
+        for name, text in kernel_texts(recorded, _DEFAULT_HEADER, f"{configuration} {HOST_ASKS}").items()
+    }
     runtime = _filled(
         {
             '_PRIMITIVES = r""\n': f"_PRIMITIVES = {headers.pop(PRIMITIVES)}\n",
@@ -180,8 +182,8 @@ def _import_of(name: str) -> str:
 
 
 def _families(layers: Sequence[PlannedLayer]) -> list[str]:
-    """Those of the planned layers, and the one that runs any other."""
-    return sorted({plan.kernel.family for layer in layers for plan in layer.plans} | {_DEFAULT})
+    """Those of the planned layers."""
+    return sorted({plan.kernel.family for layer in layers for plan in layer.plans})
 
 
 def _family(name: str) -> str:
@@ -191,20 +193,15 @@ def _family(name: str) -> str:
 
 
 def _prefix(family: str) -> str:
-    return "_" if family == _DEFAULT else f"_{family}_"
+    return f"_{family}_"
 
 
-def _rules(family: str, any_layer: bool) -> str:
-    """The planner's rules for launches of a family, and those for tiles of its own if it runs any layer."""
+def _rules(family: str) -> str:
+    """The planner's rules for launches of a family."""
     launching, prefix = FAMILIES[family].launching, _prefix(family)
-    names = {**_RENAMED, "DirectTile": "_DirectTile", "Launching": f"_{family.capitalize()}Launching"}
+    names = {**_RENAMED, "Launching": f"_{family.capitalize()}Launching"}
     classes = f"{names['Launching']} = {_tuple_class(names['Launching'], launching.Launching._fields)}"
-    if not any_layer:
-        return classes + "\n\n" + excerpt([launching], _RULES, names, prefix)
-    fields = [field.name for field in dataclasses.fields(tile.DirectTile)]
-    made, threads = _tuple_class(names["DirectTile"], fields), methods(tile, "DirectTile", ["threads"])
-    classes += f"\n\n\nclass {names['DirectTile']}({made}):\n{threads}"
-    return classes + "\n\n" + excerpt([shape, launching, builder], [*_RULES, *_DEFAULT_RULES], names, prefix)
+    return classes + "\n\n" + excerpt([launching], _RULES, names, prefix)
 
 
 def _header(layers: Sequence[PlannedLayer]) -> str:

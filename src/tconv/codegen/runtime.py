@@ -1,7 +1,7 @@
 """The part of a generated file that is the same in all of them. `generate` copies the text below the mark.
 
 `generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, of the
-planner (`_default_tile`, `_parts`, …), of the CUDA text of a configuration (`_instance`). All of it runs where
+planner's rules for launches, of the CUDA text of a configuration (`_instance`). All of it runs where
 generated files run: Python 3.8 and PyTorch 1.13 on.
 """
 # mypy: ignore-errors
@@ -31,6 +31,12 @@ _HOST = r"""
 struct Arguments {
   int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
   int batch, input[3], output[3];
+
+  Arguments with_grid(int64_t blocks) const {
+    Arguments changed = *this;
+    changed.grid = blocks;
+    return changed;
+  }
 };
 
 // Each returns a cudaError_t.
@@ -38,6 +44,7 @@ template <class Element>
 static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
                                 int),
                  int block, int shared_bytes, const Arguments& a) {
+  if (a.grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
@@ -121,7 +128,10 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 
 
 class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
-    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it."""
+    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
+
+    A kernel without a tile takes the one for any size, `DirectDefault`, which says the rest.
+    """
 
     @property
     def threads(self):
@@ -130,7 +140,8 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights.
+# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the grid is how many
+# multiprocessors there are, from which the CUDA text computes it.
 _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
 # Layers that are called as functions: they are built along with the modules.
@@ -166,10 +177,6 @@ def _where(condition, yes, no):
     return yes if condition else no
 
 
-def _replaced(tile, **changes):
-    return tile._replace(**changes)
-
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
@@ -196,11 +203,24 @@ _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 _PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
 
 
+# What is known of a kernel without a tile before it is compiled.
+_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
+
+
 def _any_kernel(layer):
     """A kernel for every size and every GPU."""
-    tile = _default_tile(layer)
-    text = "  static constexpr int " + ", ".join(f"{name} = {value}" for name, value in zip(tile._fields, tile)) + ";\n"
-    return _Kernel("direct", layer, text, tile.blocks, _launching(layer, tile, _MULTIPROCESSORS))
+    return _Kernel("direct", layer, None, None, _AnyLaunching(0, 1, 0, 0))
+
+
+def _any_is_wide(problem):
+    """Whether such a kernel may meet numbers of rows, runs or elements of a plane beyond 2^31."""
+    sizes = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
+    # A warp has a run of 32 positions of a row or more, where phases do not lie across its lanes.
+    runs = sizes[2] if problem.layer.stride[2] > 16 else _ceil_div(sizes[2], 32)
+    # A block's walk over the runs passes their end by less than as many again.
+    walked = 2 * (problem.batch * sizes[0] * sizes[1] * (runs + 1) + 4)
+    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
+    return max(walked, *planes) >= 2**31
 
 
 def _kernels(layer, gpu):
@@ -279,6 +299,8 @@ def _sized(problem, gpu):
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
+    if kernel.tile is None:
+        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), gpu.multiprocessors, None, None)
     family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
@@ -296,6 +318,20 @@ def _sized(problem, gpu):
 # (the configuration of a kernel as CUDA text)
 
 
+def _tile_struct(tile, name):
+    """What the tile of the kernel `name` is, as a type."""
+    if tile is None:
+        return f"using {name}_tile = tconv::DirectDefault<{name}_layer>;\n"
+    return f"struct {name}_tile {{\n{tile}}};\n"
+
+
+def _launch_bounds(kernel, name):
+    """Threads of a block, and blocks that shall fit on a multiprocessor."""
+    if kernel.tile is None:
+        return f"{name}_tile::threads, {name}_tile::blocks"
+    return f"{kernel.threads}, {kernel.blocks}"
+
+
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
@@ -305,6 +341,10 @@ def _functions(kernel, name):
 def _start(kernel, name):
     """How the host's side launches a kernel."""
     numbers = kernel.launching
+    if kernel.tile is None:
+        blocks = f"tconv::direct_default_blocks<{name}_layer>(a.grid, a.batch, a.output[0], a.output[1], a.output[2])"
+        shared_bytes = f"tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes"
+        return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
     functions = f"{name}, {_PREPARING.format(name)}"
@@ -395,7 +435,7 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        alignment = _FAMILIES[plan.kernel.family].alignment
+        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
         inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     # As PyTorch: channels_last in, channels_last out.

@@ -23,6 +23,8 @@ _ELEMENT: dict[Precision, str] = {
 _ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 #: What the function is called that prepares the weights of the kernel NAME.
 PREPARING = "{}_weights"
+#: What the function is called that tells how the kernel NAME is launched, where its tile is that of any layer.
+LAUNCHING = "{}_launching"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
 _OPENED, _CLOSED = "namespace tconv {\n\n", "\n}  // namespace tconv\n"
 
@@ -105,9 +107,7 @@ def instance(kernel: Kernel[Any], name: str) -> str:
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
-struct {name}_tile {{
-{tile_members(kernel.tile)}}};
-extern "C" __global__ void __launch_bounds__({kernel.threads}, {kernel.blocks})
+{tile_struct(kernel.tile, name)}extern "C" __global__ void __launch_bounds__({launch_bounds(kernel, name)})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
@@ -127,6 +127,22 @@ extern "C" __global__ void __launch_bounds__({threads})
 """
 
 
+def launching_of_any(name: str) -> str:
+    """A function that writes blocks, threads and bytes of shared memory of a launch of `name`.
+
+    `name` is a kernel with the tile `DirectDefault`, whose configuration stands above.
+    """
+    return f"""
+extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int multiprocessors, int batch,
+    int output_depth, int output_height, int output_width) {{
+  numbers[0] = tconv::direct_default_blocks<{name}_layer>(multiprocessors, batch, output_depth, output_height,
+      output_width);
+  numbers[1] = {name}_tile::threads;
+  numbers[2] = tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes;
+}}
+"""
+
+
 def assertions(kernel: Kernel[Any], name: str) -> str:
     """That the template's constants are the planner's; the configuration stands above."""
     family, shape = FAMILIES[kernel.family], f"{name}_shape"
@@ -140,6 +156,16 @@ def functions(kernel: Kernel[Any], name: str) -> str:
     """All functions of `kernel`."""
     threads = FAMILIES[kernel.family].preparing_threads
     return instance(kernel, name) + (weights_instance(kernel, name, threads) if threads else "")
+
+
+def tile_struct(tile: Any, name: str) -> str:
+    """What the tile of the kernel `name` is, as a type."""
+    return f"struct {name}_tile {{\n{tile_members(tile)}}};\n"
+
+
+def launch_bounds(kernel: Kernel[Any], name: str) -> str:
+    """Threads of a block, and blocks that shall fit on a multiprocessor."""
+    return f"{kernel.threads}, {kernel.blocks}"
 
 
 def tile_members(tile: Any) -> str:

@@ -210,6 +210,7 @@ def _on_gpu(cut: Cut, plan: Plan, cubin: bytes) -> Candidate:
 
     problem = plan.problem
     device = torch.cuda.current_device()
+    assert cut.grid is not None and cut.shared_bytes is not None, "a recorded kernel runs what it was planned for"
     plan = replace(plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation)
     preparing = None if cut.preparation is None else load(cubin, PREPARING.format(cut.kernel), 0, device)
     launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)

@@ -28,14 +28,19 @@ _OWN = vars(builtins)
 
 @dataclass(frozen=True)
 class Cut:
-    """One launch as the file would make it: its whole CUDA text, the kernel in it, and the launch's numbers."""
+    """One launch as the file would make it: its whole CUDA text, the kernel in it, and the launch's numbers.
+
+    Where the text itself computes these (a kernel for any layer), they are None, and `multiprocessors` is what it
+    computes them from.
+    """
 
     source: str
     kernel: str
-    grid: int
-    threads: int
-    shared_bytes: int
+    grid: int | None
+    threads: int | None
+    shared_bytes: int | None
     preparation: Preparation | None = None
+    multiprocessors: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,8 @@ def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
     """One of a file's own plans, with the text that the file would hand to load_inline for it alone."""
     preparation = None if plan.preparation is None else Preparation(*plan.preparation)
     source = cuda_source([plan.kernel])
+    if plan.kernel.tile is None:
+        return Cut(source, "tconv_kernel_0", None, None, None, multiprocessors=plan.grid)
     return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation)
 
 
@@ -134,7 +141,7 @@ class Cutter:
         plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used], gpu)
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
-        if at_once is not None:
+        if at_once is not None and plan.kernel.tile is not None:
             numbers = plan.kernel.launching
             numbers = numbers._replace(at_once=min(at_once, numbers.at_once))
             grid = self._file["_FAMILIES"][plan.kernel.family].grid(plan.problem, plan.kernel.layer, numbers)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tconv.emulator import Launch, Mode, Order, run
-from tconv.kernels.source import PREPARING
+from tconv.kernels.source import LAUNCHING, PREPARING, launching_of_any
 from tconv.sandbox.cut import Cut, cut_of
 
 
@@ -45,11 +46,27 @@ def emulator_launches(
     cut: Cut, problem: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor
 ) -> list[Launch]:
     """What a file would launch for `problem`, tconv's or the file's own, on contiguous tensors."""
+    grid, threads, shared_bytes = _numbers(cut, problem)
     launches = []
     if cut.preparation is not None:
-        grid, threads = cut.preparation.grid, cut.preparation.threads
         prepared = weight.new_empty(cut.preparation.bytes // weight.itemsize)
-        launches.append(Launch(PREPARING.format(cut.kernel), grid, threads, 0, (weight, prepared)))
+        of_weights = cut.preparation.grid, cut.preparation.threads
+        launches.append(Launch(PREPARING.format(cut.kernel), *of_weights, 0, (weight, prepared)))
         weight = prepared
     arguments = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
-    return [*launches, Launch(cut.kernel, cut.grid, cut.threads, cut.shared_bytes, arguments)]
+    return [*launches, Launch(cut.kernel, grid, threads, shared_bytes, arguments)]
+
+
+def _numbers(cut: Cut, problem: Any) -> tuple[int, int, int]:
+    """Blocks, threads of a block, and its shared memory; from the file's text where that computes them.
+
+    Raises:
+        ValueError: the grid would be too large.
+    """
+    if cut.grid is not None and cut.threads is not None and cut.shared_bytes is not None:
+        return cut.grid, cut.threads, cut.shared_bytes
+    numbers = torch.zeros(3, dtype=torch.int64)
+    arguments = (numbers, cut.multiprocessors, problem.batch, *problem.output_size)
+    run(cut.source + launching_of_any(cut.kernel), [Launch(LAUNCHING.format(cut.kernel), 1, 1, 0, arguments)])
+    grid, threads, shared_bytes = numbers.tolist()
+    return grid, threads, shared_bytes

@@ -22,17 +22,20 @@ _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
 
 
 def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dict[str, str]:
-    """The headers of the families of `kernels` and of the `general` one, after `PRIMITIVES`.
+    """The headers of the families of `kernels`, and of the kernel that runs any layer, after `PRIMITIVES`.
 
     Each text is to be pasted into one `in_namespace`, a family's behind that of the primitives. What the constants of
-    its kernels decide is decided in a family's text, but for the `general` one, of which any layer may come.
+    its kernels decide is decided in a family's text.
 
     Args:
+        general: the header of a tile for any layer, in the folder of its family.
         user: what else mentions them.
     """
-    families = sorted({general, *(kernel.family for kernel in kernels)})
-    user = " ".join([user, *families, *map("{}_weights".format, families)])  # what instances call
-    headers = header_texts(list(map(family_header, families)))
+    of_any = general.partition("/")[0]
+    families = sorted({of_any, *(kernel.family for kernel in kernels)})
+    # What instances call.
+    user = " ".join([user, *(f"{name}() {name}_weights()" for name in families)])
+    headers = header_texts([*map(family_header, families), general])
     texts = {PRIMITIVES: "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))}
     for family in families:
         of_family = [
@@ -40,9 +43,8 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
             for name, text in headers.items()
             if name.startswith(f"{family}/")
         ]
-        if family != general:
-            of_family = _decided(of_family, [kernel for kernel in kernels if kernel.family == family])
-        texts[family] = "\n".join(of_family)
+        of_kernels = [kernel for kernel in kernels if kernel.family == family]
+        texts[family] = "\n".join(_decided(family, of_family, of_kernels, of_any == family))
     while True:
         texts[PRIMITIVES] = used_paragraphs(texts[PRIMITIVES], "\n".join([user, *(texts[name] for name in families)]))
         less = dict(zip(texts, swept(list(texts.values()), user), strict=True))
@@ -51,7 +53,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
         texts = less
 
 
-def _decided(texts: Sequence[str], kernels: Sequence[Kernel[Any]]) -> list[str]:
+def _decided(family: str, texts: Sequence[str], kernels: Sequence[Kernel[Any]], any_layer: bool) -> list[str]:
     parsed = [Text(text) for text in texts]
-    constants = Constants(kernels, parsed)
+    constants = Constants(family, kernels, parsed, any_layer=any_layer)
     return [folded(text, constants) for text in parsed]

@@ -10,7 +10,7 @@ from typing import Any
 
 from tree_sitter import Node
 
-from tconv.codegen.headers.syntax import Text, declared_name, field, walk, words
+from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
 from tconv.planner import Kernel
 from tconv.planner.numbers import ceil_div
 from tconv.planner.shifts import halo, shift_count
@@ -66,13 +66,26 @@ class Constants:
     """What the compiler knows when it compiles any of some kernels of one family.
 
     A value that is not the same for all of them, or that this module cannot work out, is None.
+
+    Args:
+        texts: of the family's headers.
+        any_layer: any layer may come, too, with the tile ``Default`` of the headers.
     """
 
-    def __init__(self, kernels: Sequence[Kernel[Any]], texts: Sequence[Text]) -> None:
-        (family,) = {kernel.family for kernel in kernels}
-        shape = f"{family.capitalize()}Shape"
-        (struct,) = (node for text in texts for node in walk(text.root) if _is_struct(node, shape))
-        self._kernels = [_OfKernel(kernel, shape, struct) for kernel in dict.fromkeys(kernels)]
+    def __init__(
+        self, family: str, kernels: Sequence[Kernel[Any]], texts: Sequence[Text], *, any_layer: bool = False
+    ) -> None:
+        structs = {
+            declared_name(field(node, "name")): node
+            for text in texts
+            for node in walk(text.root)
+            if node.type in STRUCTS and node.child_by_field_name("body") is not None
+        }
+        name = f"{family.capitalize()}Shape"
+        self._kernels = [_OfKernel(name, structs[name], _known_of(kernel)) for kernel in dict.fromkeys(kernels)]
+        if any_layer:
+            tile = scope_of_struct(structs[f"{family.capitalize()}Default"], None)
+            self._kernels.append(_OfKernel(name, structs[name], {}, tile))
 
     def value(self, node: Node, scope: Scope | None) -> int | None:
         """Of an expression."""
@@ -87,55 +100,66 @@ class Constants:
         return {name: value for name, value in agreed.items() if value is not None}
 
 
-def _is_struct(node: Node, name: str) -> bool:
-    return node.type == "struct_specifier" and declared_name(field(node, "name")) == name
+def _known_of(kernel: Kernel[Any]) -> dict[str, int]:
+    """What a kernel's layer and tile say, by its names in the headers; sizes of types by ``sizeof type``."""
+    layer, tile = kernel.layer, kernel.tile
+    own = [_moved(axis, tile, name) for axis, name in zip(layer.axes, ("depth_", "row_", ""), strict=True)]
+    names: dict[str, int] = {
+        "Layer::spatial_dims": layer.spatial_dims,
+        "Layer::groups": layer.groups,
+        "Layer::group_in_channels": layer.in_channels_per_group,
+        "Layer::group_out_channels": layer.out_channels_per_group,
+        "Layer::has_bias": layer.bias,
+        **{f"Rounding::{name}": number for number, name in enumerate(("none", *_ROUNDING.values()))},
+    }
+    rounding = _ROUNDING[layer.precision] if layer.precision in TF32 else "none"
+    names["Layer::rounding"] = names[f"Rounding::{rounding}"]
+    for name, axis in zip(_AXES, own, strict=True):
+        of_axis = {f"{name}::{of}": getattr(axis, of) for of in _OF_AXES}
+        step = axis.dilation if axis.stride == 1 else 1
+        highest = axis.shift_of(axis.kernel - 1)
+        shifts = {"count": shift_count(axis), "halo": halo(axis), "step": step}
+        shifts.update(highest=highest, lowest=highest - halo(axis))
+        of_axis.update({f"{name}Shifts::{of}": value for of, value in shifts.items()})
+        names.update(of_axis)
+    names.update({f"Layer::{name}": names[name] for name in names if name.startswith(_AXES)})
+    names.update(_members("Tile", tile))
+    sizes = {"Element": layer.item_bytes, "Sum": max(4, layer.item_bytes), "Accumulator": max(4, layer.item_bytes)}
+    return names | {f"sizeof {name}": size for name, size in sizes.items()}
+
+
+def _moved(axis: Axis, tile: Any, name: str) -> Axis:
+    """An axis of the shape, whose positions begin at an origin."""
+    box = getattr(tile, "box", tile)
+    return axis._replace(padding=axis.padding - getattr(box, f"{name}origin", 0))
 
 
 class _OfKernel:
-    def __init__(self, kernel: Kernel[Any], shape: str, struct: Node) -> None:
-        layer, tile = kernel.layer, kernel.tile
-        self.of_shape = scope_of_struct(struct, None)
-        self._known: dict[str, int | None] = {}
-        self._prefixes = (f"{shape}<Layer,Tile>::", "Shape::")
-        own = [self._moved(axis, tile, name) for axis, name in zip(layer.axes, ("depth_", "row_", ""), strict=True)]
-        self._names: dict[str, int] = {
-            "Layer::spatial_dims": layer.spatial_dims,
-            "Layer::groups": layer.groups,
-            "Layer::group_in_channels": layer.in_channels_per_group,
-            "Layer::group_out_channels": layer.out_channels_per_group,
-            "Layer::has_bias": layer.bias,
-            **{f"Rounding::{name}": number for number, name in enumerate(("none", *_ROUNDING.values()))},
-        }
-        rounding = _ROUNDING[layer.precision] if layer.precision in TF32 else "none"
-        self._names["Layer::rounding"] = self._names[f"Rounding::{rounding}"]
-        for name, axis in zip(_AXES, own, strict=True):
-            of_axis = {f"{name}::{of}": getattr(axis, of) for of in _OF_AXES}
-            step = axis.dilation if axis.stride == 1 else 1
-            shifts = {"count": shift_count(axis), "halo": halo(axis), "step": step}
-            of_axis.update({f"{name}Shifts::{of}": value for of, value in shifts.items()})
-            highest = axis.shift_of(axis.kernel - 1)
-            of_axis[f"{name}Shifts::highest"], of_axis[f"{name}Shifts::lowest"] = highest, highest - halo(axis)
-            self._names.update(of_axis)
-        self._names.update({f"Layer::{name}": self._names[name] for name in self._names if "::" in name})
-        self._names.update(_members("Tile", tile))
-        self._sizes = {"Element": layer.item_bytes, "float": 4, "longlong": 8, "unsigned": 4}
-        self._sizes["Sum"] = max(4, layer.item_bytes)
+    """The constants of one kernel.
 
-    @staticmethod
-    def _moved(axis: Axis, tile: Any, name: str) -> Axis:
-        """An axis of the shape, whose positions begin at an origin."""
-        return axis._replace(padding=axis.padding - getattr(getattr(tile, "box", None), f"{name}origin", 0))
+    Args:
+        name, shape: the struct of the family's constants.
+        known: names with their values.
+        tile: what else is known of the tile.
+    """
+
+    def __init__(self, name: str, shape: Node, known: Mapping[str, int], tile: Scope | None = None) -> None:
+        self.of_shape = scope_of_struct(shape, None)
+        self._prefixes = (f"{name}<Layer,Tile>::", "Shape::")
+        self._known: dict[str, int | None] = {**known, "sizeof float": 4, "sizeof unsigned": 4, "sizeof longlong": 8}
+        self._tile = tile
 
     def named(self, name: str) -> int | None:
         """What a qualified name stands for."""
         for prefix in self._prefixes:
             name = name[len(prefix) :] if name.startswith(prefix) else name
-        if name in self._names:
-            return self._names[name]
         if name not in self._known:
             self._known[name] = None  # while it is worked out
-            if name in self.of_shape.constants:
-                self._known[name] = self.value(self.of_shape.constants[name], self.of_shape)
+            scope, own = self.of_shape, name
+            if self._tile is not None and name.startswith("Tile::"):
+                scope, own = self._tile, name[len("Tile::") :]
+            if own in scope.constants:
+                self._known[name] = self.value(scope.constants[own], scope)
         return self._known[name]
 
     def value(self, node: Node, scope: Scope | None) -> int | None:
@@ -165,7 +189,7 @@ class _OfKernel:
                 return None
             return self.value(field(node, "consequence" if condition else "alternative"), scope)
         if kind == "sizeof_expression":
-            return self._sizes.get("".join(text[len("sizeof") :].split()).strip("()"))
+            return self._known.get("sizeof " + "".join(text[len("sizeof") :].split()).strip("()"))
         return self._called(node, scope) if kind == "call_expression" else None
 
     def _binary(self, node: Node, scope: Scope | None) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from tconv.codegen.headers.constants import Constants, Scope, scope_of_function, scope_of_struct
-from tconv.codegen.headers.syntax import Text, declared_name, expression, field, walk
+from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, expression, field, walk
 
 _UNROLL = re.compile(r"#pragma unroll\((.*)\)$", re.DOTALL)
 _FUNCTIONS = ("function_definition", "lambda_expression")
@@ -35,7 +35,7 @@ class _Folding:
         """The text of a node; nothing where nothing is left of a statement."""
         if node.type in _FUNCTIONS:
             scope = scope_of_function(node, scope)
-        elif node.type == "struct_specifier" and node.child_by_field_name("body") is not None:
+        elif node.type in STRUCTS and node.child_by_field_name("body") is not None:
             scope = scope_of_struct(node, scope)
         made = {
             "if_statement": self._if,

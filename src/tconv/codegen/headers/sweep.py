@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from tconv.codegen.headers.syntax import Text, declared_name, field, walk
+from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_QUALIFIED = re.compile(r"(?:\.|->|::)\s*(?:template )?([A-Za-z_]\w*)")
 _COMMENT = re.compile(r"//[^\n]*")
 #: What is left of a condition of the preprocessor when nothing is left in it, with the comment above.
 _EMPTY = re.compile(r"(?://[^\n]*\n)*#if[^\n]*\n\s*#endif[^\n]*\n")
@@ -24,9 +25,7 @@ _HEADING = "// ----"
 def swept(texts: Sequence[str], user: str) -> list[str]:
     """`texts` without the functions, types, constants and members that neither they nor `user` mention."""
     while True:
-        mentioned = Counter(_words(user))
-        for text in texts:
-            mentioned.update(_words(text))
+        mentioned = _Mentions.of(user, *texts)
         less = [_without_unused(text, mentioned) for text in texts]
         if less == list(texts):
             return less
@@ -35,6 +34,19 @@ def swept(texts: Sequence[str], user: str) -> list[str]:
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(_COMMENT.sub("", text))
+
+
+@dataclass(frozen=True)
+class _Mentions:
+    """How often names stand in some texts: anywhere, and behind a dot, an arrow or two colons, as members do."""
+
+    words: Counter[str]
+    qualified: Counter[str]
+
+    @staticmethod
+    def of(*texts: str) -> _Mentions:
+        code = [_COMMENT.sub("", text) for text in texts]
+        return _Mentions(*(Counter(name for text in code for name in of.findall(text)) for of in (_WORD, _QUALIFIED)))
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class _Item:
     loses_last: bool = False
 
 
-def _without_unused(text: str, mentioned: Counter[str]) -> str:
+def _without_unused(text: str, mentioned: _Mentions) -> str:
     parsed = Text(text)
     top = list(_items(parsed, parsed.root))
     # What defines a name at the top does not use it: other definitions of it are specializations.
@@ -57,20 +69,14 @@ def _without_unused(text: str, mentioned: Counter[str]) -> str:
     for item in top:
         words = Counter(_words(parsed.between(item.start, item.end)))
         own.update({name: words[name] for name in item.names})
-    cut = [item for item in top if item.names and all(mentioned[name] <= own[name] for name in item.names)]
-    gone = {(item.start, item.end) for item in cut}
+    cut = []
     for item in top:
-        if (item.start, item.end) not in gone:
+        if all(mentioned.words[name] <= own[name] for name in item.names):
+            cut.append(item)
+        else:
             cut += _unused_members(parsed, item.node, mentioned)
             cut += _unused_locals(parsed, item.node)
-    if not cut:
-        return text
-    return _removed(parsed, cut)
-
-
-def _is_unused(text: Text, item: _Item, mentioned: Counter[str]) -> bool:
-    words = Counter(_words(text.between(item.start, item.end)))
-    return bool(item.names) and all(mentioned[name] <= words[name] for name in item.names)
+    return _removed(parsed, cut) if cut else text
 
 
 def _items(text: Text, node: Node) -> Iterator[_Item]:
@@ -91,7 +97,7 @@ def _defined(text: Text, node: Node) -> list[str]:
     """The names that a definition at the top, or a member, defines."""
     if node.type == "template_declaration":
         return _defined(text, node.named_children[-1])
-    if node.type == "struct_specifier" and node.child_by_field_name("body") is not None:
+    if node.type in STRUCTS and node.child_by_field_name("body") is not None:
         name = field(node, "name")
         return [declared_name(name) if name.type != "template_type" else text.of(field(name, "name"))]
     if node.type == "alias_declaration":
@@ -107,22 +113,25 @@ def _function_name(text: Text, declarator: Node) -> str:
     return "" if "operator" in text.of(declarator).partition("(")[0] else name
 
 
-def _unused_members(text: Text, node: Node, mentioned: Counter[str]) -> Iterator[_Item]:
+def _unused_members(text: Text, node: Node, mentioned: _Mentions) -> Iterator[_Item]:
     """Of a struct, functions, types and constants; where it has a constructor, variables too."""
     struct = node.named_children[-1] if node.type == "template_declaration" else node
-    if struct.type != "struct_specifier" or struct.child_by_field_name("body") is None:
+    if struct.type not in STRUCTS or struct.child_by_field_name("body") is None:
         return
     own = _defined(text, node)[0]
+    inside = _Mentions.of(text.of(struct))
+    # Here by their names alone, elsewhere behind an object or a type.
+    of_members = inside.words + (mentioned.qualified - inside.qualified)
     members = field(struct, "body").named_children
     is_built = any(own in _defined(text, member) for member in members)
     for member in members:
         if member.type in ("function_definition", "alias_declaration", "template_declaration"):
             names = frozenset(_defined(text, member))
-            item = _Item(names, member.start_byte, _behind(member), member)
-            if own not in names and _is_unused(text, item, mentioned):
-                yield item
+            words = Counter(_words(text.of(member)))
+            if names and own not in names and all(of_members[name] <= words[name] for name in names):
+                yield _Item(names, member.start_byte, _behind(member), member)
         elif member.type == "field_declaration" and ("constexpr" in text.of(member).partition("=")[0] or is_built):
-            yield from _of_fields(text, member, mentioned)
+            yield from _of_fields(text, member, of_members)
 
 
 def _behind(node: Node) -> int:

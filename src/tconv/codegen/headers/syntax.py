@@ -18,6 +18,8 @@ _UNKNOWN = {
     # As a comment it may stand before any statement.
     "#pragma unroll": "//ragma unroll",
 }
+#: Nodes of types with members.
+STRUCTS = ("struct_specifier", "class_specifier")
 _UNKNOWN_WORDS = re.compile("|".join(_UNKNOWN))
 
 
