@@ -101,5 +101,11 @@ def environment() -> dict[str, str]:
 def machine(environment: dict[str, str]) -> str:
     """The environment in a few words."""
     torch, cuda, cudnn = environment["torch"].split("+")[0], environment["cuda"], environment["cudnn"]
-    earlier = "" if environment["kernels"] == kernels() else ", before the latest change of the kernels"
+    earlier = "" if environment["kernels"] in same_kernels() else ", before the latest change of the kernels"
     return f"one {environment['gpu']}, PyTorch {torch}, CUDA {cuda}, cuDNN {cudnn}{earlier}"
+
+
+def same_kernels() -> set[str]:
+    """`kernels` and what they were called when they had the same machine code (benchmarks/same_code.py)."""
+    same = load("same_code") or {}
+    return {kernels(), *(same["as"] if same.get("kernels") == kernels() else [])}

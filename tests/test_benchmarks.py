@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from tconv.kernels.instances import instances
+from tconv.kernels.source import header_directory
 from tconv.planner import Gpu
 from tconv.precision import allows_tf32
 
@@ -287,3 +290,30 @@ def test_quick_times_long_calls_less_often_and_the_default_alone(
     assert ("cudnn.benchmark" in found["pytorch_ms"]) is not quick
     # Besides the rounds, one more series for the time with everything waited for.
     assert clock.timed.count(6.0) == counts + (3 if quick else 10)
+
+
+# ---- same_code.py ----------------------------------------------------------------------------------------------------
+
+
+def test_kernels_of_other_machine_code_are_noticed(script: Script, tmp_path: Path) -> None:
+    same_code = script("same_code")
+    before = tmp_path / "kernels"
+    shutil.copytree(header_directory(), before)
+    kernel = next(instances("direct")).kernel
+    assert list(same_code.every_kernel(before)) == [] and same_code.differs(before, kernel) == ""
+    products = before / "direct" / "products.cuh"
+    text = products.read_text(encoding="utf-8")
+    products.write_text(f"// The same.\n{text}", encoding="utf-8")
+    assert kernel in set(same_code.every_kernel(before)) and same_code.differs(before, kernel) == ""
+    products.write_text(text.replace("sum = multiply_add(", "sum = 2 * multiply_add("), encoding="utf-8")
+    assert kernel.layer.describe() in same_code.differs(before, kernel)
+
+
+def test_results_of_the_same_machine_code_hold(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = script("results")
+    monkeypatch.setattr(results, "kernels", lambda: "new")
+    of_others = {"kernels": "other", "as": ["old"]}
+    for stored, others in ((None, set()), ({"kernels": "new", "as": ["old"]}, {"old"}), (of_others, set())):
+        monkeypatch.setattr(results, "load", lambda name, stored=stored: stored)
+        assert results.same_kernels() == {"new"} | others
+        assert ("before the latest change" in results.machine(ENVIRONMENT | {"kernels": "old"})) is ("old" not in others)

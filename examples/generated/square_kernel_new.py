@@ -16,6 +16,803 @@ from collections import namedtuple
 import torch
 from torch import nn
 
+
+class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
+    """One spatial axis of a layer."""
+
+    def output_size(self, input_size, output_padding):
+        """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
+        span = self.dilation * (self.kernel - 1) + 1
+        return (input_size - 1) * self.stride - 2 * self.padding + span + output_padding
+
+    def positions(self, output_size):
+        """How many positions q the outputs 0 .. output_size-1 have."""
+        return -(-output_size // self.stride)
+
+
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
+
+
+class _Layer(namedtuple("_Layer", _FIELDS)):
+    """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
+
+    @property
+    def axes(self):
+        return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
+
+    @property
+    def in_channels_per_group(self):
+        return self.in_channels // self.groups
+
+    @property
+    def out_channels_per_group(self):
+        return self.out_channels // self.groups
+
+    def describe(self):
+        """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
+
+        def short(values):
+            used = values[3 - self.spatial_dims :]
+            return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
+
+        channels = f"{self.in_channels}→{self.out_channels}"
+        words = [f"{self.spatial_dims}-D", channels, f"k{short(self.kernel)}", f"s{short(self.stride)}"]
+        if any(self.padding):
+            words.append(f"p{short(self.padding)}")
+        if max(self.dilation) > 1:
+            words.append(f"d{short(self.dilation)}")
+        if self.groups > 1:
+            words.append(f"groups {self.groups}")
+        if self.bias:
+            words.append("bias")
+        return " ".join([*words, self.precision])
+
+
+class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
+    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
+
+    A kernel without a tile takes the one for any size, `DirectDefault`, which says the rest.
+    """
+
+    @property
+    def threads(self):
+        return self.launching.threads
+
+
+# A layer at one size; sizes are (depth, height, width).
+_Problem = namedtuple("_Problem", "layer batch input_size output_size")
+# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the grid is how many
+# multiprocessors there are, from which the CUDA text computes it.
+_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
+_Preparation = namedtuple("_Preparation", "grid threads bytes")
+# Layers that are called as functions: they are built along with the modules.
+_CALLED = ()
+# Modules left to PyTorch, by name.
+_LEFT = ()
+# How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
+_FLOAT32 = "match"
+# Of the GPU that was planned for.
+_MULTIPROCESSORS = 132
+
+_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+
+
+# ---- planning --------------------------------------------------------------------------------------------------------
+
+
+def _with_precision(layer, tiny_maps=False):
+    """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
+    if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
+        return layer
+    rounded = [layer._replace(precision=precision) for precision in ("tf32", "tf32_rna")]
+    for recorded in rounded:
+        if recorded in _RECORDED:
+            return recorded
+    few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
+    if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
+        return layer
+    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
+
+
+def _where(condition, yes, no):
+    return yes if condition else no
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
+
+
+_ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
+
+
+def _ceil_div(number, unit):
+    """How many units hold so many."""
+    return -(-number // unit)
+
+
+_MmaLaunching = namedtuple(
+    "_MmaLaunching",
+    "threads shared_bytes box origins weight_sets at_once chunk_channels columns_together weight_bytes "
+    "preparing_blocks preparing_threads",
+)
+
+_mma_INT_LIMIT = 2**31
+_mma_LANES = 32
+
+
+def _mma_boxes(problem, layer, kernel):
+    """Boxes of all positions."""
+    images, *sizes = kernel.box
+    count = _ceil_div(problem.batch, images)
+    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes):
+        count = count * _ceil_div(axis.positions(output + origin), size)
+    return count
+
+
+def _mma_grid(problem, layer, kernel):
+    """Blocks of a launch: each has one box, or some of them, as many as the others."""
+    count = _mma_boxes(problem, layer, kernel)
+    rounds = _ceil_div(count, max(1, kernel.at_once))
+    return kernel.weight_sets * _where(kernel.at_once > 0, _ceil_div(count, rounds), count)
+
+
+def _mma_counted(problem, layer, kernel):
+    """What must stay below 2^31: blocks that go on to further boxes count beyond the last one, by less than a grid."""
+    return kernel.weight_sets * _mma_boxes(problem, layer, kernel) + _mma_grid(problem, layer, kernel)
+
+
+def _mma_needs_wide_index(problem, layer, kernel):
+    """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * (kernel.box[0] * layer.in_channels + kernel.chunk_channels)
+    return max(inputs, _mma_LANES * math.prod(problem.output_size)) >= _mma_INT_LIMIT
+
+
+_WgmmaLaunching = namedtuple(
+    "_WgmmaLaunching",
+    "threads shared_bytes box weight_sets together at_once columns_together weight_bytes preparing_blocks "
+    "preparing_threads",
+)
+
+_wgmma_INT_LIMIT = 2**31
+
+
+def _wgmma_works(problem, layer, kernel):
+    """Boxes of all positions, each with every set of weights."""
+    images, *sizes = kernel.box
+    count = kernel.weight_sets * _ceil_div(problem.batch, images)
+    for axis, output, size in zip(layer.axes, problem.output_size, sizes):
+        count = count * _ceil_div(axis.positions(output), size)
+    return count
+
+
+def _wgmma_rounds(problem, layer, kernel):
+    """Boxes that a block has, one after the other."""
+    return _ceil_div(_wgmma_works(problem, layer, kernel), max(1, kernel.at_once // kernel.together) * kernel.together)
+
+
+def _wgmma_grid(problem, layer, kernel):
+    """Blocks of a launch, which share the work evenly."""
+    turns = _wgmma_rounds(problem, layer, kernel) * kernel.together
+    return _ceil_div(_wgmma_works(problem, layer, kernel), turns) * kernel.together
+
+
+def _wgmma_counted(problem, layer, kernel):
+    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
+    return _wgmma_works(problem, layer, kernel) + _wgmma_grid(problem, layer, kernel)
+
+
+def _wgmma_needs_wide_index(problem, layer, kernel):
+    """Whether offsets within a box's images, or within a plane of outputs, go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * kernel.box[0] * layer.in_channels
+    return max(inputs, math.prod(problem.output_size)) >= _wgmma_INT_LIMIT
+
+
+# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
+# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+_RECORDED = {
+    _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): [
+        _Kernel(
+            "wgmma",
+            _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 64;\n"
+            "  };\n"
+            "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2,\n"
+            "      input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4,\n"
+            "      channels_last = 0, resident = 0;\n",
+            1,
+            _WgmmaLaunching(
+                threads=384, shared_bytes=228560, box=(1, 1, 8, 64), weight_sets=1, together=1, at_once=132,
+                columns_together=4, weight_bytes=147456, preparing_blocks=18, preparing_threads=256
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, position_tiles = 8;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 32, depth_origin = 0,\n"
+            "      row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 1, chunk_shifts = 9, patch_columns = 4, copied = 0,\n"
+            "      resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
+            2,
+            _MmaLaunching(
+                threads=128, shared_bytes=69520, box=(1, 1, 8, 32), origins=(0, 0, 0), weight_sets=1, at_once=0,
+                chunk_channels=8, columns_together=4, weight_bytes=147456, preparing_blocks=36,
+                preparing_threads=256
+            ),
+        ),
+    ],
+}
+
+# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
+# of how many bytes its tensors begin.
+_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
+_FAMILIES = {
+    "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
+    "wgmma": _Family(_wgmma_grid, _wgmma_counted, _wgmma_needs_wide_index, alignment=16),
+}
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
+# What is no GPU is taken for the one that was planned for.
+_PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
+
+
+# What is known of a kernel without a tile before it is compiled.
+_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
+
+
+def _any_kernel(layer):
+    """A kernel for every size and every GPU."""
+    return _Kernel("direct", layer, None, None, _AnyLaunching(0, 1, 0, 0))
+
+
+def _any_is_wide(problem):
+    """Whether such a kernel may meet numbers of rows, runs or elements of a plane beyond 2^31."""
+    sizes = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
+    # A warp has a run of 32 positions of a row or more, where phases do not lie across its lanes.
+    runs = sizes[2] if problem.layer.stride[2] > 16 else _ceil_div(sizes[2], 32)
+    # A block's walk over the runs passes their end by less than as many again.
+    walked = 2 * (problem.batch * sizes[0] * sizes[1] * (runs + 1) + 4)
+    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
+    return max(walked, *planes) >= 2**31
+
+
+def _kernels(layer, gpu):
+    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
+    for kernel in _RECORDED.get(layer, ()):
+        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
+        if on_tensor_cores or kernel.family == "direct":
+            yield kernel
+    yield _any_kernel(layer)
+
+
+def _kernel(layer, gpu=_PLANNED):
+    """The best kernel of a layer, which is built before any input is there."""
+    return next(_kernels(layer, gpu))
+
+
+def _fits(kernel, problem):
+    """Whether a kernel of a layer runs it at these sizes."""
+    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
+    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
+    return same and problem.input_size[2] % kernel.launching.columns_together == 0
+
+
+def _on(launching, gpu):
+    """What launches need to know where as many blocks as there are multiprocessors for work at the same time."""
+    at_once = launching.at_once * gpu.multiprocessors // _MULTIPROCESSORS
+    return launching._replace(at_once=max(1, at_once)) if launching.at_once else launching
+
+
+def _has_sm_90a(capability):
+    """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
+    return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
+
+
+@functools.lru_cache(maxsize=None)
+def _gpu(device):
+    if device.type != "cuda":
+        return _PLANNED
+    capability = torch.cuda.get_device_capability(device)
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    if capability < (8, 0):
+        return _Gpu(0, False, multiprocessors)
+    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
+    return _Gpu(kilobytes * 1024, _has_sm_90a(capability), multiprocessors)
+
+
+@functools.lru_cache(maxsize=None)
+def _plan(
+    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_PLANNED
+):
+    """The launch for a batch of these shapes; None if there is no such transposed convolution."""
+    options = (stride, padding, output_padding, dilation)
+    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in options):
+        return None
+    if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
+        return None
+    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups:
+        return None
+    out_channels = weight_shape[1] * groups
+    if bias_shape not in (None, (out_channels,)) or any(o >= max(s, d) for s, _, o, d in zip(*options)):
+        return None
+    axes = (_three(weight_shape[2:], 1), _three(stride, 1), _three(padding, 0), _three(dilation, 1))
+    layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
+    sizes = zip(layer.axes, _three(x_shape[2:], 1), _three(output_padding, 0))
+    output = tuple(axis.output_size(size, extra) for axis, size, extra in sizes)
+    if min(output) < 1:
+        return None
+    layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
+    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
+
+
+def _sized(problem, gpu):
+    """The launch of a layer at one size."""
+    layer, sizes = problem.layer, problem.output_size
+    spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
+    if max(spans) >= 2**31:
+        raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
+    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
+    if kernel.tile is None:
+        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), gpu.multiprocessors, None, None)
+    family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
+    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
+    if counted >= 2**31:
+        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
+    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
+    preparation = None
+    if numbers.preparing_threads:
+        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
+    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
+
+
+# ---- building and launching ------------------------------------------------------------------------------------------
+
+
+_ELEMENT = {
+    "fp32": "float",
+    "tf32": "float",
+    "tf32_rna": "float",
+    "fp16": "tconv::Half",
+    "bf16": "tconv::BFloat16",
+    "fp64": "double",
+}
+_ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
+# What the function is called that prepares the weights of the kernel NAME.
+_PREPARING = "{}_weights"
+
+
+def _instance(kernel, name):
+    """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
+    element = _ELEMENT[kernel.layer.precision]
+    return f"""\
+// {kernel.layer.describe()}
+struct {name}_layer {{
+{_layer_members(kernel.layer, kernel.wide_index)}}};
+{_tile_struct(kernel.tile, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
+{name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
+  tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
+      output_depth, output_height, output_width);
+}}
+"""
+
+
+def _weights_instance(kernel, name, threads):
+    """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
+    element, function = _ELEMENT[kernel.layer.precision], _PREPARING.format(name)
+    return f"""\
+extern "C" __global__ void __launch_bounds__({threads})
+{function}(const {element}* weight, {element}* prepared) {{
+  tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
+}}
+"""
+
+
+def _layer_members(layer, wide_index):
+    def axis(name, values):
+        return f"  using {name} = tconv::Axis<{values.kernel}, {values.stride}, {values.padding}, {values.dilation}>;\n"
+
+    def boolean(name, value):
+        return f"  static constexpr bool {name} = {str(value).lower()};\n"
+
+    return (
+        f"  using Element = {_ELEMENT[layer.precision]};\n"
+        f"  using Index = {'long long' if wide_index else 'int'};\n"
+        + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes))
+        + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
+        + f"  static constexpr int groups = {layer.groups};\n"
+        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
+        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
+        + boolean("has_bias", layer.bias)
+        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
+    )
+
+
+def _tile_struct(tile, name):
+    """What the tile of the kernel `name` is, as a type."""
+    if tile is None:
+        return f"using {name}_tile = tconv::DirectDefault<{name}_layer>;\n"
+    return f"struct {name}_tile {{\n{tile}}};\n"
+
+
+def _launch_bounds(kernel, name):
+    """Threads of a block, and blocks that shall fit on a multiprocessor."""
+    if kernel.tile is None:
+        return f"{name}_tile::threads, {name}_tile::blocks"
+    return f"{kernel.threads}, {kernel.blocks}"
+
+
+def _functions(kernel, name):
+    """The CUDA text of a kernel's functions."""
+    threads = kernel.launching.preparing_threads
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+
+
+def _start(kernel, name):
+    """How the host's side launches a kernel."""
+    numbers = kernel.launching
+    if kernel.tile is None:
+        blocks = f"tconv::direct_default_blocks<{name}_layer>(a.grid, a.batch, a.output[0], a.output[1], a.output[2])"
+        shared_bytes = f"tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes"
+        return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
+    if not numbers.preparing_threads:
+        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
+    functions = f"{name}, {_PREPARING.format(name)}"
+    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+
+
+def _cuda_source(kernels):
+    """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
+    families = {kernel.family for kernel in kernels}
+    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
+    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
+    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
+    instances = "\n".join(_functions(*each) for each in named)
+    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+
+
+# (device, kernel) -> its extension's `launch`, its number in there
+_LAUNCHERS = {}
+
+
+def _load_options(kernels, capability):
+    """The arguments of load_inline that build `kernels` for one compute capability."""
+    from torch.utils.cpp_extension import load_inline
+
+    cuda = _cuda_source(kernels)
+    version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
+    flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
+    if capability >= (9, 0):
+        flags.append("-DTCONV_OVERLAPS")
+    digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
+    options = {
+        "name": "tconv_" + digest[:20],
+        "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
+        "cuda_sources": [cuda],
+        "functions": ["launch"],
+        "extra_cuda_cflags": flags,
+        "with_pytorch_error_handling": False,
+    }
+    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
+        options["no_implicit_headers"] = True
+    return options
+
+
+def _build(kernels, device):
+    """Compiles the kernels that `device` does not have yet, in one extension."""
+    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
+    if not missing:
+        return
+    if device.type != "cuda":
+        raise RuntimeError(
+            f"this model runs its transposed convolutions on a CUDA GPU; got tensors on {str(device)!r}: "
+            "move the model and its input there with .cuda()"
+        )
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (7, 5):
+        found = ".".join(map(str, capability))
+        raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
+    from torch.utils.cpp_extension import load_inline
+
+    launch = load_inline(**_load_options(missing, capability)).launch
+    _LAUNCHERS.update({(device, kernel): (launch, number) for number, kernel in enumerate(missing)})
+
+
+def _launch(plan, x, weight, bias, y):
+    """Runs `plan` on contiguous tensors of one device, on the current stream."""
+    kernel, device, preparation = plan.kernel, x.device, plan.preparation
+    if (device, kernel) not in _LAUNCHERS:
+        _build([kernel], device)
+    launch, number = _LAUNCHERS[device, kernel]
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
+    sizes = plan.problem.input_size + plan.problem.output_size
+    with torch.cuda.device(device):
+        if preparation is not None:
+            prepared = torch.empty(preparation.bytes, dtype=torch.uint8, device=device)
+            pointers[4:] = [prepared.data_ptr(), preparation.grid]
+        stream = torch.cuda.current_stream().cuda_stream
+        error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
+    if error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {plan.problem.layer.describe()} on {tuple(x.shape)}")
+
+
+# ---- the operator ----------------------------------------------------------------------------------------------------
+
+
+def _run(plan, x, weight, bias):
+    layer, batch, _, output_size = plan.problem
+    shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    if y.numel():
+        inputs, weights = x.contiguous(), weight.contiguous()
+        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
+        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
+        _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
+    # As PyTorch: channels_last in, channels_last out.
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
+        return y.contiguous(memory_format=last)
+    return y
+
+
+class _ConvTranspose(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, plan, options):
+        ctx.save_for_backward(x, weight)
+        ctx.bias_sizes = None if bias is None else list(bias.shape)
+        ctx.options = options
+        return _run(plan, x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        stride, padding, output_padding, groups, dilation = ctx.options
+        gradients = torch.ops.aten.convolution_backward(
+            gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
+            list(ctx.needs_input_grad[:3]),
+        )
+        return (*gradients, None, None)
+
+
+def _tuple(value, dims):
+    values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
+    return values * dims if len(values) == 1 else values
+
+
+def _autocast(tensor):
+    """What autocast makes of an operand of a convolution."""
+    if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    if hasattr(torch, "get_autocast_dtype"):
+        return tensor.to(torch.get_autocast_dtype("cuda"))
+    return tensor.to(torch.get_autocast_gpu_dtype())
+
+
+def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, groups, dilation):
+    """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
+    stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
+    options = (stride, padding, output_padding, groups, dilation)
+    if torch.is_autocast_enabled():
+        input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    if any(t.dtype not in _PRECISIONS for t in tensors):
+        kernels = ", ".join(map(str, _PRECISIONS))
+        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
+    x = input if input.dim() == dims + 2 else input.unsqueeze(0)
+    shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
+    plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
+    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
+        # Not a transposed convolution. PyTorch knows best what is wrong with it.
+        getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
+        raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        y = _ConvTranspose.apply(x, weight, bias, plan, options)
+    else:
+        y = _run(plan, x, weight, bias)
+    return y if x is input else y.squeeze(0)
+
+
+def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def cuda_conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def cuda_conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+# ---- the modules -----------------------------------------------------------------------------------------------------
+
+
+class _CudaForward:
+    _left = False  # True on a module that is left to PyTorch
+
+    def forward(self, input, output_size=None):
+        if self._left:
+            return super().forward(input, output_size)
+        dims = len(self.kernel_size)
+        output_padding = self._output_padding(
+            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
+        )
+        return _conv_transpose(
+            dims, input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
+        )
+
+
+class CudaConvTranspose1d(_CudaForward, nn.ConvTranspose1d):
+    """torch's class with its forward on the kernels above."""
+
+
+class CudaConvTranspose2d(_CudaForward, nn.ConvTranspose2d):
+    """torch's class with its forward on the kernels above."""
+
+
+class CudaConvTranspose3d(_CudaForward, nn.ConvTranspose3d):
+    """torch's class with its forward on the kernels above."""
+
+
+class CudaLazyConvTranspose1d(_CudaForward, nn.LazyConvTranspose1d):
+    cls_to_become = CudaConvTranspose1d
+
+
+class CudaLazyConvTranspose2d(_CudaForward, nn.LazyConvTranspose2d):
+    cls_to_become = CudaConvTranspose2d
+
+
+class CudaLazyConvTranspose3d(_CudaForward, nn.LazyConvTranspose3d):
+    cls_to_become = CudaConvTranspose3d
+
+
+_CUDA_CLASSES = {
+    nn.LazyConvTranspose1d: CudaLazyConvTranspose1d,
+    nn.LazyConvTranspose2d: CudaLazyConvTranspose2d,
+    nn.LazyConvTranspose3d: CudaLazyConvTranspose3d,
+    nn.ConvTranspose1d: CudaConvTranspose1d,
+    nn.ConvTranspose2d: CudaConvTranspose2d,
+    nn.ConvTranspose3d: CudaConvTranspose3d,
+}
+for _theirs, _ours in _CUDA_CLASSES.items():
+    _ours.__name__ = _theirs.__name__  # repr, and weight initialisation that goes by the class name
+
+
+@functools.lru_cache(maxsize=None)
+def _cuda_class(kind, parametrized):
+    """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
+    if kind in _CUDA_CLASSES:
+        return _CUDA_CLASSES[kind]
+    if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
+        return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
+    ours = next(_CUDA_CLASSES[base] for base in kind.__mro__ if base in _CUDA_CLASSES)
+    return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
+
+
+def _swap(model):
+    """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
+    for name, module in model.named_modules():
+        if isinstance(module, tuple(_CUDA_CLASSES)) and not isinstance(module, _CudaForward):
+            module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
+        if name in _LEFT:
+            module._left = True
+
+
+def _module_kernels(model, gpu=_PLANNED):
+    for module in model.modules():
+        parameter = next(module.parameters(), None)
+        if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
+            continue
+        if module.in_channels > 0:  # a lazy module has none before its first input
+            axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
+            channels = (len(module.kernel_size), module.in_channels, module.out_channels)
+            last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
+            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
+
+
+def _cuda_model(model):
+    """Class decorator: after construction, all of the model's kernels are there."""
+    construct = model.__init__
+
+    @functools.wraps(construct)
+    def __init__(self, *args, **kwargs):
+        construct(self, *args, **kwargs)
+        _swap(self)
+        if torch.cuda.is_available():
+            device = torch.device("cuda", torch.cuda.current_device())
+            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
+            _build(list(_module_kernels(self, _gpu(device))) + called, device)
+
+    model.__init__ = __init__
+    return model
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The model file
+# ----------------------------------------------------------------------------------------------------------------------
+
+import torch
+import torch.nn as nn
+
+
+@_cuda_model
+class ModelNew(nn.Module):
+    """
+    A 2-D transposed convolution of a large square input with a square kernel.
+
+    Args:
+        in_channels (int): Channels of the input.
+        out_channels (int): Channels of the output.
+        kernel_size (int): Side of the square kernel.
+        stride (int, optional): Step between two inputs in the output. Defaults to 1.
+        padding (int, optional): Outputs cut off at each border. Defaults to 0.
+        output_padding (int, optional): Outputs added at the end of each axis. Defaults to 0.
+        groups (int, optional): Groups of channels that do not mix. Defaults to 1.
+        bias (bool, optional): Whether a learnable bias is added. Defaults to False.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        output_padding: int = 0,
+        groups: int = 1,
+        bias: bool = False,
+    ):
+        super().__init__()
+        self.conv_transpose2d = CudaConvTranspose2d(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride=stride,
+            padding=padding,
+            output_padding=output_padding,
+            groups=groups,
+            bias=bias,
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """
+        Args:
+            x (torch.Tensor): Input of shape (batch_size, in_channels, height_in, width_in).
+
+        Returns:
+            torch.Tensor: Output of shape (batch_size, out_channels, height_out, width_out).
+        """
+        return self.conv_transpose2d(x)
+
+
+batch_size = 8
+in_channels = 64
+out_channels = 64
+kernel_size = 3
+height = 1024
+width = 1024
+
+
+def get_inputs():
+    return [torch.rand(batch_size, in_channels, height, width)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels, kernel_size]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The kernels
+# ----------------------------------------------------------------------------------------------------------------------
+
 # The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
 _PRIMITIVES = r"""
 namespace tconv {
@@ -929,7 +1726,7 @@ struct DirectShape {
   // -1 for an output row that no tap reaches.
   static TCONV_CONSTANT int sum_row_of_output(int output_row) {
     const int tap = 0;
-    return tap < Height::kernel ? sum_row(output_row / 1, tap) : -1;
+    return tap < Height::kernel ? sum_row(output_row, tap) : -1;
   }
 
   // ---- the grid ----
@@ -3717,787 +4514,3 @@ _SIGNATURE = (
     "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
     "           int input_width, int output_depth, int output_height, int output_width)"
 )
-
-
-class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
-    """One spatial axis of a layer."""
-
-    def output_size(self, input_size, output_padding):
-        """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
-        span = self.dilation * (self.kernel - 1) + 1
-        return (input_size - 1) * self.stride - 2 * self.padding + span + output_padding
-
-    def positions(self, output_size):
-        """How many positions q the outputs 0 .. output_size-1 have."""
-        return -(-output_size // self.stride)
-
-
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
-
-
-class _Layer(namedtuple("_Layer", _FIELDS)):
-    """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
-
-    @property
-    def axes(self):
-        return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
-
-    @property
-    def in_channels_per_group(self):
-        return self.in_channels // self.groups
-
-    @property
-    def out_channels_per_group(self):
-        return self.out_channels // self.groups
-
-    def describe(self):
-        """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
-
-        def short(values):
-            used = values[3 - self.spatial_dims :]
-            return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
-
-        channels = f"{self.in_channels}→{self.out_channels}"
-        words = [f"{self.spatial_dims}-D", channels, f"k{short(self.kernel)}", f"s{short(self.stride)}"]
-        if any(self.padding):
-            words.append(f"p{short(self.padding)}")
-        if max(self.dilation) > 1:
-            words.append(f"d{short(self.dilation)}")
-        if self.groups > 1:
-            words.append(f"groups {self.groups}")
-        if self.bias:
-            words.append("bias")
-        return " ".join([*words, self.precision])
-
-
-class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
-    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
-
-    A kernel without a tile takes the one for any size, `DirectDefault`, which says the rest.
-    """
-
-    @property
-    def threads(self):
-        return self.launching.threads
-
-
-# A layer at one size; sizes are (depth, height, width).
-_Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the grid is how many
-# multiprocessors there are, from which the CUDA text computes it.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
-_Preparation = namedtuple("_Preparation", "grid threads bytes")
-# Layers that are called as functions: they are built along with the modules.
-_CALLED = ()
-# Modules left to PyTorch, by name.
-_LEFT = ()
-# How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
-_FLOAT32 = "match"
-# Of the GPU that was planned for.
-_MULTIPROCESSORS = 132
-
-_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
-
-
-# ---- planning --------------------------------------------------------------------------------------------------------
-
-
-def _with_precision(layer, tiny_maps=False):
-    """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
-    if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
-        return layer
-    rounded = [layer._replace(precision=precision) for precision in ("tf32", "tf32_rna")]
-    for recorded in rounded:
-        if recorded in _RECORDED:
-            return recorded
-    few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
-    if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
-        return layer
-    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
-
-
-def _where(condition, yes, no):
-    return yes if condition else no
-
-
-def _three(values, fill):
-    return (fill,) * (3 - len(values)) + tuple(values)
-
-
-_ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
-
-
-def _ceil_div(number, unit):
-    """How many units hold so many."""
-    return -(-number // unit)
-
-_MmaLaunching = namedtuple(
-    "_MmaLaunching",
-    "threads shared_bytes box origins weight_sets at_once chunk_channels columns_together weight_bytes "
-    "preparing_blocks preparing_threads",
-)
-
-_mma_INT_LIMIT = 2**31
-_mma_LANES = 32
-
-
-def _mma_boxes(problem, layer, kernel):
-    """Boxes of all positions."""
-    images, *sizes = kernel.box
-    count = _ceil_div(problem.batch, images)
-    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes):
-        count = count * _ceil_div(axis.positions(output + origin), size)
-    return count
-
-
-def _mma_grid(problem, layer, kernel):
-    """Blocks of a launch: each has one box, or some of them, as many as the others."""
-    count = _mma_boxes(problem, layer, kernel)
-    rounds = _ceil_div(count, max(1, kernel.at_once))
-    return kernel.weight_sets * _where(kernel.at_once > 0, _ceil_div(count, rounds), count)
-
-
-def _mma_counted(problem, layer, kernel):
-    """What must stay below 2^31: blocks that go on to further boxes count beyond the last one, by less than a grid."""
-    return kernel.weight_sets * _mma_boxes(problem, layer, kernel) + _mma_grid(problem, layer, kernel)
-
-
-def _mma_needs_wide_index(problem, layer, kernel):
-    """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * (kernel.box[0] * layer.in_channels + kernel.chunk_channels)
-    return max(inputs, _mma_LANES * math.prod(problem.output_size)) >= _mma_INT_LIMIT
-
-
-_WgmmaLaunching = namedtuple(
-    "_WgmmaLaunching",
-    "threads shared_bytes box weight_sets together at_once columns_together weight_bytes preparing_blocks "
-    "preparing_threads",
-)
-
-_wgmma_INT_LIMIT = 2**31
-
-
-def _wgmma_works(problem, layer, kernel):
-    """Boxes of all positions, each with every set of weights."""
-    images, *sizes = kernel.box
-    count = kernel.weight_sets * _ceil_div(problem.batch, images)
-    for axis, output, size in zip(layer.axes, problem.output_size, sizes):
-        count = count * _ceil_div(axis.positions(output), size)
-    return count
-
-
-def _wgmma_rounds(problem, layer, kernel):
-    """Boxes that a block has, one after the other."""
-    return _ceil_div(_wgmma_works(problem, layer, kernel), max(1, kernel.at_once // kernel.together) * kernel.together)
-
-
-def _wgmma_grid(problem, layer, kernel):
-    """Blocks of a launch, which share the work evenly."""
-    turns = _wgmma_rounds(problem, layer, kernel) * kernel.together
-    return _ceil_div(_wgmma_works(problem, layer, kernel), turns) * kernel.together
-
-
-def _wgmma_counted(problem, layer, kernel):
-    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
-    return _wgmma_works(problem, layer, kernel) + _wgmma_grid(problem, layer, kernel)
-
-
-def _wgmma_needs_wide_index(problem, layer, kernel):
-    """Whether offsets within a box's images, or within a plane of outputs, go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * kernel.box[0] * layer.in_channels
-    return max(inputs, math.prod(problem.output_size)) >= _wgmma_INT_LIMIT
-
-
-# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
-_RECORDED = {
-    _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): [_Kernel(
-        "wgmma",
-        _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
-        "  struct Box {\n"
-        "    static constexpr int images = 1, depths = 1, rows = 8, columns = 64;\n"
-        "  };\n"
-        "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0, resident = 0;\n",
-        1,
-        _WgmmaLaunching(
-            threads=384, shared_bytes=228560, box=(1, 1, 8, 64), weight_sets=1, together=1, at_once=132,
-            columns_together=4, weight_bytes=147456, preparing_blocks=18, preparing_threads=256
-        ),
-    ), _Kernel(
-        "mma",
-        _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
-        "  struct Warps {\n"
-        "    static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, position_tiles = 8;\n"
-        "  };\n"
-        "  struct Box {\n"
-        "    static constexpr int images = 1, depths = 1, rows = 8, columns = 32, depth_origin = 0, row_origin = 0, origin = 0;\n"
-        "  };\n"
-        "  struct Pipeline {\n"
-        "    static constexpr int chunk_steps = 1, chunk_shifts = 9, patch_columns = 4, copied = 0, resident = 0;\n"
-        "  };\n"
-        "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
-        2,
-        _MmaLaunching(
-            threads=128, shared_bytes=69520, box=(1, 1, 8, 32), origins=(0, 0, 0), weight_sets=1, at_once=0,
-            chunk_channels=8, columns_together=4, weight_bytes=147456, preparing_blocks=36,
-            preparing_threads=256
-        ),
-    )],
-}
-
-# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
-# of how many bytes its tensors begin.
-_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
-_FAMILIES = {
-    "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
-    "wgmma": _Family(_wgmma_grid, _wgmma_counted, _wgmma_needs_wide_index, alignment=16),
-}
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-# What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
-
-
-# What is known of a kernel without a tile before it is compiled.
-_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
-
-
-def _any_kernel(layer):
-    """A kernel for every size and every GPU."""
-    return _Kernel("direct", layer, None, None, _AnyLaunching(0, 1, 0, 0))
-
-
-def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of rows, runs or elements of a plane beyond 2^31."""
-    sizes = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # A warp has a run of 32 positions of a row or more, where phases do not lie across its lanes.
-    runs = sizes[2] if problem.layer.stride[2] > 16 else _ceil_div(sizes[2], 32)
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (problem.batch * sizes[0] * sizes[1] * (runs + 1) + 4)
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= 2**31
-
-
-def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
-    for kernel in _RECORDED.get(layer, ()):
-        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
-        if on_tensor_cores or kernel.family == "direct":
-            yield kernel
-    yield _any_kernel(layer)
-
-
-def _kernel(layer, gpu=_PLANNED):
-    """The best kernel of a layer, which is built before any input is there."""
-    return next(_kernels(layer, gpu))
-
-
-def _fits(kernel, problem):
-    """Whether a kernel of a layer runs it at these sizes."""
-    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
-    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.launching.columns_together == 0
-
-
-def _on(launching, gpu):
-    """What launches need to know where as many blocks as there are multiprocessors for work at the same time."""
-    at_once = launching.at_once * gpu.multiprocessors // _MULTIPROCESSORS
-    return launching._replace(at_once=max(1, at_once)) if launching.at_once else launching
-
-
-def _has_sm_90a(capability):
-    """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
-    return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
-
-
-@functools.lru_cache(maxsize=None)
-def _gpu(device):
-    if device.type != "cuda":
-        return _PLANNED
-    capability = torch.cuda.get_device_capability(device)
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    if capability < (8, 0):
-        return _Gpu(0, False, multiprocessors)
-    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    return _Gpu(kilobytes * 1024, _has_sm_90a(capability), multiprocessors)
-
-
-@functools.lru_cache(maxsize=None)
-def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_PLANNED
-):
-    """The launch for a batch of these shapes; None if there is no such transposed convolution."""
-    options = (stride, padding, output_padding, dilation)
-    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in options):
-        return None
-    if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
-        return None
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups:
-        return None
-    out_channels = weight_shape[1] * groups
-    if bias_shape not in (None, (out_channels,)) or any(o >= max(s, d) for s, _, o, d in zip(*options)):
-        return None
-    axes = (_three(weight_shape[2:], 1), _three(stride, 1), _three(padding, 0), _three(dilation, 1))
-    layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    sizes = zip(layer.axes, _three(x_shape[2:], 1), _three(output_padding, 0))
-    output = tuple(axis.output_size(size, extra) for axis, size, extra in sizes)
-    if min(output) < 1:
-        return None
-    layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
-
-
-def _sized(problem, gpu):
-    """The launch of a layer at one size."""
-    layer, sizes = problem.layer, problem.output_size
-    spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
-    if max(spans) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
-    if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), gpu.multiprocessors, None, None)
-    family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
-    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
-    if counted >= 2**31:
-        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
-    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
-    preparation = None
-    if numbers.preparing_threads:
-        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
-    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
-
-
-# ---- building and launching ------------------------------------------------------------------------------------------
-
-
-_ELEMENT = {
-    "fp32": "float",
-    "tf32": "float",
-    "tf32_rna": "float",
-    "fp16": "tconv::Half",
-    "bf16": "tconv::BFloat16",
-    "fp64": "double",
-}
-_ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-# What the function is called that prepares the weights of the kernel NAME.
-_PREPARING = "{}_weights"
-
-
-def _instance(kernel, name):
-    """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    element = _ELEMENT[kernel.layer.precision]
-    return f"""\
-// {kernel.layer.describe()}
-struct {name}_layer {{
-{_layer_members(kernel.layer, kernel.wide_index)}}};
-{_tile_struct(kernel.tile, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
-{name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
-  tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
-}}
-"""
-
-
-def _weights_instance(kernel, name, threads):
-    """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
-    element, function = _ELEMENT[kernel.layer.precision], _PREPARING.format(name)
-    return f"""\
-extern "C" __global__ void __launch_bounds__({threads})
-{function}(const {element}* weight, {element}* prepared) {{
-  tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
-}}
-"""
-
-
-def _layer_members(layer, wide_index):
-    def axis(name, values):
-        return f"  using {name} = tconv::Axis<{values.kernel}, {values.stride}, {values.padding}, {values.dilation}>;\n"
-
-    def boolean(name, value):
-        return f"  static constexpr bool {name} = {str(value).lower()};\n"
-
-    return (
-        f"  using Element = {_ELEMENT[layer.precision]};\n"
-        f"  using Index = {'long long' if wide_index else 'int'};\n"
-        + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes))
-        + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
-        + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
-        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
-        + boolean("has_bias", layer.bias)
-        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
-    )
-
-
-def _tile_struct(tile, name):
-    """What the tile of the kernel `name` is, as a type."""
-    if tile is None:
-        return f"using {name}_tile = tconv::DirectDefault<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{tile}}};\n"
-
-
-def _launch_bounds(kernel, name):
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
-
-
-def _functions(kernel, name):
-    """The CUDA text of a kernel's functions."""
-    threads = kernel.launching.preparing_threads
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
-
-
-def _start(kernel, name):
-    """How the host's side launches a kernel."""
-    numbers = kernel.launching
-    if kernel.tile is None:
-        blocks = f"tconv::direct_default_blocks<{name}_layer>(a.grid, a.batch, a.output[0], a.output[1], a.output[2])"
-        shared_bytes = f"tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes"
-        return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
-    if not numbers.preparing_threads:
-        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions = f"{name}, {_PREPARING.format(name)}"
-    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
-
-
-def _cuda_source(kernels):
-    """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
-    families = {kernel.family for kernel in kernels}
-    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
-    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
-    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
-    instances = "\n".join(_functions(*each) for each in named)
-    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
-
-
-# (device, kernel) -> its extension's `launch`, its number in there
-_LAUNCHERS = {}
-
-
-def _load_options(kernels, capability):
-    """The arguments of load_inline that build `kernels` for one compute capability."""
-    from torch.utils.cpp_extension import load_inline
-
-    cuda = _cuda_source(kernels)
-    version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
-    flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
-    if capability >= (9, 0):
-        flags.append("-DTCONV_OVERLAPS")
-    digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
-    options = {
-        "name": "tconv_" + digest[:20],
-        "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
-        "cuda_sources": [cuda],
-        "functions": ["launch"],
-        "extra_cuda_cflags": flags,
-        "with_pytorch_error_handling": False,
-    }
-    if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
-        options["no_implicit_headers"] = True
-    return options
-
-
-def _build(kernels, device):
-    """Compiles the kernels that `device` does not have yet, in one extension."""
-    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
-    if not missing:
-        return
-    if device.type != "cuda":
-        raise RuntimeError(
-            f"this model runs its transposed convolutions on a CUDA GPU; got tensors on {str(device)!r}: "
-            "move the model and its input there with .cuda()"
-        )
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (7, 5):
-        found = ".".join(map(str, capability))
-        raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
-    from torch.utils.cpp_extension import load_inline
-
-    launch = load_inline(**_load_options(missing, capability)).launch
-    _LAUNCHERS.update({(device, kernel): (launch, number) for number, kernel in enumerate(missing)})
-
-
-def _launch(plan, x, weight, bias, y):
-    """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    kernel, device, preparation = plan.kernel, x.device, plan.preparation
-    if (device, kernel) not in _LAUNCHERS:
-        _build([kernel], device)
-    launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
-    sizes = plan.problem.input_size + plan.problem.output_size
-    with torch.cuda.device(device):
-        if preparation is not None:
-            prepared = torch.empty(preparation.bytes, dtype=torch.uint8, device=device)
-            pointers[4:] = [prepared.data_ptr(), preparation.grid]
-        stream = torch.cuda.current_stream().cuda_stream
-        error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
-    if error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {plan.problem.layer.describe()} on {tuple(x.shape)}")
-
-
-# ---- the operator ----------------------------------------------------------------------------------------------------
-
-
-def _run(plan, x, weight, bias):
-    layer, batch, _, output_size = plan.problem
-    shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    if y.numel():
-        inputs, weights = x.contiguous(), weight.contiguous()
-        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
-        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
-        _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
-    # As PyTorch: channels_last in, channels_last out.
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
-        return y.contiguous(memory_format=last)
-    return y
-
-
-class _ConvTranspose(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, weight, bias, plan, options):
-        ctx.save_for_backward(x, weight)
-        ctx.bias_sizes = None if bias is None else list(bias.shape)
-        ctx.options = options
-        return _run(plan, x, weight, bias)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x, weight = ctx.saved_tensors
-        stride, padding, output_padding, groups, dilation = ctx.options
-        gradients = torch.ops.aten.convolution_backward(
-            gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
-            list(ctx.needs_input_grad[:3]),
-        )
-        return (*gradients, None, None)
-
-
-def _tuple(value, dims):
-    values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
-    return values * dims if len(values) == 1 else values
-
-
-def _autocast(tensor):
-    """What autocast makes of an operand of a convolution."""
-    if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor
-    if hasattr(torch, "get_autocast_dtype"):
-        return tensor.to(torch.get_autocast_dtype("cuda"))
-    return tensor.to(torch.get_autocast_gpu_dtype())
-
-
-def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, groups, dilation):
-    """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
-    stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
-    options = (stride, padding, output_padding, groups, dilation)
-    if torch.is_autocast_enabled():
-        input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
-    tensors = (input, weight) if bias is None else (input, weight, bias)
-    if any(t.dtype not in _PRECISIONS for t in tensors):
-        kernels = ", ".join(map(str, _PRECISIONS))
-        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
-    x = input if input.dim() == dims + 2 else input.unsqueeze(0)
-    shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
-    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
-        # Not a transposed convolution. PyTorch knows best what is wrong with it.
-        getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
-        raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(x, weight, bias, plan, options)
-    else:
-        y = _run(plan, x, weight, bias)
-    return y if x is input else y.squeeze(0)
-
-
-def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-# ---- the modules -----------------------------------------------------------------------------------------------------
-
-
-class _CudaForward:
-    _left = False  # True on a module that is left to PyTorch
-
-    def forward(self, input, output_size=None):
-        if self._left:
-            return super().forward(input, output_size)
-        dims = len(self.kernel_size)
-        output_padding = self._output_padding(
-            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-        )
-        return _conv_transpose(
-            dims, input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
-        )
-
-
-class CudaConvTranspose1d(_CudaForward, nn.ConvTranspose1d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaConvTranspose2d(_CudaForward, nn.ConvTranspose2d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaConvTranspose3d(_CudaForward, nn.ConvTranspose3d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaLazyConvTranspose1d(_CudaForward, nn.LazyConvTranspose1d):
-    cls_to_become = CudaConvTranspose1d
-
-
-class CudaLazyConvTranspose2d(_CudaForward, nn.LazyConvTranspose2d):
-    cls_to_become = CudaConvTranspose2d
-
-
-class CudaLazyConvTranspose3d(_CudaForward, nn.LazyConvTranspose3d):
-    cls_to_become = CudaConvTranspose3d
-
-
-_CUDA_CLASSES = {
-    nn.LazyConvTranspose1d: CudaLazyConvTranspose1d,
-    nn.LazyConvTranspose2d: CudaLazyConvTranspose2d,
-    nn.LazyConvTranspose3d: CudaLazyConvTranspose3d,
-    nn.ConvTranspose1d: CudaConvTranspose1d,
-    nn.ConvTranspose2d: CudaConvTranspose2d,
-    nn.ConvTranspose3d: CudaConvTranspose3d,
-}
-for _theirs, _ours in _CUDA_CLASSES.items():
-    _ours.__name__ = _theirs.__name__  # repr, and weight initialisation that goes by the class name
-
-
-@functools.lru_cache(maxsize=None)
-def _cuda_class(kind, parametrized):
-    """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
-    if kind in _CUDA_CLASSES:
-        return _CUDA_CLASSES[kind]
-    if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
-        return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
-    ours = next(_CUDA_CLASSES[base] for base in kind.__mro__ if base in _CUDA_CLASSES)
-    return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
-
-
-def _swap(model):
-    """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
-    for name, module in model.named_modules():
-        if isinstance(module, tuple(_CUDA_CLASSES)) and not isinstance(module, _CudaForward):
-            module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
-        if name in _LEFT:
-            module._left = True
-
-
-def _module_kernels(model, gpu=_PLANNED):
-    for module in model.modules():
-        parameter = next(module.parameters(), None)
-        if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
-            continue
-        if module.in_channels > 0:  # a lazy module has none before its first input
-            axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
-            channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
-
-
-def _cuda_model(model):
-    """Class decorator: after construction, all of the model's kernels are there."""
-    construct = model.__init__
-
-    @functools.wraps(construct)
-    def __init__(self, *args, **kwargs):
-        construct(self, *args, **kwargs)
-        _swap(self)
-        if torch.cuda.is_available():
-            device = torch.device("cuda", torch.cuda.current_device())
-            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
-            _build(list(_module_kernels(self, _gpu(device))) + called, device)
-
-    model.__init__ = __init__
-    return model
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The model file
-# ----------------------------------------------------------------------------------------------------------------------
-
-import torch
-import torch.nn as nn
-
-
-@_cuda_model
-class ModelNew(nn.Module):
-    """
-    A 2-D transposed convolution of a large square input with a square kernel.
-
-    Args:
-        in_channels (int): Channels of the input.
-        out_channels (int): Channels of the output.
-        kernel_size (int): Side of the square kernel.
-        stride (int, optional): Step between two inputs in the output. Defaults to 1.
-        padding (int, optional): Outputs cut off at each border. Defaults to 0.
-        output_padding (int, optional): Outputs added at the end of each axis. Defaults to 0.
-        groups (int, optional): Groups of channels that do not mix. Defaults to 1.
-        bias (bool, optional): Whether a learnable bias is added. Defaults to False.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        padding: int = 0,
-        output_padding: int = 0,
-        groups: int = 1,
-        bias: bool = False,
-    ):
-        super().__init__()
-        self.conv_transpose2d = CudaConvTranspose2d(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride=stride,
-            padding=padding,
-            output_padding=output_padding,
-            groups=groups,
-            bias=bias,
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """
-        Args:
-            x (torch.Tensor): Input of shape (batch_size, in_channels, height_in, width_in).
-
-        Returns:
-            torch.Tensor: Output of shape (batch_size, out_channels, height_out, width_out).
-        """
-        return self.conv_transpose2d(x)
-
-
-batch_size = 8
-in_channels = 64
-out_channels = 64
-kernel_size = 3
-height = 1024
-width = 1024
-
-
-def get_inputs():
-    return [torch.rand(batch_size, in_channels, height, width)]
-
-
-def get_init_inputs():
-    return [in_channels, out_channels, kernel_size]

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, executed, generated_text
+from codegen_helpers import DENSE, EXAMPLES, executed, generated_text
 
 from tconv.codegen.generate import runtime_text
 from tconv.codegen.headers.paragraphs import used_paragraphs
@@ -83,11 +83,37 @@ def test_committed_examples_are_up_to_date(texts: dict[str, str], name: str) -> 
 def test_the_users_text_is_in_it_but_for_the_redirections(texts: dict[str, str], name: str) -> None:
     source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     body = texts[name].partition("# The model file\n")[2].partition("\n\n")[2]
+    body = body.partition("# The kernels\n")[0].rpartition("\n\n\n# ---")[0] + "\n"
     back = re.sub(r"\bCuda(?=ConvTranspose\dd\()", "nn.", body.replace("@_cuda_model\nclass ModelNew(", "class Model("))
     assert source.endswith(back)
     docstring = source.removesuffix(back)
     assert docstring == "" or texts[name].split("\n\n")[1] == docstring.strip("\n")
     assert bool(docstring) == (name in ("unet", "vocoder"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "builds"),
+    [
+        ("x = 3", False),
+        ("torch.manual_seed(0)", False),
+        ("model = Model()", True),
+        ("if __name__ == '__main__':\n    print(Model())", True),
+        ("made = [make() for make in [Model]]", True),
+        ("model = globals()['get_inputs']()", True),
+        ("for make in (Model,):\n    make()", True),
+        ("def build(model=Model()):\n    return model", True),
+        ("def build():\n    return Model()", False),
+        ("class Other(Model):\n    one = get_inputs()", True),
+        ("class Other(Model):\n    two = 2", False),
+    ],
+)
+def test_the_kernels_stand_last_but_where_loading_may_build_the_model(
+    model_file: Callable[[str], Path], statement: str, builds: bool
+) -> None:
+    text = generated_text(model_file(f"{dedent(DENSE)}\n\n{statement}\n"), families=("direct",))
+    marks = [text.index(f"\n# {part}\n") for part in ("The model file", "The kernels")]
+    assert marks == sorted(marks, reverse=builds)
+    assert len(executed(text)["ModelNew"]().state_dict()) == 1
 
 
 def test_header_says_what_was_replaced_with_which_plan(texts: dict[str, str]) -> None:

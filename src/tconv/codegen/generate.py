@@ -15,6 +15,7 @@ from typing import Any
 from tconv import problem
 from tconv.codegen.excerpt import excerpt, methods
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
+from tconv.codegen.loading import calls_its_own
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
@@ -24,7 +25,7 @@ from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
 
-_MARK = "# ---- copied from here on\n"
+_MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
 _BLANK = "\r\n"
 #: What launches ask of a family.
 _RULES = ("grid", "counted", "needs_wide_index")
@@ -48,8 +49,8 @@ _OF_AXES = ("positions", "output_size")
 #: Of a layer: what runtime.py has itself.
 _NOT_OF_LAYERS = {"axes"}
 _LINE = "# " + "-" * 118 + "\n"
-#: What stands between the generated part and the user's.
-_MODEL_MARK = f"{_LINE}# The model file\n{_LINE}"
+#: What stands between the generated part and the user's, and above the kernels.
+_MODEL_MARK, _TEXT_MARK = f"{_LINE}# The model file\n{_LINE}", f"{_LINE}# The kernels\n{_LINE}"
 
 
 @dataclass(frozen=True)
@@ -126,13 +127,18 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
             _place("# ", "the configuration of a kernel as CUDA text"): configuration,
         }
     )
+    runtime, _, text = runtime.partition(_KERNELS_MARK)
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
-    return f"{_header(layers)}\n{prologue}{runtime}\n\n{_MODEL_MARK}\n{source.body.lstrip(_BLANK)}"
+    model = f"{_MODEL_MARK}\n{source.body.strip(_BLANK)}"
+    text = f"{_TEXT_MARK}\n{text.strip()}"
+    # Who reads the file comes to the model first. One that is built while the file is loaded needs the kernels there.
+    rest = (text, model) if calls_its_own(source.body) else (model, text)
+    return f"{_header(layers)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
 
 
 @cache
 def runtime_text() -> str:
-    """The part that every generated file shares, with its places still empty."""
+    """The parts that every generated file shares, with their places still empty."""
     text = Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
     return text.partition(_MARK)[2].lstrip("\n")
 
@@ -243,21 +249,26 @@ def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Kernel[Any]]]:
 
 def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]], gpu: Gpu) -> str:
     """What is recorded for a layer."""
-    return f"{_layer(layer)}: [{', '.join(recorded_kernel(kernel, gpu) for kernel in kernels)}]"
+    made = "".join(textwrap.indent(f"{recorded_kernel(kernel, gpu)},\n", " " * 8) for kernel in kernels)
+    return f"{_layer(layer)}: [\n{made}    ]"
 
 
 def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
     """The text that makes a kernel in a generated file."""
     launching = FAMILIES[kernel.family].launching.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
-    values = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
+    numbers = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
+    tile = [f'"{line}\\n"' for line in kernel_source.tile_members(kernel.tile).splitlines()]
     lines = [
         f'"{kernel.family}",',
         f"{_layer(kernel.layer)},",
-        *(f'"{line}\\n"' for line in kernel_source.tile_members(kernel.tile).splitlines()),
+        *tile[:-1],
+        f"{tile[-1]},",
+        f"{kernel.blocks},",
+        f"_{kernel.family.capitalize()}Launching(",
+        *(f"    {line}" for line in numbers),
+        "),",
     ]
-    lines[-1] += ","
-    lines += [f"{kernel.blocks},", f"_{kernel.family.capitalize()}Launching(", *(f"    {v}" for v in values), "),"]
-    return "_Kernel(\n" + "".join(f"        {line}\n" for line in lines) + "    )"
+    return "_Kernel(\n" + "".join(f"    {line}\n" for line in lines) + ")"
 
 
 def _layer(layer: Layer) -> str:

@@ -1,4 +1,5 @@
-"""The part of a generated file that is the same in all of them. `generate` copies the text below the mark.
+"""The part of a generated file that is the same in all of them. `generate` copies the text below the first mark: what
+stands above the user's model, and behind the second mark the kernels, which stand below it.
 
 `generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, of the
 planner's rules for launches, of the CUDA text of a configuration (`_instance`). All of it runs where
@@ -17,95 +18,6 @@ from collections import namedtuple
 
 import torch
 from torch import nn
-
-# The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
-_PRIMITIVES = r""
-_KERNELS = {}
-
-# The host's side of them, left out where only device code is compiled.
-_HOST = r"""
-#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
-#include <cstdint>
-#include <cuda_runtime.h>
-
-struct Arguments {
-  int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
-  int batch, input[3], output[3];
-
-  Arguments with_grid(int64_t blocks) const {
-    Arguments changed = *this;
-    changed.grid = blocks;
-    return changed;
-  }
-};
-
-// Each returns a cudaError_t.
-template <class Element>
-static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
-                                int),
-                 int block, int shared_bytes, const Arguments& a) {
-  if (a.grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
-  if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error != cudaSuccess) return error;
-  }
-  const auto x = reinterpret_cast<const Element*>(a.x), weight = reinterpret_cast<const Element*>(a.weight);
-  const auto bias = reinterpret_cast<const Element*>(a.bias);
-  const auto y = reinterpret_cast<Element*>(a.y);
-  const auto grid = static_cast<unsigned>(a.grid);
-  const auto stream = reinterpret_cast<cudaStream_t>(a.stream);
-#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
-  // It begins while its weights are prepared, and waits for them itself.
-  int driver = 0;
-  if (a.prepared != 0 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
-    cudaLaunchAttribute overlaps[1];
-    overlaps[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlaps[0].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = grid;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = overlaps;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
-                              a.output[0], a.output[1], a.output[2]);
-  }
-#endif
-  kernel<<<grid, block, shared_bytes, stream>>>(x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
-                                                a.output[0], a.output[1], a.output[2]);
-  return cudaGetLastError();
-}
-
-// After a kernel that brings the weights into another order.
-template <class Element>
-static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
-                                int),
-                 void (*preparing)(const Element*, Element*), int block, int preparing_block, int shared_bytes,
-                 Arguments a) {
-  preparing<<<static_cast<unsigned>(a.preparing_grid), preparing_block, 0, reinterpret_cast<cudaStream_t>(a.stream)>>>(
-      reinterpret_cast<const Element*>(a.weight), reinterpret_cast<Element*>(a.prepared));
-  const auto error = cudaGetLastError();
-  if (error != cudaSuccess) return error;
-  a.weight = a.prepared;
-  return start(kernel, block, shared_bytes, a);
-}
-
-SIGNATURE {
-  const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
-                    {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
-  switch (number) {
-CASES    default: return cudaErrorInvalidValue;
-  }
-}
-#endif
-"""
-
-_SIGNATURE = (
-    "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
-    "           int input_width, int output_depth, int output_height, int output_width)"
-)
 
 
 class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
@@ -185,6 +97,7 @@ def _three(values, fill):
 
 
 # (how many units hold so many)
+
 
 # (the planner's rules)
 
@@ -615,3 +528,95 @@ def _cuda_model(model):
 
     model.__init__ = __init__
     return model
+
+
+# ---- the kernels from here on
+
+# The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
+_PRIMITIVES = r""
+_KERNELS = {}
+
+# The host's side of them, left out where only device code is compiled.
+_HOST = r"""
+#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
+#include <cstdint>
+#include <cuda_runtime.h>
+
+struct Arguments {
+  int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
+  int batch, input[3], output[3];
+
+  Arguments with_grid(int64_t blocks) const {
+    Arguments changed = *this;
+    changed.grid = blocks;
+    return changed;
+  }
+};
+
+// Each returns a cudaError_t.
+template <class Element>
+static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
+                                int),
+                 int block, int shared_bytes, const Arguments& a) {
+  if (a.grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
+  if (shared_bytes > 48 * 1024) {
+    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  const auto x = reinterpret_cast<const Element*>(a.x), weight = reinterpret_cast<const Element*>(a.weight);
+  const auto bias = reinterpret_cast<const Element*>(a.bias);
+  const auto y = reinterpret_cast<Element*>(a.y);
+  const auto grid = static_cast<unsigned>(a.grid);
+  const auto stream = reinterpret_cast<cudaStream_t>(a.stream);
+#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
+  // It begins while its weights are prepared, and waits for them itself.
+  int driver = 0;
+  if (a.prepared != 0 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+    cudaLaunchAttribute overlaps[1];
+    overlaps[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlaps[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = overlaps;
+    config.numAttrs = 1;
+    return cudaLaunchKernelEx(&config, kernel, x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
+                              a.output[0], a.output[1], a.output[2]);
+  }
+#endif
+  kernel<<<grid, block, shared_bytes, stream>>>(x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
+                                                a.output[0], a.output[1], a.output[2]);
+  return cudaGetLastError();
+}
+
+// After a kernel that brings the weights into another order.
+template <class Element>
+static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
+                                int),
+                 void (*preparing)(const Element*, Element*), int block, int preparing_block, int shared_bytes,
+                 Arguments a) {
+  preparing<<<static_cast<unsigned>(a.preparing_grid), preparing_block, 0, reinterpret_cast<cudaStream_t>(a.stream)>>>(
+      reinterpret_cast<const Element*>(a.weight), reinterpret_cast<Element*>(a.prepared));
+  const auto error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  a.weight = a.prepared;
+  return start(kernel, block, shared_bytes, a);
+}
+
+SIGNATURE {
+  const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
+                    {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  switch (number) {
+CASES    default: return cudaErrorInvalidValue;
+  }
+}
+#endif
+"""
+
+_SIGNATURE = (
+    "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
+    "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
+    "           int input_width, int output_depth, int output_height, int output_width)"
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ PREPARING = "{}_weights"
 #: What the function is called that tells how the kernel NAME is launched, where its tile is that of any layer.
 LAUNCHING = "{}_launching"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
+#: A space at which no line is broken.
+_TIED = "\N{NO-BREAK SPACE}"
 _OPENED, _CLOSED = "namespace tconv {\n\n", "\n}  // namespace tconv\n"
 
 
@@ -176,8 +179,9 @@ def tile_members(tile: Any) -> str:
         if is_dataclass(value):
             lines.append(f"  struct {part.name.capitalize()} {{\n  {tile_members(value)}  }};\n")
         else:
-            numbers.append(f"{part.name} = {value}")
-    return "".join(lines) + f"  static constexpr int {', '.join(numbers)};\n"
+            numbers.append(f"{part.name}{_TIED}={_TIED}{value}")
+    together = textwrap.wrap(", ".join(numbers), 76)
+    return "".join(lines) + "  static constexpr int " + "\n      ".join(together).replace(_TIED, " ") + ";\n"
 
 
 def _layer_members(layer: Layer, wide_index: bool) -> str:

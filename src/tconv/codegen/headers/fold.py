@@ -87,8 +87,8 @@ class _Folding:
         first, second = self.of(left, scope), self.of(right, scope)
         if (sign == "*" and "0" in (first, second)) or (sign in "/%" and first == "0"):
             return "0"
-        neutral = {"*": "1", "+": "0"}.get(sign)
-        return first if second == neutral else second if first == neutral else made
+        neutral = {"*": "1", "/": "1", "+": "0"}.get(sign)
+        return first if second == neutral else second if first == neutral and sign != "/" else made
 
     def _unary(self, node: Node, scope: Scope | None) -> str:
         value = self._value(node, scope)
