@@ -316,4 +316,5 @@ def test_results_of_the_same_machine_code_hold(script: Script, monkeypatch: pyte
     for stored, others in ((None, set()), ({"kernels": "new", "as": ["old"]}, {"old"}), (of_others, set())):
         monkeypatch.setattr(results, "load", lambda name, stored=stored: stored)
         assert results.same_kernels() == {"new"} | others
-        assert ("before the latest change" in results.machine(ENVIRONMENT | {"kernels": "old"})) is ("old" not in others)
+        said = results.machine(ENVIRONMENT | {"kernels": "old"})
+        assert ("before the latest change" in said) is ("old" not in others)
