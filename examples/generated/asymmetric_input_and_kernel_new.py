@@ -1244,21 +1244,6 @@ TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
 TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
 TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
 #undef TCONV_MULTIPLY
-TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
-#if __CUDA_ARCH__ >= 900
-  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
-      : "d"(upper), "d"(lower), "d"(column));
-#else
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-      : "+d"(sums[0]), "+d"(sums[1])
-      : "d"(upper), "d"(column));
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-      : "+d"(sums[2]), "+d"(sums[3])
-      : "d"(lower), "d"(column));
-#endif
-}
 #endif
 
 // The product of an element type.
@@ -1272,9 +1257,6 @@ struct MatrixProduct;
     }                                                                                              \
   };
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
-TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
-TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
-TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
 #undef TCONV_MATRIX_PRODUCT
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
@@ -1550,18 +1532,6 @@ TCONV_DEVICE void give_registers() {
   TCONV_NUMBERS_6                            \
   ", %48, %49, %50, %51, %52, %53, %54, %55" \
   ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define TCONV_NUMBERS_9 TCONV_NUMBERS_8 ", %64, %65, %66, %67, %68, %69, %70, %71"
-#define TCONV_NUMBERS_10 TCONV_NUMBERS_9 ", %72, %73, %74, %75, %76, %77, %78, %79"
-#define TCONV_NUMBERS_12                     \
-  TCONV_NUMBERS_10                           \
-  ", %80, %81, %82, %83, %84, %85, %86, %87" \
-  ", %88, %89, %90, %91, %92, %93, %94, %95"
-#define TCONV_NUMBERS_15                             \
-  TCONV_NUMBERS_12                                   \
-  ", %96, %97, %98, %99, %100, %101, %102, %103"     \
-  ", %104, %105, %106, %107, %108, %109, %110, %111" \
-  ", %112, %113, %114, %115, %116, %117, %118, %119"
-#define TCONV_NUMBERS_16 TCONV_NUMBERS_15 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define TCONV_OCTET(n)                                                                                          \
   "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
       "+f"(sums[n + 6]), "+f"(sums[n + 7])
@@ -1571,11 +1541,6 @@ TCONV_DEVICE void give_registers() {
 #define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
 #define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
 #define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
-#define TCONV_SUMS_9 TCONV_SUMS_8, TCONV_OCTET(64)
-#define TCONV_SUMS_10 TCONV_SUMS_9, TCONV_OCTET(72)
-#define TCONV_SUMS_12 TCONV_SUMS_10, TCONV_OCTET(80), TCONV_OCTET(88)
-#define TCONV_SUMS_15 TCONV_SUMS_12, TCONV_OCTET(96), TCONV_OCTET(104), TCONV_OCTET(112)
-#define TCONV_SUMS_16 TCONV_SUMS_15, TCONV_OCTET(120)
 
 // The instruction for `Rows` rows of the second factor.
 template <class Element, int Rows>
@@ -1595,17 +1560,7 @@ struct WarpgroupProduct;
   TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
   TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
   TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
-TCONV_WARPGROUP_PRODUCTS(16, 1, 8, 9, 10, 11, 12)
-TCONV_WARPGROUP_PRODUCTS(32, 2, 16, 17, 18, 19, 20)
-TCONV_WARPGROUP_PRODUCTS(48, 3, 24, 25, 26, 27, 28)
-TCONV_WARPGROUP_PRODUCTS(64, 4, 32, 33, 34, 35, 36)
-TCONV_WARPGROUP_PRODUCTS(96, 6, 48, 49, 50, 51, 52)
 TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
-TCONV_WARPGROUP_PRODUCTS(144, 9, 72, 73, 74, 75, 76)
-TCONV_WARPGROUP_PRODUCTS(160, 10, 80, 81, 82, 83, 84)
-TCONV_WARPGROUP_PRODUCTS(192, 12, 96, 97, 98, 99, 100)
-TCONV_WARPGROUP_PRODUCTS(240, 15, 120, 121, 122, 123, 124)
-TCONV_WARPGROUP_PRODUCTS(256, 16, 128, 129, 130, 131, 132)
 #undef TCONV_WARPGROUP_PRODUCTS
 #undef TCONV_WARPGROUP_PRODUCT
 

@@ -1243,21 +1243,6 @@ TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
 TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
 TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
 #undef TCONV_MULTIPLY
-TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  const double upper = words_double(a[0], a[1]), lower = words_double(a[2], a[3]), column = words_double(b[0], b[1]);
-#if __CUDA_ARCH__ >= 900
-  asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-      : "+d"(sums[0]), "+d"(sums[1]), "+d"(sums[2]), "+d"(sums[3])
-      : "d"(upper), "d"(lower), "d"(column));
-#else
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-      : "+d"(sums[0]), "+d"(sums[1])
-      : "d"(upper), "d"(column));
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-      : "+d"(sums[2]), "+d"(sums[3])
-      : "d"(lower), "d"(column));
-#endif
-}
 #endif
 
 // The product of an element type.
@@ -1271,9 +1256,6 @@ struct MatrixProduct;
     }                                                                                              \
   };
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
-TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
-TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
-TCONV_MATRIX_PRODUCT(double, double, multiply_f64)
 #undef TCONV_MATRIX_PRODUCT
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact

@@ -181,6 +181,12 @@ def test_carries_macros_whose_names_are_put_together() -> None:
     assert used_paragraphs(library, "ONE(2)") == library.partition("\n#define ANOTHER")[0]
 
 
+def test_carries_macros_that_define_what_is_used() -> None:
+    library = "#define MAKE(name) TCONV_DEVICE void name() {}\nMAKE(first)\nMAKE(second)\n\n#define OTHER(x) x\n"
+    assert used_paragraphs(library, "second()") == library.partition("\n#define OTHER")[0]
+    assert used_paragraphs(library, "third()") == ""
+
+
 def test_places_of_the_shared_part_are_all_filled(texts: dict[str, str]) -> None:
     assert '_PRIMITIVES = r""\n' in runtime_text()
     for text in texts.values():

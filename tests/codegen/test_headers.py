@@ -70,6 +70,11 @@ def test_headers_are_understood(name: str) -> None:
             assert words(node).startswith(("#define", "TCONV_")), words(node)
 
 
+def test_other_letters_are_refused() -> None:
+    with pytest.raises(ValueError, match="ASCII"):
+        Text("// größer\n")
+
+
 # ---- constants -------------------------------------------------------------------------------------------------------
 
 

@@ -161,6 +161,11 @@ def functions(kernel: Kernel[Any], name: str) -> str:
     return instance(kernel, name) + (weights_instance(kernel, name, threads) if threads else "")
 
 
+def element_type(layer: Layer) -> str:
+    """The type of a layer's tensors in CUDA text."""
+    return _ELEMENT[layer.precision]
+
+
 def tile_struct(tile: Any, name: str) -> str:
     """What the tile of the kernel `name` is, as a type."""
     return f"struct {name}_tile {{\n{tile_members(tile)}}};\n"

@@ -9,6 +9,7 @@ from typing import Any
 from tconv.codegen.headers.constants import Constants
 from tconv.codegen.headers.fold import folded
 from tconv.codegen.headers.layout import filled
+from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
@@ -36,7 +37,8 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
     # What instances call.
     user = " ".join([user, *(f"{name}() {name}_weights()" for name in families)])
     headers = header_texts([*map(family_header, families), general])
-    texts = {PRIMITIVES: "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))}
+    primitives = "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))
+    texts = {PRIMITIVES: listed(primitives, kernels)}
     for family in families:
         of_family = [
             text if name == family_header(family) else _FIRST_COMMENT.sub("", text)

@@ -15,6 +15,8 @@ _DEFINITION = re.compile(
     r"|(?:TCONV_DEVICE|constexpr|inline|static)\b[^(={]*?(\w+)\s*(?:<[^>]*>)?\s*[(={])",
     re.MULTILINE,
 )
+#: A macro that defines a function of the name that it is given first.
+_DEFINER = re.compile(r"^#define (\w+)\(name\b", re.MULTILINE)
 
 
 def used_paragraphs(library: str, user: str) -> str:
@@ -23,7 +25,7 @@ def used_paragraphs(library: str, user: str) -> str:
     A paragraph starts at the left margin after a blank line. Those that define nothing (comments, namespaces) stay.
     """
     paragraphs = re.split(r"(?<=\n)\n+(?=\S)", library)
-    defined = [{name for match in _DEFINITION.finditer(text) for name in match.groups() if name} for text in paragraphs]
+    defined = list(map(_defined, paragraphs))
     kept = {number for number, names in enumerate(defined) if not names}
     mentioned, pasted = set(_WORD.findall(user)), set(_PASTED.findall(user))
     while True:
@@ -39,3 +41,10 @@ def used_paragraphs(library: str, user: str) -> str:
             mentioned.update(_WORD.findall(paragraphs[number]))
             pasted.update(_PASTED.findall(paragraphs[number]))
     return "\n".join(paragraphs[number] for number in sorted(kept))
+
+
+def _defined(paragraph: str) -> set[str]:
+    names = {name for match in _DEFINITION.finditer(paragraph) for name in match.groups() if name}
+    for definer in _DEFINER.findall(paragraph):
+        names.update(re.findall(rf"^{definer}\((\w+)", paragraph, re.MULTILINE))
+    return names

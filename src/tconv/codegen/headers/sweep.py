@@ -131,7 +131,7 @@ def _unused_members(text: Text, node: Node, mentioned: _Mentions) -> Iterator[_I
             if names and own not in names and all(of_members[name] <= words[name] for name in names):
                 yield _Item(names, member.start_byte, _behind(member), member)
         elif member.type == "field_declaration" and ("constexpr" in text.of(member).partition("=")[0] or is_built):
-            yield from _of_fields(text, member, of_members)
+            yield from _of_declaration(text, member, of_members)
 
 
 def _behind(node: Node) -> int:
@@ -147,7 +147,7 @@ def _unused_locals(text: Text, node: Node) -> Iterator[_Item]:
         mentioned = Counter(_words(text.of(function)))
         for each in walk(field(function, "body")) if function.child_by_field_name("body") is not None else ():
             if each.type == "declaration" and (_CONSTANT.match(text.of(each)) or _only_declares(each)):
-                yield from _of_fields(text, each, mentioned)
+                yield from _of_declaration(text, each, mentioned)
             elif each.type == "alias_declaration" and mentioned[text.of(field(each, "name"))] < 2:
                 yield _Item(frozenset(), each.start_byte, _behind(each), each)
 
@@ -158,7 +158,7 @@ def _only_declares(declaration: Node) -> bool:
     return not any(node.type in kinds for node in walk(declaration))
 
 
-def _of_fields(text: Text, member: Node, mentioned: Counter[str]) -> Iterator[_Item]:
+def _of_declaration(text: Text, member: Node, mentioned: Counter[str]) -> Iterator[_Item]:
     """What of a declaration goes: all of it, or some of its declarators."""
     starts = member.children_by_field_name("declarator")
     if not starts:
@@ -186,7 +186,6 @@ def _count(text: str, name: str) -> int:
 def _removed(text: Text, cut: Sequence[_Item]) -> str:
     """The text without these, and without the comments above those that had lines of their own."""
     kept = text.bytes.decode()
-    # By bytes; headers are ASCII.
     outermost = [item for item in cut if not any(other.start <= item.start and item.end < other.end for other in cut)]
     for item in sorted(outermost, key=lambda item: item.start, reverse=True):
         start, end = item.start, item.end

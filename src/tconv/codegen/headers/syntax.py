@@ -29,9 +29,11 @@ def _parser() -> tree_sitter.Parser:
 
 
 class Text:
-    """A piece of CUDA text and its syntax tree, whose nodes count bytes of it."""
+    """A piece of CUDA text and its syntax tree, whose nodes count bytes of it: the text is ASCII."""
 
     def __init__(self, text: str) -> None:
+        if not text.isascii():
+            raise ValueError("a header has other letters than ASCII's, whose bytes are not its characters")
         self.bytes = text.encode()
         understood = _UNKNOWN_WORDS.sub(lambda match: _UNKNOWN[match[0]], text)
         self.root = _parser().parse(understood.encode()).root_node
@@ -66,10 +68,11 @@ def words(node: Node) -> str:
 
 def walk(node: Node, into: Callable[[Node], bool] = lambda node: True) -> Iterator[Node]:
     """A node and all below it, but for what is below those that are not to be gone `into`."""
-    yield node
-    if into(node):
-        for child in node.children:
-            yield from walk(child, into)
+    left = [node]
+    while left:
+        yield (node := left.pop())
+        if into(node):
+            left += reversed(node.children)
 
 
 def declared_name(declarator: Node) -> str:
