@@ -217,9 +217,9 @@ _RECORDED = {
             "  struct Box {\n"
             "    static constexpr int images = 1, depths = 1, rows = 10, columns = 24;\n"
             "  };\n"
-            "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1,\n"
-            "      chunk_steps = 4, input_stages = 2, raw_stages = 0, weight_stages = 7,\n"
-            "      patch_columns = 4, channels_last = 0, resident = 0;\n",
+            "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 4,"
+            " input_stages = 2, raw_stages = 0, weight_stages = 7, patch_columns = 4, channels_last = 0, "
+            "resident = 0;\n",
             1,
             _WgmmaLaunching(
                 threads=384, shared_bytes=224400, box=(1, 1, 10, 24), weight_sets=1, together=1, at_once=132,
@@ -233,12 +233,12 @@ _RECORDED = {
             "    static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 4, position_tiles = 8;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 16, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 0;\n"
+            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 16, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 1, chunk_shifts = 8, patch_columns = 4, copied = 0,\n"
-            "      resident = 0;\n"
+            "    static constexpr int chunk_steps = 1, chunk_shifts = 8, patch_columns = 4, copied = 0, "
+            "resident = 0;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
             2,
@@ -376,6 +376,7 @@ def _sized(problem, gpu):
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
+# What a kernel reads and writes, and how it rounds factors, in CUDA text.
 _ELEMENT = {
     "fp32": "float",
     "tf32": "float",
@@ -3813,9 +3814,9 @@ struct WgmmaSums {
 };
 
 // Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
-// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has
-// all neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by
-// way of `staged`.
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
+// neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
+// of `staged`.
 template <class Layer, class Tile>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;

@@ -179,10 +179,9 @@ _RECORDED = {
         _Kernel(
             "direct",
             _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"),
-            "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32,\n"
-            "      positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2,\n"
-            "      phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1, unroll = 8,\n"
-            "      ahead = 0, origin = 1, row_origin = 1, blocks = 5;\n",
+            "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, "
+            "positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, "
+            "chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;\n",
             5,
             _DirectLaunching(
                 threads=128, shared_bytes=13312, parts=32, rows=1, columns=64, groups=1, block_runs=4, at_once=132,
@@ -316,6 +315,7 @@ def _sized(problem, gpu):
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
+# What a kernel reads and writes, and how it rounds factors, in CUDA text.
 _ELEMENT = {
     "fp32": "float",
     "tf32": "float",

@@ -224,9 +224,9 @@ _RECORDED = {
             "  struct Box {\n"
             "    static constexpr int images = 1, depths = 1, rows = 8, columns = 16;\n"
             "  };\n"
-            "  static constexpr int channels = 64, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4,\n"
-            "      input_stages = 4, raw_stages = 0, weight_stages = 8, patch_columns = 4,\n"
-            "      channels_last = 0, resident = 0;\n",
+            "  static constexpr int channels = 64, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, "
+            "input_stages = 4, raw_stages = 0, weight_stages = 8, patch_columns = 4, channels_last = 0, "
+            "resident = 0;\n",
             1,
             _WgmmaLaunching(
                 threads=384, shared_bytes=217792, box=(1, 1, 8, 16), weight_sets=8, together=1, at_once=132,
@@ -240,12 +240,12 @@ _RECORDED = {
             "    static constexpr int high = 4, wide = 2, splits = 1, row_tiles = 4, position_tiles = 4;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 4, depths = 1, rows = 1, columns = 16, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 0;\n"
+            "    static constexpr int images = 4, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 8, chunk_shifts = 1, patch_columns = 4, copied = 0,\n"
-            "      resident = 0;\n"
+            "    static constexpr int chunk_steps = 8, chunk_shifts = 1, patch_columns = 4, copied = 0, "
+            "resident = 0;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 1;\n",
             1,
@@ -263,9 +263,9 @@ _RECORDED = {
             "  struct Box {\n"
             "    static constexpr int images = 2, depths = 1, rows = 2, columns = 32;\n"
             "  };\n"
-            "  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0,\n"
-            "      chunk_steps = 2, input_stages = 4, raw_stages = 0, weight_stages = 11,\n"
-            "      patch_columns = 4, channels_last = 0, resident = 0;\n",
+            "  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 2,"
+            " input_stages = 4, raw_stages = 0, weight_stages = 11, patch_columns = 4, channels_last = 0, "
+            "resident = 0;\n",
             1,
             _WgmmaLaunching(
                 threads=384, shared_bytes=232176, box=(2, 1, 2, 32), weight_sets=2, together=1, at_once=132,
@@ -279,12 +279,12 @@ _RECORDED = {
             "    static constexpr int high = 4, wide = 1, splits = 1, row_tiles = 4, position_tiles = 8;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 32, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 0;\n"
+            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 1, patch_columns = 4, copied = 0,\n"
-            "      resident = 0;\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 1, patch_columns = 4, copied = 0, "
+            "resident = 0;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
             2,
@@ -302,9 +302,9 @@ _RECORDED = {
             "  struct Box {\n"
             "    static constexpr int images = 2, depths = 1, rows = 1, columns = 64;\n"
             "  };\n"
-            "  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4,\n"
-            "      input_stages = 4, raw_stages = 0, weight_stages = 4, patch_columns = 4,\n"
-            "      channels_last = 0, resident = 1;\n",
+            "  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, "
+            "input_stages = 4, raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, "
+            "resident = 1;\n",
             1,
             _WgmmaLaunching(
                 threads=384, shared_bytes=217728, box=(2, 1, 1, 64), weight_sets=1, together=1, at_once=132,
@@ -318,12 +318,12 @@ _RECORDED = {
             "    static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 4, position_tiles = 8;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 64, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 0;\n"
+            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, copied = 3,\n"
-            "      resident = 1;\n"
+            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, copied = 3, "
+            "resident = 1;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
             2,
@@ -342,12 +342,12 @@ _RECORDED = {
             "    static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 4, position_tiles = 8;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 128, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 0;\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 128, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 1, patch_columns = 4, copied = 3,\n"
-            "      resident = 1;\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 1, patch_columns = 4, copied = 3, "
+            "resident = 1;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
             2,
@@ -484,6 +484,7 @@ def _sized(problem, gpu):
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
+# What a kernel reads and writes, and how it rounds factors, in CUDA text.
 _ELEMENT = {
     "fp32": "float",
     "tf32": "float",
@@ -4090,9 +4091,9 @@ struct WgmmaSums {
 };
 
 // Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
-// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has
-// all neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by
-// way of `staged`.
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
+// neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
+// of `staged`.
 template <class Layer, class Tile>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;

@@ -225,12 +225,12 @@ _RECORDED = {
             "    static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 1, position_tiles = 8;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 0;\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 4, copied = 2,\n"
-            "      resident = 0;\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 4, copied = 2, "
+            "resident = 0;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 2;\n",
             2,
@@ -249,12 +249,12 @@ _RECORDED = {
             "    static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, position_tiles = 4;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 4;\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
+            "row_origin = 0, origin = 4;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, copied = 2,\n"
-            "      resident = 0;\n"
+            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, copied = 2, "
+            "resident = 0;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
             2,
@@ -273,12 +273,12 @@ _RECORDED = {
             "    static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 4, position_tiles = 4;\n"
             "  };\n"
             "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0,\n"
-            "      row_origin = 0, origin = 0;\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 1,\n"
-            "      resident = 0;\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 1, "
+            "resident = 0;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
             3,
@@ -292,10 +292,9 @@ _RECORDED = {
         _Kernel(
             "direct",
             _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"),
-            "  static constexpr int position_lanes = 64, phase_lanes = 1, splits = 4, columns = 32,\n"
-            "      positions = 2, stacked = 0, rows = 1, warps_wide = 0, channels = 16,\n"
-            "      phases = 2, chunk_rows = 1, chunk_channels = 32, chunk_taps = 2, unroll = 2,\n"
-            "      ahead = 0, origin = 0, row_origin = 0, blocks = 2;\n",
+            "  static constexpr int position_lanes = 64, phase_lanes = 1, splits = 4, columns = 32, "
+            "positions = 2, stacked = 0, rows = 1, warps_wide = 0, channels = 16, phases = 2, chunk_rows = 1, "
+            "chunk_channels = 32, chunk_taps = 2, unroll = 2, ahead = 0, origin = 0, row_origin = 0, blocks = 2;\n",
             2,
             _DirectLaunching(
                 threads=256, shared_bytes=61568, parts=1, rows=1, columns=64, groups=1, block_runs=2, at_once=4224,
@@ -430,6 +429,7 @@ def _sized(problem, gpu):
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
+# What a kernel reads and writes, and how it rounds factors, in CUDA text.
 _ELEMENT = {
     "fp32": "float",
     "tf32": "float",

@@ -27,6 +27,8 @@ from tconv.version import __version__
 
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
 _BLANK = "\r\n"
+#: An equals sign at which no line is broken.
+_EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 #: What launches ask of a family.
 _RULES = ("grid", "counted", "needs_wide_index")
 #: The family that runs any layer, and the header of its tile for any size.
@@ -257,7 +259,7 @@ def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
     """The text that makes a kernel in a generated file."""
     launching = FAMILIES[kernel.family].launching.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
     numbers = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
-    tile = [f'"{line}\\n"' for line in kernel_source.tile_members(kernel.tile).splitlines()]
+    tile = list(map(_literal, kernel_source.tile_members(kernel.tile).splitlines()))
     lines = [
         f'"{kernel.family}",',
         f"{_layer(kernel.layer)},",
@@ -269,6 +271,12 @@ def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
         "),",
     ]
     return "_Kernel(\n" + "".join(f"    {line}\n" for line in lines) + ")"
+
+
+def _literal(line: str) -> str:
+    """A line of CUDA text as Python's, where it is long in several pieces, none of which ends within ``a = 1``."""
+    pieces = textwrap.wrap(line.replace(" = ", _EQUALS), 100, drop_whitespace=False)
+    return '"' + '"\n    "'.join(pieces).replace(_EQUALS, " = ") + '\\n"'
 
 
 def _layer(layer: Layer) -> str:

@@ -2,8 +2,8 @@
 stands above the user's model, and behind the second mark the kernels, which stand below it.
 
 `generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, of the
-planner's rules for launches, of the CUDA text of a configuration (`_instance`). All of it runs where
-generated files run: Python 3.8 and PyTorch 1.13 on.
+planner's rules for launches, of the CUDA text of a configuration (`_instance`). All of it runs where generated files
+run: Python 3.8 and PyTorch 1.13 on.
 """
 # mypy: ignore-errors
 # ruff: noqa: B905, F821, RUF005, UP033

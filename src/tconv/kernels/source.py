@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 from tconv.planner import FAMILIES, Kernel
 from tconv.problem import Axis, Layer, Precision
 
-_ELEMENT: dict[Precision, str] = {
+#: What a kernel reads and writes, and how it rounds factors, in CUDA text.
+ELEMENT: dict[Precision, str] = {
     "fp32": "float",
     "tf32": "float",
     "tf32_rna": "float",
@@ -21,14 +21,12 @@ _ELEMENT: dict[Precision, str] = {
     "bf16": "tconv::BFloat16",
     "fp64": "double",
 }
-_ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
+ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 #: What the function is called that prepares the weights of the kernel NAME.
 PREPARING = "{}_weights"
 #: What the function is called that tells how the kernel NAME is launched, where its tile is that of any layer.
 LAUNCHING = "{}_launching"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
-#: A space at which no line is broken.
-_TIED = "\N{NO-BREAK SPACE}"
 _OPENED, _CLOSED = "namespace tconv {\n\n", "\n}  // namespace tconv\n"
 
 
@@ -105,7 +103,7 @@ def in_namespace(texts: Iterable[str]) -> str:
 
 def instance(kernel: Kernel[Any], name: str) -> str:
     """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    element = _ELEMENT[kernel.layer.precision]
+    element = ELEMENT[kernel.layer.precision]
     return f"""\
 // {kernel.layer.describe()}
 struct {name}_layer {{
@@ -121,7 +119,7 @@ struct {name}_layer {{
 
 def weights_instance(kernel: Kernel[Any], name: str, threads: int) -> str:
     """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
-    element, function = _ELEMENT[kernel.layer.precision], PREPARING.format(name)
+    element, function = ELEMENT[kernel.layer.precision], PREPARING.format(name)
     return f"""\
 extern "C" __global__ void __launch_bounds__({threads})
 {function}(const {element}* weight, {element}* prepared) {{
@@ -161,11 +159,6 @@ def functions(kernel: Kernel[Any], name: str) -> str:
     return instance(kernel, name) + (weights_instance(kernel, name, threads) if threads else "")
 
 
-def element_type(layer: Layer) -> str:
-    """The type of a layer's tensors in CUDA text."""
-    return _ELEMENT[layer.precision]
-
-
 def tile_struct(tile: Any, name: str) -> str:
     """What the tile of the kernel `name` is, as a type."""
     return f"struct {name}_tile {{\n{tile_members(tile)}}};\n"
@@ -184,9 +177,8 @@ def tile_members(tile: Any) -> str:
         if is_dataclass(value):
             lines.append(f"  struct {part.name.capitalize()} {{\n  {tile_members(value)}  }};\n")
         else:
-            numbers.append(f"{part.name}{_TIED}={_TIED}{value}")
-    together = textwrap.wrap(", ".join(numbers), 76)
-    return "".join(lines) + "  static constexpr int " + "\n      ".join(together).replace(_TIED, " ") + ";\n"
+            numbers.append(f"{part.name} = {value}")
+    return "".join(lines) + f"  static constexpr int {', '.join(numbers)};\n"
 
 
 def _layer_members(layer: Layer, wide_index: bool) -> str:
@@ -197,7 +189,7 @@ def _layer_members(layer: Layer, wide_index: bool) -> str:
         return f"  static constexpr bool {name} = {str(value).lower()};\n"
 
     return (
-        f"  using Element = {_ELEMENT[layer.precision]};\n"
+        f"  using Element = {ELEMENT[layer.precision]};\n"
         f"  using Index = {'long long' if wide_index else 'int'};\n"
         + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes, strict=True))
         + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
@@ -205,5 +197,5 @@ def _layer_members(layer: Layer, wide_index: bool) -> str:
         + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
         + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
         + boolean("has_bias", layer.bias)
-        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
+        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{ROUNDING.get(layer.precision, 'none')};\n"
     )

@@ -11,14 +11,14 @@ from typing import Any
 from tree_sitter import Node
 
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
+from tconv.kernels.source import ROUNDING
 from tconv.planner import Kernel
 from tconv.planner.numbers import ceil_div
 from tconv.planner.shifts import halo, shift_count
-from tconv.problem import TF32, Axis
+from tconv.problem import Axis
 
 _AXES = ("Depth", "Height", "Width")
 _OF_AXES = ("kernel", "stride", "dilation", "taps_per_phase", "tap_period", "shift_period")
-_ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 
 
 def _quotient(a: int, b: int) -> int:
@@ -110,10 +110,9 @@ def _known_of(kernel: Kernel[Any]) -> dict[str, int]:
         "Layer::group_in_channels": layer.in_channels_per_group,
         "Layer::group_out_channels": layer.out_channels_per_group,
         "Layer::has_bias": layer.bias,
-        **{f"Rounding::{name}": number for number, name in enumerate(("none", *_ROUNDING.values()))},
+        **{f"Rounding::{name}": number for number, name in enumerate(("none", *ROUNDING.values()))},
     }
-    rounding = _ROUNDING[layer.precision] if layer.precision in TF32 else "none"
-    names["Layer::rounding"] = names[f"Rounding::{rounding}"]
+    names["Layer::rounding"] = names[f"Rounding::{ROUNDING.get(layer.precision, 'none')}"]
     for name, axis in zip(_AXES, own, strict=True):
         of_axis = {f"{name}::{of}": getattr(axis, of) for of in _OF_AXES}
         step = axis.dilation if axis.stride == 1 else 1

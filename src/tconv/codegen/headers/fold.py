@@ -127,23 +127,20 @@ class _Folding:
 
     def _if(self, node: Node, scope: Scope | None) -> str:
         """Where it stands for one statement, whose braces it keeps; `_items` takes them away where there are more."""
+        remains = self._taken(node, scope)
+        if remains is not node:
+            return "" if remains is None else self.of(remains, scope)
         clause, otherwise = field(node, "condition"), node.child_by_field_name("alternative")
-        value = self._value(field(clause, "value"), scope)
         consequence = field(node, "consequence")
-        if value is None:
-            taken = self.of(consequence, scope)
-            alternative = "" if otherwise is None else self.of(otherwise.named_children[-1], scope)
-            head = self.text.between(node.start_byte, clause.start_byte) + self.of(clause, scope)
-            gap = self.text.between(clause.end_byte, consequence.start_byte)
-            if not alternative:
-                return f"{head}{gap}{taken or ';'}"
-            assert otherwise is not None
-            before = self.text.between(consequence.end_byte, otherwise.start_byte)
-            word = self.text.between(otherwise.start_byte, otherwise.named_children[-1].start_byte)
-            return f"{head}{gap}{taken or '{}'}{before}{word}{alternative}"
-        if value:
-            return self.of(consequence, scope)
-        return "" if otherwise is None else self.of(otherwise.named_children[-1], scope)
+        taken = self.of(consequence, scope)
+        alternative = "" if otherwise is None else self.of(otherwise.named_children[-1], scope)
+        head = self.text.between(node.start_byte, clause.start_byte) + self.of(clause, scope)
+        gap = self.text.between(clause.end_byte, consequence.start_byte)
+        if otherwise is None or not alternative:
+            return f"{head}{gap}{taken or ';'}"
+        before = self.text.between(consequence.end_byte, otherwise.start_byte)
+        word = self.text.between(otherwise.start_byte, otherwise.named_children[-1].start_byte)
+        return f"{head}{gap}{taken or '{}'}{before}{word}{alternative}"
 
     def _taken(self, node: Node, scope: Scope | None) -> Node | None:
         """The statement that remains of a decided branch, or of a loop that ends after its first round; else itself."""

@@ -86,11 +86,7 @@ def _items(text: Text, node: Node) -> Iterator[_Item]:
         else:
             names = frozenset(filter(None, _defined(text, child)))
             if names:
-                end = child.end_byte
-                sibling = child.next_sibling
-                if sibling is not None and sibling.type == ";":
-                    end = sibling.end_byte
-                yield _Item(names, child.start_byte, end, child)
+                yield _Item(names, child.start_byte, _behind(child), child)
 
 
 def _defined(text: Text, node: Node) -> list[str]:

@@ -37,9 +37,9 @@ struct WgmmaSums {
 };
 
 // Stores a warpgroup's outputs, from `y` on, as float until they are stored: an epilogue sees them as the sums that
-// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has
-// all neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by
-// way of `staged`.
+// they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
+// neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
+// of `staged`.
 template <class Layer, class Tile>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
