@@ -170,7 +170,7 @@ def _mma_needs_wide_index(problem, layer, kernel):
 _WgmmaLaunching = namedtuple(
     "_WgmmaLaunching",
     "threads shared_bytes box weight_sets together at_once columns_together weight_bytes preparing_blocks "
-    "preparing_threads",
+    "preparing_threads input_blocks input_shared_bytes",
 )
 
 _wgmma_INT_LIMIT = 2**31
@@ -219,11 +219,12 @@ _RECORDED = {
             "  };\n"
             "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, "
             "input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0, "
-            "resident = 0;\n",
+            "resident = 0, prepared_inputs = 0;\n",
             1,
             _WgmmaLaunching(
                 threads=384, shared_bytes=228560, box=(1, 1, 12, 40), weight_sets=1, together=1, at_once=132,
-                columns_together=4, weight_bytes=344064, preparing_blocks=42, preparing_threads=256
+                columns_together=4, weight_bytes=344064, preparing_blocks=42, preparing_threads=256, input_blocks=0,
+                input_shared_bytes=8320
             ),
         ),
         _Kernel(
@@ -454,7 +455,8 @@ def _launch_bounds(kernel, name):
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+    inputs = _inputs_instance(kernel, name, threads) if getattr(kernel.launching, "input_blocks", 0) else ""
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
 
 
 def _start(kernel, name):
@@ -466,8 +468,12 @@ def _start(kernel, name):
         return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions = f"{name}, {_PREPARING.format(name)}"
-    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
+    if getattr(numbers, "input_blocks", 0):
+        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
+        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
+        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
+    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
 
 
 def _cuda_source(kernels):
@@ -537,7 +543,9 @@ def _launch(plan, x, weight, bias, y):
     sizes = plan.problem.input_size + plan.problem.output_size
     with torch.cuda.device(device):
         if preparation is not None:
-            prepared = torch.empty(preparation.bytes, dtype=torch.uint8, device=device)
+            # Inputs in another order lie behind the weights.
+            inputs = x.numel() * x.element_size() if getattr(kernel.launching, "input_blocks", 0) else 0
+            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
             pointers[4:] = [prepared.data_ptr(), preparation.grid]
         stream = torch.cuda.current_stream().cuda_stream
         error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
@@ -3665,7 +3673,8 @@ struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
 
   TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
     return x + static_cast<long long>(halo.image) * Base::channels * this->plane +
-           static_cast<long long>(group) * Layer::group_in_channels * this->plane;
+           static_cast<long long>(group) * Layer::group_in_channels *
+               this->plane;
   }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     halo = of_box;
@@ -4050,6 +4059,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
     const int bytes = pieces * Shape::piece_bytes;
     ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
+    // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
     const int at = ring.stage() * Shape::weight_stage_bytes;
     copy_to_shared(stages + at, from, bytes, ring.full());
     from += bytes;
@@ -4076,7 +4086,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 //
 // Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
 // channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
-// contiguous and began there, too.
+// contiguous and began there, too, and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:

@@ -380,7 +380,8 @@ def _launch_bounds(kernel, name):
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+    inputs = _inputs_instance(kernel, name, threads) if getattr(kernel.launching, "input_blocks", 0) else ""
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
 
 
 def _start(kernel, name):
@@ -392,8 +393,12 @@ def _start(kernel, name):
         return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions = f"{name}, {_PREPARING.format(name)}"
-    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
+    if getattr(numbers, "input_blocks", 0):
+        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
+        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
+        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
+    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
 
 
 def _cuda_source(kernels):
@@ -463,7 +468,9 @@ def _launch(plan, x, weight, bias, y):
     sizes = plan.problem.input_size + plan.problem.output_size
     with torch.cuda.device(device):
         if preparation is not None:
-            prepared = torch.empty(preparation.bytes, dtype=torch.uint8, device=device)
+            # Inputs in another order lie behind the weights.
+            inputs = x.numel() * x.element_size() if getattr(kernel.launching, "input_blocks", 0) else 0
+            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
             pointers[4:] = [prepared.data_ptr(), preparation.grid]
         stream = torch.cuda.current_stream().cuda_stream
         error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)

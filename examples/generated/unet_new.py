@@ -5,11 +5,12 @@
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          elsewhere mma: 128 blocks of 256, 165904 bytes of shared memory
-#   ups.1.up  2-D 256→128 k2 s2 bias tf32  wgmma: 128 blocks of 384, 232176 bytes of shared memory
+#   ups.1.up  2-D 256→128 k2 s2 bias tf32  wgmma: 128 blocks of 384, 215664 bytes of shared memory
 #                                          elsewhere mma: 256 blocks of 128, 83984 bytes of shared memory
 #   ups.2.up  2-D 128→64 k2 s2 bias tf32   wgmma: 128 blocks of 384, 217728 bytes of shared memory
 #                                          elsewhere mma: 256 blocks of 128, 112144 bytes of shared memory
-#   ups.3.up  2-D 64→32 k2 s2 bias tf32    mma: 256 blocks of 128, 105488 bytes of shared memory
+#   ups.3.up  2-D 64→32 k2 s2 bias tf32    wgmma: 128 blocks of 384, 117376 bytes of shared memory
+#                                          elsewhere mma: 256 blocks of 128, 105488 bytes of shared memory
 
 """A small U-Net for segmentation: four levels down, four up by transposed convolutions, a skip connection at each."""
 
@@ -177,7 +178,7 @@ def _mma_needs_wide_index(problem, layer, kernel):
 _WgmmaLaunching = namedtuple(
     "_WgmmaLaunching",
     "threads shared_bytes box weight_sets together at_once columns_together weight_bytes preparing_blocks "
-    "preparing_threads",
+    "preparing_threads input_blocks input_shared_bytes",
 )
 
 _wgmma_INT_LIMIT = 2**31
@@ -226,11 +227,12 @@ _RECORDED = {
             "  };\n"
             "  static constexpr int channels = 64, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, "
             "input_stages = 4, raw_stages = 0, weight_stages = 8, patch_columns = 4, channels_last = 0, "
-            "resident = 0;\n",
+            "resident = 0, prepared_inputs = 0;\n",
             1,
             _WgmmaLaunching(
                 threads=384, shared_bytes=217792, box=(1, 1, 8, 16), weight_sets=8, together=1, at_once=132,
-                columns_together=4, weight_bytes=2097152, preparing_blocks=128, preparing_threads=256
+                columns_together=4, weight_bytes=2097152, preparing_blocks=128, preparing_threads=256,
+                input_blocks=0, input_shared_bytes=8320
             ),
         ),
         _Kernel(
@@ -261,15 +263,16 @@ _RECORDED = {
             "wgmma",
             _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
             "  struct Box {\n"
-            "    static constexpr int images = 2, depths = 1, rows = 2, columns = 32;\n"
+            "    static constexpr int images = 4, depths = 1, rows = 1, columns = 32;\n"
             "  };\n"
-            "  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 2,"
-            " input_stages = 4, raw_stages = 0, weight_stages = 11, patch_columns = 4, channels_last = 0, "
-            "resident = 0;\n",
+            "  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4,"
+            " input_stages = 2, raw_stages = 0, weight_stages = 5, patch_columns = 4, channels_last = 0, "
+            "resident = 0, prepared_inputs = 0;\n",
             1,
             _WgmmaLaunching(
-                threads=384, shared_bytes=232176, box=(2, 1, 2, 32), weight_sets=2, together=1, at_once=132,
-                columns_together=4, weight_bytes=524288, preparing_blocks=64, preparing_threads=256
+                threads=384, shared_bytes=215664, box=(4, 1, 1, 32), weight_sets=2, together=1, at_once=132,
+                columns_together=4, weight_bytes=524288, preparing_blocks=32, preparing_threads=256, input_blocks=0,
+                input_shared_bytes=8320
             ),
         ),
         _Kernel(
@@ -304,11 +307,12 @@ _RECORDED = {
             "  };\n"
             "  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, "
             "input_stages = 4, raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, "
-            "resident = 1;\n",
+            "resident = 1, prepared_inputs = 0;\n",
             1,
             _WgmmaLaunching(
                 threads=384, shared_bytes=217728, box=(2, 1, 1, 64), weight_sets=1, together=1, at_once=132,
-                columns_together=4, weight_bytes=131072, preparing_blocks=8, preparing_threads=256
+                columns_together=4, weight_bytes=131072, preparing_blocks=8, preparing_threads=256, input_blocks=0,
+                input_shared_bytes=8320
             ),
         ),
         _Kernel(
@@ -335,6 +339,22 @@ _RECORDED = {
         ),
     ],
     _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [
+        _Kernel(
+            "wgmma",
+            _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
+            "  struct Box {\n"
+            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 128;\n"
+            "  };\n"
+            "  static constexpr int channels = 32, phases = 4, position_tiles = 2, stacked = 0, chunk_steps = 2, "
+            "input_stages = 4, raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, "
+            "resident = 1, prepared_inputs = 0;\n",
+            1,
+            _WgmmaLaunching(
+                threads=384, shared_bytes=117376, box=(2, 1, 1, 128), weight_sets=1, together=1, at_once=132,
+                columns_together=4, weight_bytes=32768, preparing_blocks=4, preparing_threads=256, input_blocks=0,
+                input_shared_bytes=8320
+            ),
+        ),
         _Kernel(
             "mma",
             _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"),
@@ -562,7 +582,8 @@ def _launch_bounds(kernel, name):
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+    inputs = _inputs_instance(kernel, name, threads) if getattr(kernel.launching, "input_blocks", 0) else ""
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
 
 
 def _start(kernel, name):
@@ -574,8 +595,12 @@ def _start(kernel, name):
         return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions = f"{name}, {_PREPARING.format(name)}"
-    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
+    if getattr(numbers, "input_blocks", 0):
+        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
+        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
+        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
+    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
 
 
 def _cuda_source(kernels):
@@ -645,7 +670,9 @@ def _launch(plan, x, weight, bias, y):
     sizes = plan.problem.input_size + plan.problem.output_size
     with torch.cuda.device(device):
         if preparation is not None:
-            prepared = torch.empty(preparation.bytes, dtype=torch.uint8, device=device)
+            # Inputs in another order lie behind the weights.
+            inputs = x.numel() * x.element_size() if getattr(kernel.launching, "input_blocks", 0) else 0
+            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
             pointers[4:] = [prepared.data_ptr(), preparation.grid]
         stream = torch.cuda.current_stream().cuda_stream
         error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
@@ -3956,7 +3983,8 @@ struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
 
   TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
     return x + static_cast<long long>(halo.image) * Base::channels * this->plane +
-           static_cast<long long>(group) * Layer::group_in_channels * this->plane;
+           static_cast<long long>(group) * Layer::group_in_channels *
+               this->plane;
   }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     halo = of_box;
@@ -4378,7 +4406,8 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
     const int bytes = pieces * Shape::piece_bytes;
     ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
-    const int at = Tile::resident ? static_cast<int>(from - set) : ring.stage() * Shape::weight_stage_bytes;
+    // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
+    const int at = ring.stage() * Shape::weight_stage_bytes;
     copy_to_shared(stages + at, from, bytes, ring.full());
     from += bytes;
     ring.next();
@@ -4404,7 +4433,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 //
 // Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
 // channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
-// contiguous and began there, too.
+// contiguous and began there, too, and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:

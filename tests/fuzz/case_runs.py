@@ -173,6 +173,12 @@ class _EmulatorRun:
     def launches(self, kernel: str) -> Iterator[Launch]:
         problem, preparation = self.case.problem, self.plan.preparation
         x, weight, bias = self.operands
+        if (inputs := self.plan.inputs) is not None:
+            ordered = torch.full((x.numel(),), float("nan"), dtype=x.dtype)
+            name = source.PREPARING_INPUTS.format(kernel)
+            sizes = (problem.batch, *problem.input_size)
+            yield Launch(name, inputs.grid, inputs.threads, inputs.shared_bytes, (x, ordered, *sizes))
+            x = ordered
         if preparation is not None:
             prepared = torch.full((preparation.bytes // x.itemsize,), float("nan"), dtype=x.dtype)
             arguments = (weight, prepared)

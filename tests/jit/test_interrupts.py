@@ -158,7 +158,7 @@ def plan(monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setattr(loader, "_loaded", {})
     monkeypatch.setattr(loader, "check_driver", lambda: None)
     monkeypatch.setattr(loader, "gpu_of", lambda device: Gpu.h200())
-    monkeypatch.setattr(loader, "Launcher", lambda kernel, plan, device, preparing: kernel)
+    monkeypatch.setattr(loader, "Launcher", lambda kernel, plan, device, *preparing: kernel)
     return DIRECT.plan(Problem(Layer(1, 2, 2, kernel=(1, 1, 3)), 1, (1, 1, 9)), Gpu.h200())
 
 

@@ -18,7 +18,8 @@ import torch
 from tconv.errors import NotWarmedUp
 from tconv.jit import loader
 from tconv.kernels import source
-from tconv.planner import DIRECT, MMA, Gpu, Kernel, Plan
+from tconv.planner import DIRECT, MMA, WGMMA, Gpu, Kernel, Plan
+from tconv.planner.wgmma.builder import wgmma_tile
 from tconv.problem import Layer, Problem
 
 
@@ -182,6 +183,38 @@ def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch)
         # Whatever is in front of the preparation may write the input.
         assert "programmatic_stream_serialization" not in vars(first[1])
         assert first[0] == second[0] == "stream 0xa0"
+
+
+def test_inputs_are_prepared_before_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind the kernel that prepares weights the next one may begin early: it reads its inputs at once."""
+    driver = _Driver(monkeypatch)
+    problem = Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9))
+    box = (1, 1, 2, 8)
+    tile = wgmma_tile(
+        problem.layer, box=box, channels=32, phases=4, position_tiles=1, stacked=0, chunk_steps=2, patch_columns=1,
+        prepared_inputs=1,
+    )  # fmt: skip
+    plan = WGMMA.plan_with(problem, Kernel("wgmma", problem.layer, tile), Gpu.h200())
+    taken: list[int] = []
+
+    def empty(size: int, dtype: torch.dtype, device: int) -> Any:
+        taken.append(size)
+        return SimpleNamespace(data_ptr=lambda: 5000 if size == 5 * 16 * 7 * 9 * 2 else 6000)
+
+    monkeypatch.setattr(torch, "empty", empty)
+    launch = loader.Launcher("kernel", plan, 0, "of weights", "of inputs")
+    launch(100, 200, 0, 400)
+    launch(100, 6000, 0, 400, prepared=True)
+    inputs, weights, kernel, inputs_alone, kernel_alone = driver.launches
+    assert plan.inputs is not None and plan.preparation is not None
+    assert taken == [5 * 16 * 7 * 9 * 2, plan.preparation.bytes, 5 * 16 * 7 * 9 * 2]
+    assert inputs[2:] == inputs_alone[2:] == ("of inputs", 100, 5000, 5, 1, 7, 9)
+    assert (inputs[1].grid, inputs[1].block, inputs[1].shmem_size) == (8 * 132, 256, 64 * (64 + 2) * 2)
+    assert weights[2:] == ("of weights", 200, 6000)
+    assert kernel[2:7] == kernel_alone[2:7] == ("kernel", 5000, 6000, 0, 400)
+    assert kernel[1].programmatic_stream_serialization
+    for before_or_alone in (inputs, weights, inputs_alone, kernel_alone):
+        assert "programmatic_stream_serialization" not in vars(before_or_alone[1])
 
 
 def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:

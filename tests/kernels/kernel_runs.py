@@ -110,14 +110,19 @@ def emulate(
     x, weight, bias = tensors
     x, y = (stored(t, instance) for t in (x, torch.full(problem.output_shape, float("nan"), dtype=x.dtype)))
     launches = []
+    if plan.inputs is not None:
+        ordered, blocks = torch.full((x.numel(),), float("nan"), dtype=x.dtype), plan.inputs
+        arguments = (x, ordered, problem.batch, *problem.input_size)
+        launches.append(Launch("tconv_kernel_inputs", blocks.grid, blocks.threads, blocks.shared_bytes, arguments))
+        x = ordered
     if plan.preparation is not None:
         prepared = torch.full((plan.preparation.bytes // x.itemsize,), float("nan"), dtype=x.dtype)
         grid, threads = plan.preparation.grid, plan.preparation.threads
         launches.append(Launch("tconv_kernel_weights", grid, threads, 0, (weight, prepared)))
         weight = prepared
     sizes = (problem.batch, *problem.input_size, *problem.output_size)
-    arguments = (x, weight, bias, y, *sizes)
-    launches.append(Launch("tconv_kernel", plan.grid, instance.kernel.threads, plan.shared_bytes, arguments))
+    of_kernel = (x, weight, bias, y, *sizes)
+    launches.append(Launch("tconv_kernel", plan.grid, instance.kernel.threads, plan.shared_bytes, of_kernel))
     run(text or source.unit(instance.kernel), launches, mode=mode, order=order, copies=copies)
     return seen(y, instance)
 

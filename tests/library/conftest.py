@@ -33,7 +33,7 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
     decide = dispatch.decide
 
     class Launcher:
-        def __init__(self, kernel: object, plan: Plan, device: int, preparing: object) -> None:
+        def __init__(self, kernel: object, plan: Plan, device: int, preparing: object, of_inputs: object) -> None:
             self.plan, self.preparing = plan, preparing
 
         def __call__(self, x: int, weight: int, bias: int, y: int, prepared: bool = False) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
+from tconv.jit import loader
 from tconv.planner import Gpu, Plan
 from tconv.planner.choice import leading, reads_channels_last, replan
 from tconv.planner.tuned import Question
@@ -28,8 +29,9 @@ def _stored_at(address: int, shape: tuple[int, ...], channels_last: bool) -> tor
 class _Launcher:
     """PyTorch's operator on the raw memory, as the plan's kernel would use it. Prepared weights are negated."""
 
-    def __init__(self, kernel: object, plan: Plan, device: int, preparing: object) -> None:
+    def __init__(self, kernel: object, plan: Plan, device: int, preparing: object, of_inputs: object) -> None:
         assert (preparing is None) == (plan.preparation is None)
+        assert (of_inputs is None) == (plan.inputs is None)
         self.problem, self.directly = plan.problem, reads_channels_last(plan)
 
     def prepare(self, weight: int) -> torch.Tensor:
@@ -53,7 +55,7 @@ def test_a_kernel_is_called_as_the_library_does(
     family: str, channels_last: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(trials, "load", lambda cubin, name, shared_bytes, device: "kernel")
+    monkeypatch.setattr(loader, "load", lambda cubin, name, shared_bytes, device: "kernel")
     monkeypatch.setattr(trials, "Launcher", _Launcher)
     question, gpu = Question(PROBLEM, "tf32", channels_last), Gpu.h200()
     kernel = next(kernel for kernel, _ in leading(question, gpu, 4) if kernel.family == family)

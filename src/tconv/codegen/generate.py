@@ -26,6 +26,8 @@ from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
 
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
+#: Around what only those files have whose kernels' inputs are prepared.
+_INPUTS_MARK = "// ---- where inputs are prepared\n"
 _BLANK = "\r\n"
 #: An equals sign at which no line is broken.
 _EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
@@ -102,6 +104,9 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     kernels = _kernels(planned)
     rules = "\n\n".join(map(_rules, families))
     parts = ["instance", *(["weights_instance"] if any(FAMILIES[name].preparing_threads for name in families) else [])]
+    inputs_prepared = any(plan.inputs is not None for layer in planned for plan in layer.plans)
+    if inputs_prepared:
+        parts.append("inputs_instance")
     configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
     recorded = [kernel for of_layer in kernels.values() for kernel in of_layer]
@@ -130,6 +135,8 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
         }
     )
     runtime, _, text = runtime.partition(_KERNELS_MARK)
+    before, start, behind = text.split(_INPUTS_MARK)
+    text = f"{before}{start if inputs_prepared else ''}{behind}"
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
     model = f"{_MODEL_MARK}\n{source.body.strip(_BLANK)}"
     text = f"{_TEXT_MARK}\n{text.strip()}"

@@ -248,7 +248,8 @@ def _launch_bounds(kernel, name):
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "")
+    inputs = _inputs_instance(kernel, name, threads) if getattr(kernel.launching, "input_blocks", 0) else ""
+    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
 
 
 def _start(kernel, name):
@@ -260,8 +261,12 @@ def _start(kernel, name):
         return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions = f"{name}, {_PREPARING.format(name)}"
-    return f"start({functions}, {numbers.threads}, {numbers.preparing_threads}, {numbers.shared_bytes}, a)"
+    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
+    if getattr(numbers, "input_blocks", 0):
+        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
+        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
+        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
+    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
 
 
 def _cuda_source(kernels):
@@ -331,7 +336,9 @@ def _launch(plan, x, weight, bias, y):
     sizes = plan.problem.input_size + plan.problem.output_size
     with torch.cuda.device(device):
         if preparation is not None:
-            prepared = torch.empty(preparation.bytes, dtype=torch.uint8, device=device)
+            # Inputs in another order lie behind the weights.
+            inputs = x.numel() * x.element_size() if getattr(kernel.launching, "input_blocks", 0) else 0
+            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
             pointers[4:] = [prepared.data_ptr(), preparation.grid]
         stream = torch.cuda.current_stream().cuda_stream
         error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
@@ -605,6 +612,24 @@ static int start(void (*kernel)(const Element*, const Element*, const Element*, 
   return start(kernel, block, shared_bytes, a);
 }
 
+// ---- where inputs are prepared
+// After one that brings inputs into another order, too: before that of the weights, behind which the kernel may begin.
+template <class Element>
+static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
+                                int),
+                 void (*preparing)(const Element*, Element*),
+                 void (*of_inputs)(const Element*, Element*, int, int, int, int), int block, int preparing_block,
+                 int input_blocks, int shared_bytes, int64_t weight_bytes, int input_shared_bytes, Arguments a) {
+  const auto ordered = reinterpret_cast<Element*>(a.prepared + weight_bytes);
+  of_inputs<<<input_blocks, preparing_block, input_shared_bytes, reinterpret_cast<cudaStream_t>(a.stream)>>>(
+      reinterpret_cast<const Element*>(a.x), ordered, a.batch, a.input[0], a.input[1], a.input[2]);
+  const auto error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  a.x = reinterpret_cast<int64_t>(ordered);
+  return start(kernel, preparing, block, preparing_block, shared_bytes, a);
+}
+
+// ---- where inputs are prepared
 SIGNATURE {
   const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
                     {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};

@@ -7,6 +7,7 @@ the attribute that allows more than 48 KiB of shared memory. Planning may; a lau
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from dataclasses import replace
 from functools import cache
@@ -19,7 +20,7 @@ from tconv.errors import NotWarmedUp
 from tconv.jit.cache import cache_key, default_cache
 from tconv.jit.compile import Compiled, compile_source
 from tconv.jit.toolchain import check_driver, cuda_core, driver, driver_version, uninterrupted
-from tconv.kernels.source import PREPARING, header_digest, header_directory, unit
+from tconv.kernels.source import PREPARING, PREPARING_INPUTS, header_digest, header_directory, unit
 from tconv.planner import Gpu, Kernel, Plan
 
 _log = logging.getLogger("tconv")
@@ -30,8 +31,8 @@ _SHARED_BYTES_BY_DEFAULT = 48 * 1024
 _REGISTERS, _MOST_REGISTERS = 65536, 256
 
 _lock = threading.Lock()
-#: Each kernel, and the one that prepares its weights.
-_loaded: dict[tuple[Kernel[Any], int, int], tuple[Any, Any]] = {}
+#: Each kernel, and those that prepare its weights and its inputs.
+_loaded: dict[tuple[Kernel[Any], int, int], tuple[Any, Any, Any]] = {}
 _streams: dict[int, Any] = {}
 _thread = threading.local()
 
@@ -44,14 +45,15 @@ class Launcher:
         plan: its grid, block, shared memory and sizes.
         device: index of the CUDA device.
         preparing: the kernel that prepares the weights, where the plan has a preparation.
+        of_inputs: the kernel that prepares the inputs, where the plan has that.
     """
 
     __slots__ = (
         *("_alone_config", "_config", "_device", "_kernel", "_launch", "_prepared_bytes", "_preparing"),
-        *("_preparing_config", "_sizes", "_stream_of"),
+        *("_preparing_config", "_input_bytes", "_inputs_config", "_of_inputs", "_sizes", "_stream_of"),
     )
 
-    def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None) -> None:
+    def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None, of_inputs: Any = None) -> None:
         import numpy
 
         core = cuda_core()
@@ -71,6 +73,12 @@ class Launcher:
         if plan.preparation is not None:
             self._preparing_config = core.LaunchConfig(grid=plan.preparation.grid, block=plan.preparation.threads)
             self._prepared_bytes = plan.preparation.bytes
+        self._of_inputs = of_inputs
+        if plan.inputs is not None:
+            self._inputs_config = core.LaunchConfig(
+                grid=plan.inputs.grid, block=plan.inputs.threads, shmem_size=plan.inputs.shared_bytes
+            )
+            self._input_bytes = math.prod(problem.input_shape) * problem.layer.item_bytes
         # numpy's int32 says its width, and cuda.core packs it eight times faster than a ctypes.c_int.
         self._sizes = tuple(map(numpy.int32, (problem.batch, *problem.input_size, *problem.output_size)))
         self._launch = core.launch
@@ -92,6 +100,13 @@ class Launcher:
                 self(x, weight, bias, y, prepared)
             return
         stream = self._stream()
+        if self._of_inputs is not None:
+            # Before the weights are prepared: behind that the kernel itself may begin early, and reads inputs at once.
+            # Freed when the call returns, as below.
+            ordered = torch.empty(self._input_bytes, dtype=torch.uint8, device=device)
+            batch_and_size = self._sizes[:4]
+            self._launch(stream, self._inputs_config, self._of_inputs, x, ordered.data_ptr(), *batch_and_size)
+            x = ordered.data_ptr()
         if prepared:
             self._launch(stream, self._alone_config, self._kernel, x, weight, bias, y, *self._sizes)
             return
@@ -156,10 +171,16 @@ def launcher(plan: Plan, device: int) -> Launcher:
             if loaded is None:
                 check_driver()
                 cubin = build(plan.kernel, gpu_of(device).arch)
-                preparing = None if plan.preparation is None else load(cubin, PREPARING.format(_NAME), 0, device)
-                loaded = _loaded[key] = load(cubin, _NAME, plan.shared_bytes, device), preparing
-    kernel, preparing = loaded
-    return Launcher(kernel, plan, device, preparing)
+                loaded = _loaded[key] = load_all(plan, cubin, device)
+    kernel, preparing, of_inputs = loaded
+    return Launcher(kernel, plan, device, preparing, of_inputs)
+
+
+def load_all(plan: Plan, cubin: bytes, device: int, name: str = _NAME) -> tuple[Any, Any, Any]:
+    """The functions of `plan` on `device`: its kernel, and what prepares its weights and its inputs, None without."""
+    preparing = None if plan.preparation is None else load(cubin, PREPARING.format(name), 0, device)
+    of_inputs = None if plan.inputs is None else load(cubin, PREPARING_INPUTS.format(name), 0, device)
+    return load(cubin, name, plan.shared_bytes, device), preparing, of_inputs
 
 
 def build(kernel: Kernel[Any], arch: str) -> bytes:

@@ -24,6 +24,8 @@ ELEMENT: dict[Precision, str] = {
 ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 #: What the function is called that prepares the weights of the kernel NAME.
 PREPARING = "{}_weights"
+#: The same of its inputs.
+PREPARING_INPUTS = "{}_inputs"
 #: What the function is called that tells how the kernel NAME is launched, where its tile is that of any layer.
 LAUNCHING = "{}_launching"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
@@ -128,6 +130,17 @@ extern "C" __global__ void __launch_bounds__({threads})
 """
 
 
+def inputs_instance(kernel: Kernel[Any], name: str, threads: int) -> str:
+    """The ``extern "C"`` function that prepares the inputs of the kernel `name`; its configuration stands above."""
+    element, function = ELEMENT[kernel.layer.precision], PREPARING_INPUTS.format(name)
+    return f"""\
+extern "C" __global__ void __launch_bounds__({threads})
+{function}(const {element}* x, {element}* prepared, int batch, int input_depth, int input_height, int input_width) {{
+  tconv::{kernel.family}_inputs<{name}_layer, {name}_tile>(x, prepared, batch, input_depth, input_height, input_width);
+}}
+"""
+
+
 def launching_of_any(name: str) -> str:
     """A function that writes blocks, threads and bytes of shared memory of a launch of `name`.
 
@@ -156,7 +169,14 @@ def assertions(kernel: Kernel[Any], name: str) -> str:
 def functions(kernel: Kernel[Any], name: str) -> str:
     """All functions of `kernel`."""
     threads = FAMILIES[kernel.family].preparing_threads
-    return instance(kernel, name) + (weights_instance(kernel, name, threads) if threads else "")
+    weights = weights_instance(kernel, name, threads) if threads else ""
+    inputs = inputs_instance(kernel, name, threads) if prepares_inputs(kernel) else ""
+    return instance(kernel, name) + weights + inputs
+
+
+def prepares_inputs(kernel: Kernel[Any]) -> bool:
+    """Whether a function of its own brings the kernel's inputs into another order."""
+    return bool(getattr(kernel.tile, "prepared_inputs", 0))
 
 
 def tile_struct(tile: Any, name: str) -> str:

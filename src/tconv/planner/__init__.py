@@ -8,7 +8,7 @@ from tconv.planner.family import Family
 from tconv.planner.gpu import Gpu, floor_seconds
 from tconv.planner.mma import MMA
 from tconv.planner.mma.tile import MmaTile
-from tconv.planner.plan import Kernel, Plan, Preparation, Unplannable
+from tconv.planner.plan import InputPreparation, Kernel, Plan, Preparation, Unplannable
 from tconv.planner.tuned import Question
 from tconv.planner.wgmma import WGMMA
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -21,6 +21,7 @@ __all__ = [
     "DirectTile",
     "Family",
     "Gpu",
+    "InputPreparation",
     "Kernel",
     "MmaTile",
     "Plan",

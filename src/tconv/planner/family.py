@@ -12,7 +12,7 @@ import numpy as np
 
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import equals, single
-from tconv.planner.plan import Kernel, Plan, Preparation, Tile, Unplannable
+from tconv.planner.plan import InputPreparation, Kernel, Plan, Preparation, Tile, Unplannable
 from tconv.problem import Layer, Problem
 
 _INT_LIMIT = 2**31
@@ -115,6 +115,10 @@ class Family(ABC, Generic[Tile]):
         """Whether its input and output are channels_last; else they are contiguous."""
         return False
 
+    def prepares_inputs(self, launching: Any) -> InputPreparation | None:
+        """The launch that prepares the inputs of a kernel that is launched so; None where it takes them as they are."""
+        return None
+
     def plan(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Plan:
         """The plan of `problem` on `gpu`, for input and output in one memory format, with the tile predicted fastest.
 
@@ -155,7 +159,8 @@ class Family(ABC, Generic[Tile]):
                     "than 2^31"
                 )
         grid = self.launching.grid(problem, kernel.layer, of_kernel)
-        return Plan(problem, kernel, grid, of_kernel.shared_bytes, reasons, preparation)
+        inputs = self.prepares_inputs(of_kernel)
+        return Plan(problem, kernel, grid, of_kernel.shared_bytes, reasons, preparation, inputs)
 
     def replan(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Plan | None:
         """The plan that runs `problem` by a kernel that was chosen for its layer at other sizes; None if it cannot be.

@@ -62,11 +62,26 @@ class Preparation:
 
 
 @dataclass(frozen=True)
+class InputPreparation:
+    """The launch that brings contiguous inputs into channels_last order, before each call.
+
+    Args:
+        grid, threads: of the launch.
+        shared_bytes: dynamic shared memory of a block.
+    """
+
+    grid: int
+    threads: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """One launch: the kernel, its grid, its dynamic shared memory in bytes, and why it was chosen.
 
     `preparation` is the launch before it, of the same unit's function ``NAME_weights``; None where the kernel takes the
-    weights as they are. `predicted_seconds` says how long the family's model takes all of it for, at sizes like these
+    weights as they are. `inputs` is the one before that, of ``NAME_inputs``; None where the kernel takes the inputs as
+    they are. `predicted_seconds` says how long the family's model takes all of it for, at sizes like these
     (`representative`); None where the tile was measured instead.
     """
 
@@ -76,6 +91,7 @@ class Plan:
     shared_bytes: int
     reasons: tuple[str, ...] = field(default=(), compare=False)
     preparation: Preparation | None = None
+    inputs: InputPreparation | None = None
     predicted_seconds: float | None = field(default=None, compare=False)
 
 

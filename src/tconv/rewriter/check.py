@@ -23,7 +23,6 @@ from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import Compiled, compile_source
-from tconv.kernels.source import PREPARING
 from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Plan, floor_seconds
 from tconv.problem import TF32, Problem
@@ -206,14 +205,16 @@ def _pytorch_error(problem: Problem, device: str) -> float:
 
 def _on_gpu(cut: Cut, plan: Plan, cubin: bytes) -> Candidate:
     """The launch by cuda.core, as a candidate."""
-    from tconv.jit.loader import Launcher, load
+    from tconv.jit.loader import Launcher, load_all
 
     problem = plan.problem
     device = torch.cuda.current_device()
     assert cut.grid is not None and cut.shared_bytes is not None, "a recorded kernel runs what it was planned for"
-    plan = replace(plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation)
-    preparing = None if cut.preparation is None else load(cubin, PREPARING.format(cut.kernel), 0, device)
-    launch = Launcher(load(cubin, cut.kernel, cut.shared_bytes, device), plan, device, preparing)
+    plan = replace(
+        plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation, inputs=cut.inputs
+    )
+    kernel, preparing, of_inputs = load_all(plan, cubin, device, cut.kernel)
+    launch = Launcher(kernel, plan, device, preparing, of_inputs)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x, weight, bias = _as_launched(cut, x, weight, bias)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tconv.planner import Preparation
+from tconv.planner import InputPreparation, Preparation
 from tconv.problem import Problem
 from tconv.sandbox.model_file import ModelFileError, load
 from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
@@ -40,6 +40,7 @@ class Cut:
     threads: int | None
     shared_bytes: int | None
     preparation: Preparation | None = None
+    inputs: InputPreparation | None = None
     multiprocessors: int = 0
 
 
@@ -84,7 +85,16 @@ class WrittenFile:
         """
         asked = [asdict(problem) for problem in problems]
         found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, sm_90a=sm_90a, at_once=at_once)
-        return [Cut(**{**fields, "preparation": _preparation(fields["preparation"])}) for fields in found]
+        return [
+            Cut(
+                **{
+                    **fields,
+                    "preparation": _of(Preparation, fields["preparation"]),
+                    "inputs": _of(InputPreparation, fields["inputs"]),
+                }
+            )
+            for fields in found
+        ]
 
     def replaced(self) -> Replaced | None:
         """What a forward pass launches; None where the model does not run on fake tensors."""
@@ -103,14 +113,18 @@ class WrittenFile:
 def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
     """One of a file's own plans, with the text that the file would hand to load_inline for it alone."""
     preparation = None if plan.preparation is None else Preparation(*plan.preparation)
+    numbers = plan.kernel.launching
+    inputs = None
+    if getattr(numbers, "input_blocks", 0):
+        inputs = InputPreparation(numbers.input_blocks, numbers.preparing_threads, numbers.input_shared_bytes)
     source = cuda_source([plan.kernel])
     if plan.kernel.tile is None:
         return Cut(source, "tconv_kernel_0", None, None, None, multiprocessors=plan.grid)
-    return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation)
+    return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation, inputs)
 
 
-def _preparation(fields: dict[str, int] | None) -> Preparation | None:
-    return None if fields is None else Preparation(**fields)
+def _of(kind: type[Any], fields: dict[str, int] | None) -> Any:
+    return None if fields is None else kind(**fields)
 
 
 class Cutter:

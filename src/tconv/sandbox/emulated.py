@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tconv.emulator import Launch, Mode, Order, run
-from tconv.kernels.source import LAUNCHING, PREPARING, launching_of_any
+from tconv.kernels.source import LAUNCHING, PREPARING, PREPARING_INPUTS, launching_of_any
 from tconv.sandbox.cut import Cut, cut_of
 
 
@@ -48,13 +48,19 @@ def emulator_launches(
     """What a file would launch for `problem`, tconv's or the file's own, on contiguous tensors."""
     grid, threads, shared_bytes = _numbers(cut, problem)
     launches = []
+    if cut.inputs is not None:
+        ordered = x.new_empty(x.numel())
+        of_inputs = cut.inputs.grid, cut.inputs.threads, cut.inputs.shared_bytes
+        arguments = x, ordered, problem.batch, *problem.input_size
+        launches.append(Launch(PREPARING_INPUTS.format(cut.kernel), *of_inputs, arguments))
+        x = ordered
     if cut.preparation is not None:
         prepared = weight.new_empty(cut.preparation.bytes // weight.itemsize)
         of_weights = cut.preparation.grid, cut.preparation.threads
         launches.append(Launch(PREPARING.format(cut.kernel), *of_weights, 0, (weight, prepared)))
         weight = prepared
-    arguments = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
-    return [*launches, Launch(cut.kernel, grid, threads, shared_bytes, arguments)]
+    of_kernel = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
+    return [*launches, Launch(cut.kernel, grid, threads, shared_bytes, of_kernel)]
 
 
 def _numbers(cut: Cut, problem: Any) -> tuple[int, int, int]:

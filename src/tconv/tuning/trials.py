@@ -16,13 +16,11 @@ from torch import Tensor
 
 from tconv.evaluation.reference import Operands
 from tconv.jit.compile import Compiled
-from tconv.jit.loader import Launcher, compile_kernel, load
-from tconv.kernels.source import PREPARING
+from tconv.jit.loader import Launcher, compile_kernel, load_all
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
 from tconv.planner.choice import reads_channels_last, replan
 from tconv.problem import Precision, Problem
 
-_NAME = "tconv_kernel"
 #: Relative errors, pooled, beyond which a result is wrong rather than rounded otherwise than the right one.
 WRONG: dict[Precision, float] = {
     "fp32": 1e-5,
@@ -94,8 +92,8 @@ def caller(
         frozen: weights are prepared here, once, where they are.
     """
     device = torch.cuda.current_device()
-    preparing = None if plan.preparation is None else load(cubin, PREPARING.format(_NAME), 0, device)
-    launcher = Launcher(load(cubin, _NAME, plan.shared_bytes, device), plan, device, preparing)
+    kernel, preparing, of_inputs = load_all(plan, cubin, device)
+    launcher = Launcher(kernel, plan, device, preparing, of_inputs)
     x, weight, bias = operands
     directly = reads_channels_last(plan)
     wanted = memory_format(x.dim(), channels_last)

@@ -13,7 +13,7 @@ from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
-from tconv.kernels.source import family_header, header_texts
+from tconv.kernels.source import family_header, header_texts, prepares_inputs
 from tconv.planner import Kernel
 
 #: What families share.
@@ -36,6 +36,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
     families = sorted({of_any, *(kernel.family for kernel in kernels)})
     # What instances call.
     user = " ".join([user, *(f"{name}() {name}_weights()" for name in families)])
+    user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
     headers = header_texts([*map(family_header, families), general])
     primitives = "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))
     texts = {PRIMITIVES: listed(primitives, kernels)}
@@ -51,7 +52,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
         texts[PRIMITIVES] = used_paragraphs(texts[PRIMITIVES], "\n".join([user, *(texts[name] for name in families)]))
         less = dict(zip(texts, swept(list(texts.values()), user), strict=True))
         if less == texts:
-            return {name: filled(text) for name, text in texts.items()}
+            return {name: filled(text).lstrip("\n") for name, text in texts.items()}
         texts = less
 
 

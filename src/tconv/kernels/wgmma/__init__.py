@@ -41,6 +41,7 @@ AXES: dict[str, str] = {
     "Tile::patch_columns": "1 to 8; rows of the halo that begin and end within a patch",
     "Tile::channels_last": "both",
     "Tile::resident": "both; blocks with all phases, with one, and stacked",
+    "Tile::prepared_inputs": "both; outputs that are stored by runs and staged",
 }
 
 _PRECISIONS: tuple[Precision, ...] = ("tf32", "fp16", "tf32_rna", "bf16", "fp32")
@@ -53,7 +54,8 @@ _STRAIGHT: dict[str, Precision] = {
     "2d-k3x2-s2x2-aligned": "fp16",
     "1d-k3-s3-aligned": "fp16",
 }
-#: Cases whose weights stay: with phases alike and not, with several chunks, with groups.
+#: Cases whose weights stay: with phases alike and not, with several chunks, with groups; blocks with one phase of
+#: several chunks, where some phases have fewer taps than others.
 _RESIDENT: dict[str, Precision] = {
     "2d-k3-s2-op1": "tf32",
     "2d-dense": "fp16",
@@ -61,6 +63,15 @@ _RESIDENT: dict[str, Precision] = {
     "2d-k3-s1": "tf32",
     "1d-k4-s2": "fp32",
     "2d-k4-s2-multiplier": "fp16",
+    "2d-k3x2-s2x2-aligned": "bf16",
+}
+#: Cases whose contiguous inputs are prepared: vectors of channels that fill what is turned at once, and that do not.
+_PREPARED: dict[str, Precision] = {
+    "2d-dense": "tf32",
+    "2d-k3x2-s2x2-aligned": "bf16",
+    "2d-k2-s2": "fp16",
+    "3d-k2-s2": "tf32_rna",
+    "2d-k4-s2-full": "fp32",
 }
 #: Phases and channels of products of 144, 160 and 240 rows.
 _WIDE: dict[str, list[tuple[int, int]]] = {
@@ -98,9 +109,14 @@ def instances() -> Iterator[Instance]:
         if name in _RESIDENT:
             problem = case.problem(_RESIDENT[name])
             for turn, tile in _tiles(problem.layer, together(problem)).items():
-                kept = replace(with_resident_weights(problem.layer, tile), input_stages=2)
+                kept = with_resident_weights(problem.layer, replace(tile, chunk_steps=2, input_stages=2))
                 kernel = Kernel("wgmma", problem.layer, kept)
                 yield Instance(f"wgmma-{name}-{turn}-resident", problem, kernel)
+        if name in _PREPARED:
+            problem = case.problem(_PREPARED[name])
+            for turn, tile in _prepared_tiles(problem.layer, together(problem)).items():
+                kernel = Kernel("wgmma", problem.layer, tile)
+                yield Instance(f"wgmma-{name}-{turn}-prepared", problem, kernel)
         for phases, channels in _WIDE.get(name, []):
             problem = case.problem("tf32")
             tile = replace(_tile(problem.layer, phases, (1, 1, 1, 16), 1, patch_columns=4), channels=channels)
@@ -136,6 +152,17 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
             tiles[name] = replace(tile, input_stages=inputs, raw_stages=raw, weight_stages=tile.weight_stages + more)
     shapes = {name: WgmmaShape(layer, tile) for name, tile in tiles.items()}
     return {name: tiles[name] for name, own in shapes.items() if suits(own) and own.shared_bytes <= _MOST_SHARED_BYTES}
+
+
+def _prepared_tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
+    """Those of `_tiles` for contiguous tensors whose inputs a kernel before may bring into whole vectors."""
+    found = {}
+    for name, tile in _tiles(layer, most_together).items():
+        prepared = replace(tile, prepared_inputs=1, patch_columns=1, raw_stages=0)
+        shape = WgmmaShape(layer, prepared)
+        if not tile.channels_last and shape.by_place and shape.shared_bytes <= _MOST_SHARED_BYTES:
+            found[name] = prepared
+    return found
 
 
 def _straight_tiles(layer: Layer) -> Iterator[WgmmaTile]:

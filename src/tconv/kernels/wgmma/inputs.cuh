@@ -24,7 +24,8 @@ struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
 
   TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
     return x + static_cast<long long>(halo.image) * Base::channels * this->plane +
-           static_cast<long long>(group) * Layer::group_in_channels * (Tile::channels_last ? 1 : this->plane);
+           static_cast<long long>(group) * Layer::group_in_channels *
+               (WgmmaShape<Layer, Tile>::inputs_last ? 1 : this->plane);
   }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     halo = of_box;

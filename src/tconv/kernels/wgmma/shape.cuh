@@ -92,17 +92,18 @@ struct WgmmaShape {
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
+  static constexpr bool inputs_last = Tile::channels_last || Tile::prepared_inputs;
   // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
   // ldmatrix, which turns them.
-  static constexpr bool straight = !Tile::channels_last && item_bytes == 2 && Tile::patch_columns == 8 &&
+  static constexpr bool straight = !inputs_last && item_bytes == 2 && Tile::patch_columns == 8 &&
                                    WidthShifts::count == 1 && WidthShifts::highest % 8 == 0;
-  static constexpr bool by_channel = !Tile::channels_last && (item_bytes == 4 || straight);
+  static constexpr bool by_channel = !inputs_last && (item_bytes == 4 || straight);
   // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
   // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = !Tile::channels_last && item_bytes == 2 && !straight;
+  static constexpr bool turned = !inputs_last && item_bytes == 2 && !straight;
   // Their rows begin anywhere: patches are those 16 bytes at multiples of 16 that hold a part of a row of the halo.
   static constexpr bool unaligned = turned && Tile::patch_columns == 1;
-  static constexpr bool by_place = Tile::channels_last && Layer::group_in_channels % vector_items == 0;
+  static constexpr bool by_place = inputs_last && Layer::group_in_channels % vector_items == 0;
   // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
   // and the most of them with the halo.
   static TCONV_CONSTANT int patch_lead(int highest) {
@@ -226,8 +227,9 @@ struct WgmmaShape {
   static_assert(Tile::resident ? Tile::weight_stages == chunks * visits : Tile::weight_stages > row_visits,
                 "a stage is written while others are read, or each visit has one of its own");
   static_assert(Tile::input_stages >= 1, "inputs come in stages");
-  static_assert(Tile::patch_columns == 1 || (!Tile::channels_last && Tile::Box::columns % Tile::patch_columns == 0),
+  static_assert(Tile::patch_columns == 1 || (!inputs_last && Tile::Box::columns % Tile::patch_columns == 0),
                 "a patch does not cross what other blocks begin with");
+  static_assert(!Tile::prepared_inputs || (by_place && !Tile::channels_last), "contiguous inputs become whole vectors");
   static_assert(turned ? Tile::raw_stages > 0 : Tile::raw_stages == 0, "what is turned has stages of its own");
   static_assert(thread_patches <= 8, "a thread has an offset for each of its patches");
   static_assert(weight_stage_bytes % 1024 == 0 || chunk_bytes == 64, "rows of weights begin at multiples of eight");

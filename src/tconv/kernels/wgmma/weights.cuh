@@ -112,7 +112,9 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
     const int bytes = pieces * Shape::piece_bytes;
     ring.wait_empty();
     arrive_and_expect(ring.full(), bytes);
-    const int at = Tile::resident ? static_cast<int>(from - set) : ring.stage() * Shape::weight_stage_bytes;
+    // A phase may have fewer taps than its block has stages for: only `known` ones lie as in memory.
+    const int at =
+        Tile::resident && Shape::known ? static_cast<int>(from - set) : ring.stage() * Shape::weight_stage_bytes;
     copy_to_shared(stages + at, from, bytes, ring.full());
     from += bytes;
     ring.next();

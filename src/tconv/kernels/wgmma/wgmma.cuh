@@ -2,7 +2,7 @@
 //
 // Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
 // channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
-// contiguous and began there, too.
+// contiguous and began there, too, and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
@@ -43,6 +43,7 @@
 // Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
 // WgmmaShape<Layer, Tile>::shared_bytes.
 #pragma once
+#include "wgmma/channels_last.cuh"
 #include "wgmma/inputs.cuh"
 #include "wgmma/store.cuh"
 #include "wgmma/weights.cuh"

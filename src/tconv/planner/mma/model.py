@@ -55,7 +55,7 @@ class Constants:
         register: the same for each register more than `_FEW_REGISTERS`.
         one_block: how much longer everything takes in one block alone.
         norm: how sharply the largest limit rules.
-        norm_of_one_block: the same where one block with resident weights goes through its boxes alone.
+        norm_in_turn: the same where weights are resident, and inputs come by way of registers or to one block alone.
         preparing: seconds of the preparing kernel, beside its bytes.
         prepared: how often a byte that it writes counts.
     """
@@ -86,7 +86,7 @@ class Constants:
     register: float = 0.0034
     one_block: float = 0.184
     norm: float = 9.5
-    norm_of_one_block: float = 2.29
+    norm_in_turn: float = 2.29
     preparing: float = 3.4e-6
     prepared: float = 1.36
 
@@ -161,7 +161,8 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     slower = 1 + where(looped, 0.0, fitted.product * most(0, shape.body_products - _FEW_PRODUCTS))
     slower = slower + where(at_once == 1, fitted.one_block, 0.0)
     slower = slower + fitted.register * most(0, shape.registers_wanted - _FEW_REGISTERS)
-    norm = where(resident & (at_once == 1), fitted.norm_of_one_block, fitted.norm)
+    in_turn = resident & ((at_once == 1) | (tile.pipeline.copied == 0))
+    norm = where(in_turn, fitted.norm_in_turn, fitted.norm)
     limits = (
         products * turns * (1 + fitted.alone_products * alone) / _CLOCK,
         (instructions * turns + fitted.copy * brought / 512) * (1 + fitted.alone_instructions * alone) / _CLOCK,

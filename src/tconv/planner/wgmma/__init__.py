@@ -8,12 +8,12 @@ from functools import lru_cache
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
-from tconv.planner.plan import Kernel
+from tconv.planner.plan import InputPreparation, Kernel
 from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
 from tconv.planner.wgmma import launching
 from tconv.planner.wgmma.candidates import candidates
-from tconv.planner.wgmma.launching import PREPARING_THREADS
+from tconv.planner.wgmma.launching import PREPARING_THREADS, Launching
 from tconv.planner.wgmma.model import predict
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -59,6 +59,11 @@ class _Wgmma(Family[WgmmaTile]):
     def reads_channels_last(self, kernel: Kernel[WgmmaTile]) -> bool:
         return bool(kernel.tile.channels_last)
 
+    def prepares_inputs(self, launching: Launching) -> InputPreparation | None:
+        if not launching.input_blocks:
+            return None
+        return InputPreparation(launching.input_blocks, launching.preparing_threads, launching.input_shared_bytes)
+
     def reasons(self, problem: Problem, best: Ranked[WgmmaTile], tried: int) -> tuple[str, ...]:
         layer, tile = best.kernel.layer, best.kernel.tile
         own, box = WgmmaShape(layer, tile), tile.box
@@ -68,6 +73,8 @@ class _Wgmma(Family[WgmmaTile]):
         )
         weights = "all weights, which stay" if tile.resident else f"{tile.weight_stages} of weights"
         kind = "copied" if own.by_channel or own.by_place else "turned" if own.turned else "one by one"
+        if tile.prepared_inputs:
+            kind = "prepared by a kernel before"
         return (
             f"blocks of {tile.channels} output channels in {tile.phases} of {own.phases} phases; {own.weight_sets} "
             f"share a box; products of {own.product_rows} rows",

@@ -34,6 +34,7 @@ def wgmma_tile(
     chunk_steps: int,
     patch_columns: int,
     channels_last: bool = False,
+    prepared_inputs: int = 0,
 ) -> WgmmaTile:
     """The tile with the fewest stages that its kernel can have."""
     tile = WgmmaTile(
@@ -48,6 +49,7 @@ def wgmma_tile(
         weight_stages=2,
         patch_columns=patch_columns,
         channels_last=int(channels_last),
+        prepared_inputs=prepared_inputs,
     )
     shape = WgmmaShape(layer, tile)
     return replace(tile, weight_stages=shape.row_visits + 1, raw_stages=where(shape.turned, 1, 0))

@@ -35,6 +35,8 @@ _MOST_SUMS = 256
 _MOST_RESIDENT = 128
 #: Neighbouring columns of a box that are tried.
 _COLUMNS = (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 256, 512)
+#: Boxes that share the columns of a row evenly.
+_MOST_SHARES = 8
 
 
 def candidates(
@@ -44,21 +46,26 @@ def candidates(
 
     None where none fits.
     """
+    # Contiguous inputs may be prepared, where that gives whole vectors of channels.
+    whole = layer.in_channels_per_group % (16 // layer.item_bytes) == 0
     boxes = {
-        (tiles, stacked): _boxes(problem, layer, tiles, stacked > 0, 1 if channels_last else together)
+        (prepared, tiles, stacked): _boxes(
+            problem, layer, tiles, stacked > 0, 1 if channels_last or prepared else together, prepared > 0
+        )
+        for prepared in ((0, 1) if whole and not channels_last else (0,))
         for tiles in _POSITION_TILES
         for stacked in ((0, 1) if can_stack(layer) and tiles > 1 else (0,))
     }
     rows = [
-        (tiles, stacked, channels, phases, *box, patch)
-        for (tiles, stacked), found in boxes.items()
+        (prepared, tiles, stacked, channels, phases, *box, patch)
+        for (prepared, tiles, stacked), found in boxes.items()
         for phases, channels in _rows(layer)
         if tiles * phases * channels <= _MOST_SUMS
         for box, patch in found
     ]
     if not rows:
         return None
-    position_tiles, stacked, channels, phases, *box, patch = np.repeat(np.array(rows).T, len(_STEPS), axis=1)
+    prepared, position_tiles, stacked, channels, phases, *box, patch = np.repeat(np.array(rows).T, len(_STEPS), axis=1)
     chunk_steps: Array = np.tile(np.array(_STEPS), len(rows))
     tile = wgmma_tile(
         layer,
@@ -70,6 +77,7 @@ def candidates(
         chunk_steps=chunk_steps,
         patch_columns=patch,
         channels_last=channels_last,
+        prepared_inputs=prepared,
     )
     tile = taken(tile, np.flatnonzero(suits(WgmmaShape(layer, tile))))
     kinds = [tile]
@@ -105,10 +113,13 @@ def _rows(layer: Layer) -> list[tuple[int, int]]:
     return found
 
 
-def _boxes(problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int) -> list[tuple[BoxSizes, int]]:
+def _boxes(
+    problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int, shared: bool
+) -> list[tuple[BoxSizes, int]]:
     """Boxes of at most so many positions that waste little: of their own, of the map's border, of what lies around.
 
-    Each with the neighbours that are loaded at once.
+    Each with the neighbours that are loaded at once. `shared` ones may share the columns of a row evenly: nothing asks
+    for boxes that begin at multiples of several columns.
     """
     depth, height, width = (
         axis.positions(output) for axis, output in zip(layer.axes, problem.output_size, strict=True)
@@ -117,14 +128,15 @@ def _boxes(problem: Problem, layer: Layer, tiles: int, stacked: bool, together: 
     numbers = CONSUMERS * TILE_POSITIONS * (1 if stacked else tiles)
     of_row = tiles if stacked else 1
     found: dict[tuple[BoxSizes, int], float] = {}
-    for columns in sorted({*(c for c in _COLUMNS if c < width), width, width + width % 2, width + -width % 4}):
+    shares = {-(-width // count) for count in range(2, _MOST_SHARES + 1)} if shared else set()
+    for columns in sorted({*(c for c in _COLUMNS if c < width), *shares, width, width + width % 2, width + -width % 4}):
         if columns > numbers:
             continue
         patch = math.gcd(columns, together)
         most_rows = max(1, numbers // columns)
         enough = -(-height // of_row)
         full = min(most_rows, enough)
-        for rows in {full, max(1, full // 2), min(most_rows, -(-enough // 2)), min(full, 4), min(full, 2)}:
+        for rows in {full, max(1, full // 2), min(most_rows, -(-enough // 2)), min(full, 4), min(full, 2), 1}:
             left = numbers // (columns * rows)
             slabs = min(depth, left)
             for depths in {slabs, max(1, min(depth, round(slabs**0.5)))}:

@@ -14,8 +14,10 @@ from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem
 
 _INT_LIMIT = 2**31
-#: Of a block of the kernel that prepares weights.
+#: Of a block of a kernel that prepares weights or inputs.
 PREPARING_THREADS = 256
+#: Blocks for each multiprocessor that prepare inputs, and bytes of channels that they turn at once.
+_INPUT_BLOCKS, _INPUT_ROWS = 8, 128
 
 
 class Launching(NamedTuple):
@@ -31,6 +33,8 @@ class Launching(NamedTuple):
         columns_together: neighbouring inputs that are loaded at once.
         weight_bytes: of the prepared weights.
         preparing_blocks, preparing_threads: of the launch that prepares them.
+        input_blocks: of the launch that prepares the inputs, of as many threads each; 0 where there is none.
+        input_shared_bytes: of a block of that.
     """
 
     threads: int
@@ -43,6 +47,8 @@ class Launching(NamedTuple):
     weight_bytes: int
     preparing_blocks: int
     preparing_threads: int
+    input_blocks: int
+    input_shared_bytes: int
 
 
 def launching(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launching:
@@ -59,6 +65,8 @@ def launching(layer: Layer, tile: WgmmaTile, multiprocessors: int) -> Launching:
         weight_bytes=shape.weight_bytes,
         preparing_blocks=ceil_div(shape.preparing_items, PREPARING_THREADS),
         preparing_threads=PREPARING_THREADS,
+        input_blocks=where(tile.prepared_inputs > 0, _INPUT_BLOCKS * multiprocessors, 0),
+        input_shared_bytes=_INPUT_ROWS * (64 * layer.item_bytes + 4) // layer.item_bytes,
     )
 
 

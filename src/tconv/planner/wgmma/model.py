@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
@@ -48,36 +49,40 @@ class Constants:
         norm: how sharply the largest limit rules.
         preparing: seconds of the preparing kernel, beside its bytes.
         prepared: how often a byte that it writes counts.
+        ordering: seconds of the kernel that prepares inputs, beside its bytes.
+        ordered: how often a byte that it writes counts.
     """
 
-    product: float = 0.8211
-    narrow: float = 24.87
-    fragment: float = 17.07
-    batch: float = 18.68
-    promotion: float = 21.3
-    visit: float = 211.8
-    matrices: float = 70
-    chunk: float = 27.23
-    copy: float = 22.53
+    product: float = 0.7211
+    narrow: float = 23.24
+    fragment: float = 19.37
+    batch: float = 20.0
+    promotion: float = 18
+    visit: float = 208.4
+    matrices: float = 121.0
+    chunk: float = 27.91
+    copy: float = 21.44
     register: float = 568
-    eight: float = 102.1
-    unaligned: float = 465
-    latency: float = 601.4
-    weights: float = 697.6
-    turn: float = 598.7
-    store: float = 1.103
-    own: float = 2.961
-    sector: float = 0.01303
-    part: float = 131.1
-    scattered: float = 2
-    overlapped: float = 0.03429
-    cache: float = 22.43
-    same: float = 58.38
-    work: float = 679.7
-    launch: float = 2.254e-06
-    norm: float = 2.266
-    preparing: float = 3.135e-06
-    prepared: float = 1.843
+    eight: float = 89.87
+    unaligned: float = 373.0
+    latency: float = 695.6
+    weights: float = 756.3
+    turn: float = 589.0
+    store: float = 1.096
+    own: float = 2.792
+    sector: float = 0.01279
+    part: float = 126.4
+    scattered: float = 1.316
+    overlapped: float = 0.03402
+    cache: float = 24.76
+    same: float = 65.68
+    work: float = 711.3
+    launch: float = 2.082e-06
+    norm: float = 2.151
+    preparing: float = 2.814e-06
+    prepared: float = 2.017
+    ordering: float = 5.306e-06
+    ordered: float = 2.78
 
 
 FITTED = Constants()
@@ -140,7 +145,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     ring = ring / where(tile.resident > 0, of_block, 1.0)
 
     outputs = 1.0 * shape.block_positions * tile.phases * tile.channels
-    last = tile.channels_last > 0
+    last, inputs_last = tile.channels_last > 0, shape.inputs_last
     side_by_side = where(last, tile.channels, where(shape.run == layer.stride[2], tile.box.columns, 1) * shape.run)
     run_bytes = side_by_side * layer.item_bytes
     whole = (run_bytes % 32 == 0) & (last | (problem.output_size[2] * layer.item_bytes % 32 == 0))
@@ -157,7 +162,10 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     weights = shape.set_bytes / where(tile.resident > 0, of_block, 1.0)
     # Of contiguous rows, the sectors of memory in which they lie.
     sectors = 16.0 * shape.halo_all_rows * shape.chunks * shape.chunk_channels
-    brought = weights / fitted.same + (input_bytes + where(last, 0.0, sectors)) / fitted.cache
+    # Of what a halo has, only inputs come.
+    maps = 1.0 * tile.box.images * math.prod(problem.input_size) * layer.in_channels_per_group * layer.item_bytes
+    from_cache = least(input_bytes + where(inputs_last, 0.0, sectors), maps)
+    brought = weights / fitted.same + from_cache / fitted.cache
 
     alone = products / CONSUMERS + waits  # of one warpgroup, were it alone
     limits = (
@@ -172,6 +180,9 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     together = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
     first = (fitted.latency + least(input_bytes, most(1, shape.input_stage_bytes)) / fitted.cache) / _CLOCK
     preparation = fitted.preparing + fitted.prepared * shape.weight_bytes / gpu.copy_bandwidth
+    input_size = 1.0 * problem.batch * math.prod(problem.input_size) * layer.in_channels * layer.item_bytes
+    ordering = fitted.ordering + fitted.ordered * input_size / gpu.copy_bandwidth
+    preparation = preparation + where(tile.prepared_inputs > 0, ordering, 0.0)
     return WgmmaCost(*limits, preparation, SHORTEST_SECONDS + fitted.launch + preparation + first + together)
 
 

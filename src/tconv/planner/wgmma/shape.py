@@ -205,21 +205,26 @@ class WgmmaShape:
     # ---- inputs ----
 
     @cached_property
+    def inputs_last(self) -> bool:
+        """Whether inputs lie with the channels of a place together."""
+        return (self.tile.channels_last > 0) | (self.tile.prepared_inputs > 0)
+
+    @cached_property
     def straight(self) -> bool:
         """Whether 16-bit inputs that lie channel by channel are read from there by eight neighbours of a channel."""
         width = self.layer.axes[2]
         same_column = shift_count(width) == 1 and width.shift_of(width.kernel - 1) % 8 == 0 and self.item_bytes == 2
-        return same_column & (self.tile.channels_last == 0) & (self.tile.patch_columns == 8)
+        return same_column & (self.inputs_last == 0) & (self.tile.patch_columns == 8)
 
     @cached_property
     def by_channel(self) -> bool:
         """Whether inputs lie channel by channel in shared memory."""
-        return (self.tile.channels_last == 0) & ((self.item_bytes == 4) | self.straight)
+        return (self.inputs_last == 0) & ((self.item_bytes == 4) | self.straight)
 
     @cached_property
     def turned(self) -> bool:
         """Whether inputs are copied channel by channel, and turned from there."""
-        return (self.tile.channels_last == 0) & (self.item_bytes == 2) & (self.straight == 0)
+        return (self.inputs_last == 0) & (self.item_bytes == 2) & (self.straight == 0)
 
     @cached_property
     def unaligned(self) -> bool:
@@ -229,7 +234,7 @@ class WgmmaShape:
     @cached_property
     def by_place(self) -> bool:
         """Whether vectors of channels are copied."""
-        return (self.tile.channels_last > 0) & (self.layer.in_channels_per_group % self.vector_items == 0)
+        return self.inputs_last & (self.layer.in_channels_per_group % self.vector_items == 0)
 
     @cached_property
     def row_patches(self) -> int:

@@ -26,7 +26,8 @@ class WgmmaTile:
     64 positions of its box, which are ``stacked`` along its rows, or else follow each other. A stage of inputs holds
     ``chunk_steps`` times 32 bytes of channels; there are so many stages of inputs and of weights. Contiguous inputs are
     loaded ``patch_columns`` at a time; those of 16-bit types into ``raw_stages`` from which they are turned, but where
-    all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``.
+    all taps read the same column, and eight columns are loaded at a time. Or input and output are ``channels_last``; or
+    contiguous inputs are ``prepared_inputs``, brought into that order by a kernel before.
     Where weights are ``resident`` each visit has a stage, which is filled once.
     """
 
@@ -42,6 +43,7 @@ class WgmmaTile:
     patch_columns: int
     channels_last: int
     resident: int = 0
+    prepared_inputs: int = 0
 
     @property
     def blocks(self) -> int:
