@@ -668,6 +668,30 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s2-op1-all-resident",
         "plain",
     ),
+    "weights that stay of a phase with fewer taps put where those of another would lie": (
+        "Tile::resident && Shape::known ? static_cast<int>(from - set)",
+        "Tile::resident ? static_cast<int>(from - set)",
+        "wgmma-2d-k3x2-s2x2-aligned-one-resident",
+        "plain",
+    ),
+    "inputs prepared over a tile that others still read": (
+        "    __syncthreads();  // nobody reads the tile before any more\n",
+        "",
+        "wgmma-2d-many-in-one-prepared",
+        "thread",
+    ),
+    "prepared channels beyond the last one": (
+        "position < positions_left && channel < channels_left",
+        "position < positions_left",
+        "wgmma-2d-dense-one-prepared",
+        "address",
+    ),
+    "inputs loaded wider than rows allow": (
+        "  else if (plane % quarter == 0)\n",
+        "  else if (plane > 0)\n",
+        "wgmma-2d-k2-s2-one-prepared",
+        "address",
+    ),
     "a phase's inputs brought from its lowest shift on": (
         "Axis::shift_of(first) + behind(0)",
         "Axis::shift_of(first)",

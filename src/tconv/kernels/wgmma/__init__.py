@@ -65,8 +65,10 @@ _RESIDENT: dict[str, Precision] = {
     "2d-k4-s2-multiplier": "fp16",
     "2d-k3x2-s2x2-aligned": "bf16",
 }
-#: Cases whose contiguous inputs are prepared: vectors of channels that fill what is turned at once, and that do not.
+#: Cases whose contiguous inputs are prepared: vectors of channels that fill what is turned at once, and that do not; so
+#: many that a block turns several tiles.
 _PREPARED: dict[str, Precision] = {
+    "2d-many-in": "tf32",
     "2d-dense": "tf32",
     "2d-k3x2-s2x2-aligned": "bf16",
     "2d-k2-s2": "fp16",
