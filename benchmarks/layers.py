@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python3 benchmarks/layers.py
     PYTHONPATH=src python3 benchmarks/layers.py --variant channels_last
+    PYTHONPATH=src python3 benchmarks/layers.py --name layers-h100
 
 Writes benchmarks/results/layers.json after each layer, so that an interrupted run goes on where it stopped. A variant
 takes the layers with groups or few channels in another memory format or type, and has a file of its own.
@@ -102,6 +103,14 @@ def floor_ms(problem: Problem) -> float | None:
     return None if seconds is None else round(seconds * 1e3, 6)
 
 
+def permitted_floor_ms(problem: Problem) -> float | None:
+    """The same, with TF32 wherever the flags allow it."""
+    if problem.layer.precision == "fp32" and allows_tf32():
+        problem = replace(problem, layer=replace(problem.layer, precision="tf32"))
+    seconds = floor_seconds(problem, gpu_of(torch.cuda.current_device()))
+    return None if seconds is None else round(seconds * 1e3, 6)
+
+
 def arguments(problem: Problem) -> dict[str, Any]:
     """The problem's parameters as keywords of torch.nn.functional.conv_transpose*d."""
     layer, used = problem.layer, slice(3 - problem.layer.spatial_dims, 3)
@@ -197,6 +206,11 @@ def other_settings(clock: CudaClock, theirs: Callable[..., Tensor], operands: Op
     return found
 
 
+def measured(case: Results, quick: bool, variant: str | None) -> Results:
+    """The layer of a line of cases.json, whose floor is that of one H200, on this GPU."""
+    return measure(case | {"floor_ms": permitted_floor_ms(problem_of(case))}, quick, variant)
+
+
 def main() -> int:
     parsed = parser(__doc__)
     parsed.add_argument("--variant", choices=VARIANTS, help="another memory format or type")
@@ -204,7 +218,7 @@ def main() -> int:
     parsed.add_argument("--quick", action="store_true", help="one draw, no awkward inputs, PyTorch's default alone")
     options = parsed.parse_args()
     wanted = {
-        name: partial(measure, case, options.quick, options.variant)
+        name: partial(measured, case, options.quick, options.variant)
         for name, plain in cases().items()
         if not options.variant or kind(plain) != KINDS[-1]
         if (case := varied(plain, options.variant)) is not None

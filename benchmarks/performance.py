@@ -48,6 +48,34 @@ def dense_body(dense: Results | None) -> str:
     return f"{said}:\n\n" + noted(table(["layer", "type", *head, "floor ms", "equal"], cells))
 
 
+def every_layer_body(layers: Results | None) -> str:
+    """Every layer that was measured, a row each."""
+    if not layers:
+        return NOTHING
+    timed = {name: result for name, result in layers["layers"].items() if "tconv_ms" in result}
+    best = {name: min(result["pytorch_ms"].values()) for name, result in timed.items()}
+    rows = [
+        [
+            name,
+            milliseconds(result["pytorch_ms"]["default"]),
+            milliseconds(best[name]),
+            milliseconds(result["tconv_ms"]),
+            factor(speedup(result)) + LEFT * result["left_to_pytorch"],
+            factor(best[name] / result["tconv_ms"]),
+            milliseconds(result["floor_ms"]),
+            "yes" if result["equal"] else "no",
+        ]
+        for name, result in timed.items()
+    ]
+    means = [
+        factor(geometric_mean(map(speedup, timed.values()))),
+        factor(geometric_mean(best[name] / result["tconv_ms"] for name, result in timed.items())),
+    ]
+    head = ["layer", "PyTorch's default ms", "its best ms", "tconv ms", "× default", "× best", "floor ms", "equal"]
+    said = f"On {machine(layers['environment'])}; geometric means of {len(timed)} layers {means[0]} and {means[1]}"
+    return f"{said}:\n\n" + noted(table(head, rows))
+
+
 def hopper_body(hopper: Results | None) -> str:
     """Dense layers on Hopper: the tile that the model prefers, beside PyTorch's default and its best setting."""
     if not hopper:

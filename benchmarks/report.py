@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from performance import dense_body, growth_body, hopper_body, variants_body
+from performance import dense_body, every_layer_body, growth_body, hopper_body, variants_body
 from plot import PLOTS, digest
 from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
@@ -152,7 +152,7 @@ def targets() -> dict[Path, str]:
             dense_body(load("dense")),
             growth_body(load("growth")),
         ],
-        "docs/hopper.md": [hopper_body(load("hopper"))],
+        "docs/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
     }
     return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), *parts) for name, parts in bodies.items()}
 

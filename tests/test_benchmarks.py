@@ -318,3 +318,20 @@ def test_results_of_the_same_machine_code_hold(script: Script, monkeypatch: pyte
         assert results.same_kernels() == {"new"} | others
         said = results.machine(ENVIRONMENT | {"kernels": "old"})
         assert ("before the latest change" in said) is ("old" not in others)
+
+
+def test_floors_on_an_h200_are_those_on_file(script: Script, on_h200: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where TF32 is allowed."""
+    layers, known = script("layers"), script("results").cases()
+    monkeypatch.setattr(layers, "allows_tf32", lambda: True)
+    found = {name: layers.permitted_floor_ms(layers.problem_of(case)) for name, case in known.items()}
+    assert found == pytest.approx({name: case["floor_ms"] for name, case in known.items()}, rel=2e-3)
+
+
+def test_a_row_for_every_layer(script: Script) -> None:
+    fast, slow = measured(pytorch=0.2, tconv=0.1, floor=0.05), measured(pytorch=0.1, tconv=0.4, floor=0.05)
+    fast["pytorch_ms"]["channels_last"] = 0.15
+    text = script("performance").every_layer_body({"environment": ENVIRONMENT, "layers": {"a": fast, "b": slow}})
+    assert "geometric means of 2 layers 0.71x and 0.61x" in text
+    assert "| a | 0.2 | 0.15 | 0.1 | 2.0x | 1.5x | 0.05 | yes |" in text
+    assert "| b | 0.1 | 0.1 | 0.4 | 0.25x ‡ | 0.25x | 0.05 | yes |" in text

@@ -252,8 +252,7 @@ def gpu_of(device: int) -> Gpu:
         MissingToolchain: cuda-core or its bindings are absent.
     """
     properties = torch.cuda.get_device_properties(device)
-    measured = Gpu.h200()
-    same = properties.name == measured.name
+    measured = Gpu.measured(properties.name)
     return Gpu(
         name=properties.name,
         # Some of sm_90's instructions are for that architecture alone.
@@ -261,8 +260,8 @@ def gpu_of(device: int) -> Gpu:
         multiprocessors=properties.multi_processor_count,
         # torch 2.6 does not tell this one.
         shared_bytes_per_block=cuda_core().Device(device).properties.max_shared_memory_per_block_optin,
-        bandwidth=measured.bandwidth if same else None,
-        rates=measured.rates if same else {},
+        bandwidth=None if measured is None else measured.bandwidth,
+        rates={} if measured is None else measured.rates,
     )
 
 

@@ -55,6 +55,11 @@ class Gpu:
         return self.rates.get(precision) or known.rates[precision] / known.multiprocessors * self.multiprocessors
 
     @classmethod
+    def measured(cls, name: str) -> Gpu | None:
+        """The GPU of this name with its rates; None where nobody measured them (`benchmarks/rates.py` does)."""
+        return next((gpu for gpu in (cls.h200(),) if gpu.name == name), None)
+
+    @classmethod
     def h200(cls) -> Gpu:
         """One NVIDIA H200: rates of a device-to-device copy and of 8192x8192x8192 products through PyTorch.
 
