@@ -78,6 +78,11 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
     def threads(self):
         return self.launching.threads
 
+    @property
+    def input_blocks(self):
+        """Of the launch that prepares its inputs; 0 where it takes them as they are."""
+        return getattr(self.launching, "input_blocks", 0)
+
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
@@ -455,7 +460,7 @@ def _launch_bounds(kernel, name):
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
-    inputs = _inputs_instance(kernel, name, threads) if getattr(kernel.launching, "input_blocks", 0) else ""
+    inputs = _inputs_instance(kernel, name, threads) if kernel.input_blocks else ""
     return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
 
 
@@ -469,7 +474,7 @@ def _start(kernel, name):
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
     functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
-    if getattr(numbers, "input_blocks", 0):
+    if kernel.input_blocks:
         functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
         sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
         return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
@@ -544,7 +549,7 @@ def _launch(plan, x, weight, bias, y):
     with torch.cuda.device(device):
         if preparation is not None:
             # Inputs in another order lie behind the weights.
-            inputs = x.numel() * x.element_size() if getattr(kernel.launching, "input_blocks", 0) else 0
+            inputs = x.numel() * x.element_size() if kernel.input_blocks else 0
             prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
             pointers[4:] = [prepared.data_ptr(), preparation.grid]
         stream = torch.cuda.current_stream().cuda_stream

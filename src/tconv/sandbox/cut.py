@@ -115,7 +115,7 @@ def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
     preparation = None if plan.preparation is None else Preparation(*plan.preparation)
     numbers = plan.kernel.launching
     inputs = None
-    if getattr(numbers, "input_blocks", 0):
+    if plan.kernel.input_blocks:
         inputs = InputPreparation(numbers.input_blocks, numbers.preparing_threads, numbers.input_shared_bytes)
     source = cuda_source([plan.kernel])
     if plan.kernel.tile is None:
