@@ -121,12 +121,15 @@ def fitted(layers: Sequence[Measured], family: str, start: Any, gpu: Gpu) -> Any
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", choices=list(_MODELS), required=True)
+    parser.add_argument("--tiles", metavar="NAME", help="the results to read, tiles-FAMILY or tiles unless given")
     options = parser.parse_args()
-    gpu, family = Gpu.h200(), options.family
-    stored = load(f"tiles-{family}") or load("tiles")
+    family = options.family
+    stored = load(options.tiles) if options.tiles else load(f"tiles-{family}") or load("tiles")
     if stored is None:
         print("no tiles were measured: run benchmarks/tiles.py on a GPU", file=sys.stderr)
         return 2
+    gpu = Gpu.measured(stored["environment"]["gpu"])
+    assert gpu is not None, "tiles are of a GPU whose rates are known"
     layers = measured(family, stored)
     start = _MODELS[family].FITTED
     count = sum(len(one.seconds) for one in layers)

@@ -2,22 +2,22 @@
 
     PYTHONPATH=src python3 benchmarks/rates.py
 
-Prints them for a method beside `Gpu.h200`: medians. The products read random numbers, as layers do: on zeros the clock
-stays higher.
+Prints them for a method beside `Gpu.h200`. The products read random numbers, as layers do: on zeros the clock stays
+higher.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from tconv.evaluation.stopwatch import CudaClock
-from tconv.evaluation.timing import quantile
-
-_COPIED_BYTES, _SIZE, _CALLS = 1 << 32, 8192, 15
+_COPIED_BYTES, _SIZE = 1 << 32, 8192
+#: Seconds of calls in a row, so that the clock is down to where it stays.
+_SECONDS = 0.3
 
 
 def bandwidth() -> float:
@@ -35,7 +35,19 @@ def rate(dtype: torch.dtype, rounded: bool = False) -> float:
 
 
 def _seconds(call: Callable[[], Tensor]) -> float:
-    return quantile(CudaClock().device_ms(call, _CALLS), 0.5) / 1e3
+    """Of one call among many in a row."""
+    return _of_each(call, math.ceil(_SECONDS / _of_each(call, 5)))
+
+
+def _of_each(call: Callable[[], Tensor], count: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    call()
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1e3 / count
 
 
 def main() -> int:

@@ -57,7 +57,7 @@ class Gpu:
     @classmethod
     def measured(cls, name: str) -> Gpu | None:
         """The GPU of this name with its rates; None where nobody measured them (`benchmarks/rates.py` does)."""
-        return next((gpu for gpu in (cls.h200(),) if gpu.name == name), None)
+        return next((gpu for gpu in (cls.h200(), cls.h100()) if gpu.name == name), None)
 
     @classmethod
     def h200(cls) -> Gpu:
@@ -74,6 +74,19 @@ class Gpu:
             "fp64": 67e12,
         }
         return cls("NVIDIA H200", "sm_90a", 132, 227 * 1024, 4.25e12, MappingProxyType(rates))
+
+    @classmethod
+    def h100(cls) -> Gpu:
+        """One NVIDIA H100 with 80 GB of HBM3, as `h200`: rates by `benchmarks/rates.py`, but for fp64."""
+        rates: dict[Precision, float] = {
+            "fp32": 51.7e12,
+            "tf32": 423e12,
+            "tf32_rna": 423e12,
+            "fp16": 783e12,
+            "bf16": 783e12,
+            "fp64": 67e12,
+        }
+        return cls("NVIDIA H100 80GB HBM3", "sm_90a", 132, 227 * 1024, 3.03e12, MappingProxyType(rates))
 
 
 def floor_seconds(problem: Problem, gpu: Gpu) -> float | None:
