@@ -107,8 +107,7 @@ def permitted_floor_ms(problem: Problem) -> float | None:
     """The same, with TF32 wherever the flags allow it."""
     if problem.layer.precision == "fp32" and allows_tf32():
         problem = replace(problem, layer=replace(problem.layer, precision="tf32"))
-    seconds = floor_seconds(problem, gpu_of(torch.cuda.current_device()))
-    return None if seconds is None else round(seconds * 1e3, 6)
+    return floor_ms(problem)
 
 
 def arguments(problem: Problem) -> dict[str, Any]:

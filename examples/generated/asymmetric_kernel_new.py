@@ -3490,9 +3490,13 @@ struct WgmmaShape {
   static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
   // Every phase has a tap at every shift: products take the rows of all phases of a block together.
   static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
+  // A block has one phase along depth and height, and goes through the taps of its own there: of the phases along the
+  // width all, whose products without a tap the compiler leaves out, or one, too.
+  static constexpr bool alone = false;
+  static constexpr bool single = false;
   static constexpr int product_phases = Tile::phases, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
-  // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
+  // How often a block stops in a chunk: at each shift, or, where it has one phase, at each tap of that at most.
   static constexpr int visits = shifts;
   // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
   // the height.
@@ -3508,12 +3512,12 @@ struct WgmmaShape {
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
   static constexpr int stacked_rows = Tile::Box::rows / Tile::position_tiles;
-  // Of a block with one phase, only what that reads: as much as the phase with the most taps.
-  template <class Axis>
-  static constexpr int halo = Shifts<Axis>::halo;
-  static constexpr int halo_depths = Tile::Box::depths + halo<Depth>;
-  static constexpr int halo_rows = Tile::Box::rows + halo<Height>;
-  static constexpr int halo_columns = Tile::Box::columns + halo<Width>;
+  // Of a block with one phase on an axis, only what that reads: as much as the phase with the most taps.
+  template <class Axis, bool one_phase>
+  static constexpr int halo = one_phase ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
+  static constexpr int halo_depths = Tile::Box::depths + halo<Depth, alone>;
+  static constexpr int halo_rows = Tile::Box::rows + halo<Height, alone>;
+  static constexpr int halo_columns = Tile::Box::columns + halo<Width, single>;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
@@ -3554,9 +3558,8 @@ struct WgmmaShape {
   // product's, first all of plane 0 ----
   static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
   static constexpr int product_bytes = product_rows * chunk_bytes;
-  static constexpr int visit_pieces = Tile::phases;
   static constexpr int chunk_pieces = shifts * Tile::phases;
-  static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
+  static constexpr int weight_stage_bytes = Tile::phases * piece_bytes;
   // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
   // those of lower phases: on each axis that is their own order.
   static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
@@ -3635,7 +3638,7 @@ struct WgmmaWork {
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-  // The first input that the box reads; a block with one phase has the shifts of that alone.
+  // The first input that the box reads; a block with one phase on an axis has the shifts of that alone.
   TCONV_DEVICE BoxPosition halo() const {
     const BoxPosition from = box();
     return halo_of<Shape>(from);
@@ -4079,7 +4082,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
       const unsigned char* of_chunk = from;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
-        bring(of_chunk, Shape::visit_pieces);
+        bring(of_chunk, Tile::phases);
       }
       from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }
@@ -4105,10 +4108,11 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 //              from shared memory by way
 //              of registers, rounded there
 //
-// at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
-// may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
-// shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep the
-// tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
+// at every shift, or, where the block has one phase, at each of its taps; where it has the phases of a row of outputs,
+// at each of their taps along depth and height and at every shift along the width. Positions are the first factor
+// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
+// inputs lie in shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep
+// the tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
 // `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
 // does now. So a fragment is loaded once for all of those shifts.
 //
@@ -4408,56 +4412,63 @@ struct Arguments {
   }
 };
 
-// Each returns a cudaError_t.
-template <class Element>
-static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
-                                int),
-                 int block, int shared_bytes, const Arguments& a) {
-  if (a.grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
+// The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
+// before it runs, and waits for it itself.
+template <class... Parameters, class... Values>
+static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, int block, int shared_bytes,
+                   int64_t on, Values... values) {
+  if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  const auto x = reinterpret_cast<const Element*>(a.x), weight = reinterpret_cast<const Element*>(a.weight);
-  const auto bias = reinterpret_cast<const Element*>(a.bias);
-  const auto y = reinterpret_cast<Element*>(a.y);
-  const auto grid = static_cast<unsigned>(a.grid);
-  const auto stream = reinterpret_cast<cudaStream_t>(a.stream);
+  const auto blocks = static_cast<unsigned>(grid);
+  const auto stream = reinterpret_cast<cudaStream_t>(on);
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
-  // It begins while its weights are prepared, and waits for them itself.
   int driver = 0;
-  if (a.prepared != 0 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
-    cudaLaunchAttribute overlaps[1];
-    overlaps[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlaps[0].val.programmaticStreamSerializationAllowed = 1;
+  if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+    cudaLaunchAttribute attribute[1];
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = grid;
+    config.gridDim = blocks;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    config.attrs = overlaps;
+    config.attrs = attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
-                              a.output[0], a.output[1], a.output[2]);
+    return cudaLaunchKernelEx(&config, kernel, values...);
   }
 #endif
-  kernel<<<grid, block, shared_bytes, stream>>>(x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
-                                                a.output[0], a.output[1], a.output[2]);
+  kernel<<<blocks, block, shared_bytes, stream>>>(values...);
   return cudaGetLastError();
+}
+
+template <class Element>
+static Element* pointer(int64_t address) {
+  return reinterpret_cast<Element*>(address);
+}
+
+template <class Element>
+using Convolution = void (*)(const Element*, const Element*, const Element*, Element*,  //
+                             int, int, int, int, int, int, int);
+
+template <class Element>
+static int start(Convolution<Element> kernel, int block, int shared_bytes, const Arguments& a, bool overlaps = false) {
+  return enqueue(overlaps, kernel, a.grid, block, shared_bytes, a.stream, pointer<const Element>(a.x),
+                 pointer<const Element>(a.weight), pointer<const Element>(a.bias), pointer<Element>(a.y), a.batch,
+                 a.input[0], a.input[1], a.input[2], a.output[0], a.output[1], a.output[2]);
 }
 
 // After a kernel that brings the weights into another order.
 template <class Element>
-static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
-                                int),
-                 void (*preparing)(const Element*, Element*), int block, int preparing_block, int shared_bytes,
-                 Arguments a) {
-  preparing<<<static_cast<unsigned>(a.preparing_grid), preparing_block, 0, reinterpret_cast<cudaStream_t>(a.stream)>>>(
-      reinterpret_cast<const Element*>(a.weight), reinterpret_cast<Element*>(a.prepared));
-  const auto error = cudaGetLastError();
+static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*), int block,
+                 int preparing_block, int shared_bytes, Arguments a, bool overlaps = false) {
+  const int error = enqueue(overlaps, preparing, a.preparing_grid, preparing_block, 0, a.stream,
+                            pointer<const Element>(a.weight), pointer<Element>(a.prepared));
   if (error != cudaSuccess) return error;
   a.weight = a.prepared;
-  return start(kernel, block, shared_bytes, a);
+  return start(kernel, block, shared_bytes, a, true);
 }
 
 SIGNATURE {

@@ -131,5 +131,8 @@ def test_nvcc_compiles_it(file: Namespace, cuda_home: Path, tmp_path: Path) -> N
     assert "warning" not in run.stderr, run.stderr
 
 
-def test_nvrtc_compiles_it(file: Namespace) -> None:
-    compile_source(file["_cuda_source"](next(iter(file["_RECORDED"].values()))), "sm_90a")
+def test_nvrtc_compiles_it_with_the_memory_that_it_is_launched_with(file: Namespace) -> None:
+    kernels = next(iter(file["_RECORDED"].values()))
+    order, shared_bytes = "tconv::WgmmaOrder<tconv_kernel_0_layer>", kernels[0].launching.input_shared_bytes
+    needed = f"{order}::tile_channels * {order}::pitch * {order}::item_bytes"
+    compile_source(f'{file["_cuda_source"](kernels)}\nstatic_assert({needed} == {shared_bytes}, "");\n', "sm_90a")

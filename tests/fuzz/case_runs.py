@@ -27,6 +27,7 @@ from tconv.memory import aligned
 from tconv.planner import DIRECT, FAMILIES, MMA, WGMMA, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.wgmma import why_not_wgmma
 from tconv.problem import TF32
+from tconv.sandbox.emulated import launches
 
 _CPU = torch.device("cpu")
 #: Elements before and behind a result on the GPU that must stay as they are: a multiple of an allocation's alignment.
@@ -170,23 +171,9 @@ class _EmulatorRun:
         self.operands = Operands(x, weight, None if bias is None else bias.contiguous())
         self.y = torch.full(case.problem.output_shape, float("nan"), dtype=self.operands.x.dtype)
 
-    def launches(self, kernel: str) -> Iterator[Launch]:
-        problem, preparation = self.case.problem, self.plan.preparation
-        x, weight, bias = self.operands
-        if (inputs := self.plan.inputs) is not None:
-            ordered = torch.full((x.numel(),), float("nan"), dtype=x.dtype)
-            name = source.PREPARING_INPUTS.format(kernel)
-            sizes = (problem.batch, *problem.input_size)
-            yield Launch(name, inputs.grid, inputs.threads, inputs.shared_bytes, (x, ordered, *sizes))
-            x = ordered
-        if preparation is not None:
-            prepared = torch.full((preparation.bytes // x.itemsize,), float("nan"), dtype=x.dtype)
-            arguments = (weight, prepared)
-            yield Launch(source.PREPARING.format(kernel), preparation.grid, preparation.threads, 0, arguments)
-            weight = prepared
-        sizes = (problem.batch, *problem.input_size, *problem.output_size)
-        tensors = (x, weight, bias, self.y)
-        yield Launch(kernel, self.plan.grid, self.plan.kernel.threads, self.plan.shared_bytes, (*tensors, *sizes))
+    def launches(self, kernel: str) -> list[Launch]:
+        numbers = (self.plan.grid, self.plan.kernel.threads, self.plan.shared_bytes)
+        return launches(kernel, self.plan, numbers, self.case.problem, *self.operands, self.y)
 
 
 def on_gpu(cases: Sequence[Case]) -> tuple[Report, int]:

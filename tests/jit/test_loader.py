@@ -181,12 +181,12 @@ def test_weights_are_prepared_before_every_call(monkeypatch: pytest.MonkeyPatch)
         assert second[2:7] == ("kernel", 100, 5000 + number, 0, 400)
         assert second[1].programmatic_stream_serialization
         # Whatever is in front of the preparation may write the input.
-        assert "programmatic_stream_serialization" not in vars(first[1])
+        assert not first[1].programmatic_stream_serialization
         assert first[0] == second[0] == "stream 0xa0"
 
 
 def test_inputs_are_prepared_before_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind the kernel that prepares weights the next one may begin early: it reads its inputs at once."""
+    """Behind a kernel of the same call the next begins while that runs; in front of the first, anybody's may stand."""
     driver = _Driver(monkeypatch)
     problem = Problem(Layer(2, 16, 32, (1, 2, 2), (1, 2, 2), precision="fp16"), 5, (1, 7, 9))
     box = (1, 1, 2, 8)
@@ -212,9 +212,13 @@ def test_inputs_are_prepared_before_the_weights(monkeypatch: pytest.MonkeyPatch)
     assert (inputs[1].grid, inputs[1].block, inputs[1].shmem_size) == (8 * 132, 256, 64 * (64 + 2) * 2)
     assert weights[2:] == ("of weights", 200, 6000)
     assert kernel[2:7] == kernel_alone[2:7] == ("kernel", 5000, 6000, 0, 400)
-    assert kernel[1].programmatic_stream_serialization
-    for before_or_alone in (inputs, weights, inputs_alone, kernel_alone):
-        assert "programmatic_stream_serialization" not in vars(before_or_alone[1])
+    for behind_ours in (weights, kernel, kernel_alone):
+        assert behind_ours[1].programmatic_stream_serialization
+    for first in (inputs, inputs_alone):
+        assert not first[1].programmatic_stream_serialization
+    launch.prepare(200)
+    assert driver.launches[-1][2:] == ("of weights", 200, 6000)
+    assert not driver.launches[-1][1].programmatic_stream_serialization
 
 
 def test_which_launches_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +261,8 @@ def test_weights_that_are_prepared_already(monkeypatch: pytest.MonkeyPatch) -> N
     ((stream, config, *values),) = driver.launches
     assert (stream, values[:5]) == ("stream 0xb0", ["kernel", 100, memory.data_ptr(), 0, 400])
     # Nothing that would let it begin before the kernel in front of it, which may be anybody's, has ended.
-    assert vars(config) == {"grid": plan.grid, "block": plan.kernel.threads, "shmem_size": plan.shared_bytes}
+    assert (config.grid, config.block, config.shmem_size) == (plan.grid, plan.kernel.threads, plan.shared_bytes)
+    assert not config.programmatic_stream_serialization
     assert launch.preparing == "preparing" and loader.Launcher("kernel", plan, 0).preparing is None
 
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-from tconv.emulator import Copies, Launch, Mode, Order, run
+from tconv.emulator import Copies, Mode, Order, run
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.kernels import source
 from tconv.kernels.instances import AXES, Instance, instances
 from tconv.planner import FAMILIES, Gpu
 from tconv.planner.plan import Plan
 from tconv.problem import PRECISIONS, TF32, Problem
+from tconv.sandbox.emulated import launches
 
 INSTANCES = {instance.name: instance for family in AXES for instance in instances(family)}
 
@@ -109,21 +110,9 @@ def emulate(
     plan = plan_of(instance, GPU)
     x, weight, bias = tensors
     x, y = (stored(t, instance) for t in (x, torch.full(problem.output_shape, float("nan"), dtype=x.dtype)))
-    launches = []
-    if plan.inputs is not None:
-        ordered, blocks = torch.full((x.numel(),), float("nan"), dtype=x.dtype), plan.inputs
-        arguments = (x, ordered, problem.batch, *problem.input_size)
-        launches.append(Launch("tconv_kernel_inputs", blocks.grid, blocks.threads, blocks.shared_bytes, arguments))
-        x = ordered
-    if plan.preparation is not None:
-        prepared = torch.full((plan.preparation.bytes // x.itemsize,), float("nan"), dtype=x.dtype)
-        grid, threads = plan.preparation.grid, plan.preparation.threads
-        launches.append(Launch("tconv_kernel_weights", grid, threads, 0, (weight, prepared)))
-        weight = prepared
-    sizes = (problem.batch, *problem.input_size, *problem.output_size)
-    of_kernel = (x, weight, bias, y, *sizes)
-    launches.append(Launch("tconv_kernel", plan.grid, instance.kernel.threads, plan.shared_bytes, of_kernel))
-    run(text or source.unit(instance.kernel), launches, mode=mode, order=order, copies=copies)
+    numbers = (plan.grid, instance.kernel.threads, plan.shared_bytes)
+    of_plan = launches("tconv_kernel", plan, numbers, problem, x, weight, bias, y)
+    run(text or source.unit(instance.kernel), of_plan, mode=mode, order=order, copies=copies)
     return seen(y, instance)
 
 

@@ -698,6 +698,18 @@ MUTATIONS_OF_WGMMA = {
         "wgmma-2d-k3-s2-op1-one-resident",
         "plain",
     ),
+    "all taps of a row's phases multiplied with the same row of inputs": (
+        "phase.row.behind(r), Shape::WidthShifts",
+        "phase.row.behind(0), Shape::WidthShifts",
+        "wgmma-2d-k4-s2-full-tf32-alone",
+        "plain",
+    ),
+    "weights of a row's phases ordered as if each phase were alone": (
+        "Width::kernel + column.tap",
+        "Width::kernel + c",
+        "wgmma-2d-k3-s2-op1-tf32-alone",
+        "plain",
+    ),
     "bias of the wrong group": (
         "Layer::has_bias ? bias + first : bias",
         "bias",

@@ -24,7 +24,7 @@ CANDIDATES = int(os.environ.get("TCONV_CANDIDATES", "500"))
 OF_UNIT, OF_PROBLEM = 250, 20
 GPUS = (Gpu.h200(), replace(Gpu.h200(), name="a small GPU", arch="sm_86", shared_bytes_per_block=99 * 1024))
 
-#: Problems whose candidates once were wrong: all of them are checked.
+#: Problems whose candidates once were wrong: `CANDIDATES` of each.
 KEPT: dict[str, tuple[str, Problem, bool]] = {
     "copied inputs in more patches than a thread has bits for": (
         "mma",
@@ -80,7 +80,8 @@ def test_of_random_candidates_planner_and_templates_have_the_same_numbers(family
 @pytest.mark.parametrize("name", KEPT)
 def test_of_kept_problems_planner_and_templates_have_the_same_numbers(name):
     family, problem, channels_last = KEPT[name]
-    found = differences([k for gpu in GPUS for k in candidates(family, problem, gpu, channels_last, None)])
+    every = [k for gpu in GPUS for k in candidates(family, problem, gpu, channels_last, None)]
+    found = differences(Random(0).sample(every, min(CANDIDATES, len(every))))
     assert not found, "\n".join(found)
 
 

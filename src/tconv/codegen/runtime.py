@@ -565,73 +565,77 @@ struct Arguments {
   }
 };
 
-// Each returns a cudaError_t.
-template <class Element>
-static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
-                                int),
-                 int block, int shared_bytes, const Arguments& a) {
-  if (a.grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
+// The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
+// before it runs, and waits for it itself.
+template <class... Parameters, class... Values>
+static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, int block, int shared_bytes,
+                   int64_t on, Values... values) {
+  if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
     const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  const auto x = reinterpret_cast<const Element*>(a.x), weight = reinterpret_cast<const Element*>(a.weight);
-  const auto bias = reinterpret_cast<const Element*>(a.bias);
-  const auto y = reinterpret_cast<Element*>(a.y);
-  const auto grid = static_cast<unsigned>(a.grid);
-  const auto stream = reinterpret_cast<cudaStream_t>(a.stream);
+  const auto blocks = static_cast<unsigned>(grid);
+  const auto stream = reinterpret_cast<cudaStream_t>(on);
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
-  // It begins while its weights are prepared, and waits for them itself.
   int driver = 0;
-  if (a.prepared != 0 && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
-    cudaLaunchAttribute overlaps[1];
-    overlaps[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlaps[0].val.programmaticStreamSerializationAllowed = 1;
+  if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+    cudaLaunchAttribute attribute[1];
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = grid;
+    config.gridDim = blocks;
     config.blockDim = block;
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream;
-    config.attrs = overlaps;
+    config.attrs = attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
-                              a.output[0], a.output[1], a.output[2]);
+    return cudaLaunchKernelEx(&config, kernel, values...);
   }
 #endif
-  kernel<<<grid, block, shared_bytes, stream>>>(x, weight, bias, y, a.batch, a.input[0], a.input[1], a.input[2],
-                                                a.output[0], a.output[1], a.output[2]);
+  kernel<<<blocks, block, shared_bytes, stream>>>(values...);
   return cudaGetLastError();
+}
+
+template <class Element>
+static Element* pointer(int64_t address) {
+  return reinterpret_cast<Element*>(address);
+}
+
+template <class Element>
+using Convolution = void (*)(const Element*, const Element*, const Element*, Element*,  //
+                             int, int, int, int, int, int, int);
+
+template <class Element>
+static int start(Convolution<Element> kernel, int block, int shared_bytes, const Arguments& a, bool overlaps = false) {
+  return enqueue(overlaps, kernel, a.grid, block, shared_bytes, a.stream, pointer<const Element>(a.x),
+                 pointer<const Element>(a.weight), pointer<const Element>(a.bias), pointer<Element>(a.y), a.batch,
+                 a.input[0], a.input[1], a.input[2], a.output[0], a.output[1], a.output[2]);
 }
 
 // After a kernel that brings the weights into another order.
 template <class Element>
-static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
-                                int),
-                 void (*preparing)(const Element*, Element*), int block, int preparing_block, int shared_bytes,
-                 Arguments a) {
-  preparing<<<static_cast<unsigned>(a.preparing_grid), preparing_block, 0, reinterpret_cast<cudaStream_t>(a.stream)>>>(
-      reinterpret_cast<const Element*>(a.weight), reinterpret_cast<Element*>(a.prepared));
-  const auto error = cudaGetLastError();
+static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*), int block,
+                 int preparing_block, int shared_bytes, Arguments a, bool overlaps = false) {
+  const int error = enqueue(overlaps, preparing, a.preparing_grid, preparing_block, 0, a.stream,
+                            pointer<const Element>(a.weight), pointer<Element>(a.prepared));
   if (error != cudaSuccess) return error;
   a.weight = a.prepared;
-  return start(kernel, block, shared_bytes, a);
+  return start(kernel, block, shared_bytes, a, true);
 }
 
 // ---- where inputs are prepared
-// After one that brings inputs into another order, too: before that of the weights, behind which the kernel may begin.
+// After one that brings the inputs into another order, too.
 template <class Element>
-static int start(void (*kernel)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int,
-                                int),
-                 void (*preparing)(const Element*, Element*),
+static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*),
                  void (*of_inputs)(const Element*, Element*, int, int, int, int), int block, int preparing_block,
                  int input_blocks, int shared_bytes, int64_t weight_bytes, int input_shared_bytes, Arguments a) {
-  const auto ordered = reinterpret_cast<Element*>(a.prepared + weight_bytes);
-  of_inputs<<<input_blocks, preparing_block, input_shared_bytes, reinterpret_cast<cudaStream_t>(a.stream)>>>(
-      reinterpret_cast<const Element*>(a.x), ordered, a.batch, a.input[0], a.input[1], a.input[2]);
-  const auto error = cudaGetLastError();
+  const auto ordered = pointer<Element>(a.prepared + weight_bytes);
+  const int error = enqueue(false, of_inputs, input_blocks, preparing_block, input_shared_bytes, a.stream,
+                            pointer<const Element>(a.x), ordered, a.batch, a.input[0], a.input[1], a.input[2]);
   if (error != cudaSuccess) return error;
   a.x = reinterpret_cast<int64_t>(ordered);
-  return start(kernel, preparing, block, preparing_block, shared_bytes, a);
+  return start(kernel, preparing, block, preparing_block, shared_bytes, a, true);
 }
 
 // ---- where inputs are prepared

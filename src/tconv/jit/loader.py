@@ -49,8 +49,9 @@ class Launcher:
     """
 
     __slots__ = (
-        *("_alone_config", "_config", "_device", "_kernel", "_launch", "_prepared_bytes", "_preparing"),
-        *("_preparing_config", "_input_bytes", "_inputs_config", "_of_inputs", "_sizes", "_stream_of"),
+        *("_config", "_config_if_prepared", "_device", "_kernel", "_launch", "_sizes", "_stream_of"),
+        *("_preparing", "_preparing_alone", "_preparing_config", "_prepared_bytes"),
+        *("_of_inputs", "_inputs_config", "_input_bytes", "_input_sizes"),
     )
 
     def __init__(self, kernel: Any, plan: Plan, device: int, preparing: Any = None, of_inputs: Any = None) -> None:
@@ -58,29 +59,34 @@ class Launcher:
 
         core = cuda_core()
         problem = plan.problem
+
+        def config(grid: int, threads: int, shared_bytes: int = 0, behind: Any = None) -> Any:
+            """Of a launch. `behind` a kernel of ours it begins while that runs, and waits for it itself.
+
+            In front of the others anybody's kernel may stand, and write what they read at once.
+            """
+            overlapping = behind is not None and overlaps(device)
+            return core.LaunchConfig(
+                grid=grid, block=threads, shmem_size=shared_bytes, programmatic_stream_serialization=overlapping
+            )
+
         self._kernel = kernel
         self._device = device
-        self._config = core.LaunchConfig(
-            grid=plan.grid,
-            block=plan.kernel.threads,
-            shmem_size=plan.shared_bytes,
-            # The kernel begins while its weights are prepared, and waits for them itself.
-            programmatic_stream_serialization=preparing is not None and overlaps(device),
-        )
+        of_kernel = plan.grid, plan.kernel.threads, plan.shared_bytes
+        self._config = config(*of_kernel, behind=preparing)
+        self._config_if_prepared = config(*of_kernel, behind=of_inputs)
         self._preparing = preparing
-        # With weights prepared long ago, anybody's kernel may stand in front, and write what this one reads at once.
-        self._alone_config = core.LaunchConfig(grid=plan.grid, block=plan.kernel.threads, shmem_size=plan.shared_bytes)
-        if plan.preparation is not None:
-            self._preparing_config = core.LaunchConfig(grid=plan.preparation.grid, block=plan.preparation.threads)
-            self._prepared_bytes = plan.preparation.bytes
+        if (of_weights := plan.preparation) is not None:
+            self._preparing_config = config(of_weights.grid, of_weights.threads, behind=of_inputs)
+            self._preparing_alone = config(of_weights.grid, of_weights.threads)
+            self._prepared_bytes = of_weights.bytes
         self._of_inputs = of_inputs
         if plan.inputs is not None:
-            self._inputs_config = core.LaunchConfig(
-                grid=plan.inputs.grid, block=plan.inputs.threads, shmem_size=plan.inputs.shared_bytes
-            )
+            self._inputs_config = config(plan.inputs.grid, plan.inputs.threads, plan.inputs.shared_bytes)
             self._input_bytes = math.prod(problem.input_shape) * problem.layer.item_bytes
         # numpy's int32 says its width, and cuda.core packs it eight times faster than a ctypes.c_int.
         self._sizes = tuple(map(numpy.int32, (problem.batch, *problem.input_size, *problem.output_size)))
+        self._input_sizes = self._sizes[:4]
         self._launch = core.launch
         self._stream_of = core.Stream.from_handle
 
@@ -101,18 +107,16 @@ class Launcher:
             return
         stream = self._stream()
         if self._of_inputs is not None:
-            # Before the weights are prepared: behind that the kernel itself may begin early, and reads inputs at once.
             # Freed when the call returns, as below.
             ordered = torch.empty(self._input_bytes, dtype=torch.uint8, device=device)
-            batch_and_size = self._sizes[:4]
-            self._launch(stream, self._inputs_config, self._of_inputs, x, ordered.data_ptr(), *batch_and_size)
+            self._launch(stream, self._inputs_config, self._of_inputs, x, ordered.data_ptr(), *self._input_sizes)
             x = ordered.data_ptr()
         if prepared:
-            self._launch(stream, self._alone_config, self._kernel, x, weight, bias, y, *self._sizes)
+            self._launch(stream, self._config_if_prepared, self._kernel, x, weight, bias, y, *self._sizes)
             return
         if self._preparing is not None:
             # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
-            own = self._prepare(stream, weight)
+            own = self._prepare(stream, self._preparing_config, weight)
             weight = own.data_ptr()
         self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes)
 
@@ -129,12 +133,12 @@ class Launcher:
         if torch._C._cuda_getDevice() != device:
             with torch.cuda.device(device):
                 return self.prepare(weight, memory)
-        return self._prepare(self._stream(), weight, memory)
+        return self._prepare(self._stream(), self._preparing_alone, weight, memory)
 
-    def _prepare(self, stream: Any, weight: int, memory: Tensor | None = None) -> Tensor:
+    def _prepare(self, stream: Any, config: Any, weight: int, memory: Tensor | None = None) -> Tensor:
         if memory is None:
             memory = torch.empty(self._prepared_bytes, dtype=torch.uint8, device=self._device)
-        self._launch(stream, self._preparing_config, self._preparing, weight, memory.data_ptr())
+        self._launch(stream, config, self._preparing, weight, memory.data_ptr())
         return memory
 
     def _stream(self) -> Any:

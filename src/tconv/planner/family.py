@@ -115,7 +115,7 @@ class Family(ABC, Generic[Tile]):
         """Whether its input and output are channels_last; else they are contiguous."""
         return False
 
-    def prepares_inputs(self, launching: Any) -> InputPreparation | None:
+    def input_preparation(self, launching: Any) -> InputPreparation | None:
         """The launch that prepares the inputs of a kernel that is launched so; None where it takes them as they are."""
         return None
 
@@ -159,7 +159,7 @@ class Family(ABC, Generic[Tile]):
                     "than 2^31"
                 )
         grid = self.launching.grid(problem, kernel.layer, of_kernel)
-        inputs = self.prepares_inputs(of_kernel)
+        inputs = self.input_preparation(of_kernel)
         return Plan(problem, kernel, grid, of_kernel.shared_bytes, reasons, preparation, inputs)
 
     def replan(self, problem: Problem, kernel: Kernel[Tile], gpu: Gpu) -> Plan | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tconv.emulator import Launch, Mode, Order, run
 from tconv.kernels.source import LAUNCHING, PREPARING, PREPARING_INPUTS, launching_of_any
+from tconv.planner.plan import Plan
 from tconv.sandbox.cut import Cut, cut_of
 
 
@@ -46,21 +47,41 @@ def emulator_launches(
     cut: Cut, problem: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor
 ) -> list[Launch]:
     """What a file would launch for `problem`, tconv's or the file's own, on contiguous tensors."""
-    grid, threads, shared_bytes = _numbers(cut, problem)
-    launches = []
-    if cut.inputs is not None:
-        ordered = x.new_empty(x.numel())
-        of_inputs = cut.inputs.grid, cut.inputs.threads, cut.inputs.shared_bytes
-        arguments = x, ordered, problem.batch, *problem.input_size
-        launches.append(Launch(PREPARING_INPUTS.format(cut.kernel), *of_inputs, arguments))
+    return launches(cut.kernel, cut, _numbers(cut, problem), problem, x, weight, bias, y)
+
+
+def launches(
+    kernel: str,
+    prepared_by: Plan | Cut,
+    numbers: tuple[int, int, int],
+    problem: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    y: Tensor,
+) -> list[Launch]:
+    """Those of `problem` by the kernel of this name, of so many blocks, threads and bytes of shared memory.
+
+    What a kernel before it shall prepare is full of NaN, so that an element that it forgets is seen in `y`.
+    """
+
+    def unwritten(like: Tensor, count: int) -> Tensor:
+        return like.new_full((count,), float("nan"))
+
+    before = []
+    if (of_inputs := prepared_by.inputs) is not None:
+        ordered = unwritten(x, x.numel())
+        arguments = (x, ordered, problem.batch, *problem.input_size)
+        shape = (of_inputs.grid, of_inputs.threads, of_inputs.shared_bytes)
+        before.append(Launch(PREPARING_INPUTS.format(kernel), *shape, arguments))
         x = ordered
-    if cut.preparation is not None:
-        prepared = weight.new_empty(cut.preparation.bytes // weight.itemsize)
-        of_weights = cut.preparation.grid, cut.preparation.threads
-        launches.append(Launch(PREPARING.format(cut.kernel), *of_weights, 0, (weight, prepared)))
+    if (of_weights := prepared_by.preparation) is not None:
+        prepared = unwritten(weight, of_weights.bytes // weight.itemsize)
+        shape = (of_weights.grid, of_weights.threads, 0)
+        before.append(Launch(PREPARING.format(kernel), *shape, (weight, prepared)))
         weight = prepared
-    of_kernel = (x, weight, bias, y, problem.batch, *problem.input_size, *problem.output_size)
-    return [*launches, Launch(cut.kernel, grid, threads, shared_bytes, of_kernel)]
+    sizes = (problem.batch, *problem.input_size, *problem.output_size)
+    return [*before, Launch(kernel, *numbers, (x, weight, bias, y, *sizes))]
 
 
 def _numbers(cut: Cut, problem: Any) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from tconv.kernels.cases import CASES, IN_EVERY_PRECISION, Instance
 from tconv.planner import Kernel, WgmmaTile
 from tconv.planner.shifts import together
 from tconv.planner.wgmma import why_not_wgmma
-from tconv.planner.wgmma.builder import PRODUCT_ROWS, can_stack, suits, wgmma_tile, with_resident_weights
+from tconv.planner.wgmma.builder import PRODUCT_ROWS, can_stack, can_stay, suits, wgmma_tile, with_resident_weights
 from tconv.planner.wgmma.shape import WgmmaShape, is_uniform
 from tconv.problem import Layer, Precision
 
@@ -80,6 +80,8 @@ _WIDE: dict[str, list[tuple[int, int]]] = {
     "1d-k3-s3-aligned": [(3, 48), (1, 240)],
     "2d-k2-s2-aligned": [(4, 40)],
 }
+#: Tiles of every case that has them.
+_ALWAYS = ("stacked", "last", "alone", "alone-last")
 #: Of a phase: the emulator would take minutes for more.
 _MOST_TAPS = 100
 #: Of small problems, a block of more would only take time.
@@ -98,7 +100,8 @@ def instances() -> Iterator[Instance]:
             tiles = _tiles(problem.layer, together(problem))
             turns = list(tiles)
             if not every:
-                turns = [turns[number % len(turns)], *(turn for turn in ("stacked", "last") if turn in tiles)]
+                turns = [turn for turn in tiles if not turn.startswith("alone")]
+                turns = [turns[number % len(turns)], *(turn for turn in _ALWAYS if turn in tiles)]
             for turn in dict.fromkeys(turns):
                 yield Instance(f"wgmma-{name}-{precision}-{turn}", problem, Kernel("wgmma", problem.layer, tiles[turn]))
             if name in _WITH_WIDE_INDEX and precision == "bf16":
@@ -111,6 +114,8 @@ def instances() -> Iterator[Instance]:
         if name in _RESIDENT:
             problem = case.problem(_RESIDENT[name])
             for turn, tile in _tiles(problem.layer, together(problem)).items():
+                if not can_stay(WgmmaShape(problem.layer, tile)):
+                    continue
                 kept = with_resident_weights(problem.layer, replace(tile, chunk_steps=2, input_stages=2))
                 kernel = Kernel("wgmma", problem.layer, kept)
                 yield Instance(f"wgmma-{name}-{turn}-resident", problem, kernel)
@@ -131,7 +136,7 @@ def instances() -> Iterator[Instance]:
 
 
 def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
-    """By name: blocks with all phases, with one, and with some; stacked tiles; channels_last ones."""
+    """By name: blocks with all phases, with one, with a row's, alike or alone; stacked tiles; channels_last ones."""
     every, row = math.prod(layer.stride), layer.stride[2]
     deep, tall = (int(not axis.is_trivial) for axis in layer.axes[:2])
     tiles = {
@@ -140,8 +145,11 @@ def _tiles(layer: Layer, most_together: int) -> dict[str, WgmmaTile]:
         "last": _tile(layer, 1, (1, 1, 1 + tall, 9), 2, channels_last=True),
         "last-all": _tile(layer, every, (2, 1, 1 + tall, 8), 1, chunk_steps=2, channels_last=True),
     }
-    if is_uniform(layer) and 1 < row < every:
+    if 1 < row < every and is_uniform(layer):
         tiles["row"] = _tile(layer, row, (1, 1, 1, 16), 1)
+    elif 1 < row < every:
+        tiles["alone"] = _tile(layer, row, (1, 1, 1, 16), 1)
+        tiles["alone-last"] = _tile(layer, row, (1, 1 + deep, 1 + tall, 9), 1, channels_last=True)
     if can_stack(layer):
         most = most_together if most_together > 1 else 1
         tiles["stacked"] = _tile(layer, every, (1, 1 + deep, 4, 8), 4, stacked=1, patch_columns=math.gcd(8, most))

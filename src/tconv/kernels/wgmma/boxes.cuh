@@ -34,7 +34,7 @@ struct WgmmaPhase {
   TCONV_DEVICE int highest_shift() const { return Axis::shift_of(first) + behind(0); }
 };
 
-// The phase of a block on each axis, where it has one alone.
+// The phase of a block on each axis where it has one alone.
 template <class Layer>
 struct WgmmaPhases {
   WgmmaPhase<typename Layer::Depth> depth;
@@ -71,13 +71,13 @@ struct WgmmaWork {
   TCONV_DEVICE int channel_block() const { return weight_set() / Shape::phase_sets % Shape::channel_blocks; }
   TCONV_DEVICE int group() const { return weight_set() / Shape::row_blocks; }
   TCONV_DEVICE BoxPosition box() const { return boxes.box(number / Shape::weight_sets); }
-  // The first input that the box reads; a block with one phase has the shifts of that alone.
+  // The first input that the box reads; a block with one phase on an axis has the shifts of that alone.
   TCONV_DEVICE BoxPosition halo() const {
     const BoxPosition from = box();
-    if (!Shape::single) return halo_of<Shape>(from);
+    if (!Shape::alone) return halo_of<Shape>(from);
     const WgmmaPhases<Layer> phase(first_phase());
     return {from.image, from.depth - phase.depth.highest_shift(), from.row - phase.row.highest_shift(),
-            from.column - phase.column.highest_shift()};
+            from.column - (Shape::single ? phase.column.highest_shift() : Shape::WidthShifts::highest)};
   }
 };
 

@@ -54,13 +54,16 @@ struct WgmmaShape {
   static constexpr bool uniform = static_cast<long long>(phases) * shifts == taps;
   // A block has all phases, and the compiler leaves out the products of those without a tap.
   static constexpr bool known = !uniform && Tile::phases == phases;
-  // A block has one phase, and goes through the taps of its own.
-  static constexpr bool single = !uniform && !known;
+  // A block has one phase along depth and height, and goes through the taps of its own there: of the phases along the
+  // width all, whose products without a tap the compiler leaves out, or one, too.
+  static constexpr bool alone = !uniform && !known;
+  static constexpr bool single = alone && Tile::phases == 1;
   static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
-  static constexpr int phase_taps = Depth::taps_per_phase * Height::taps_per_phase * Width::taps_per_phase;
-  // How often a block stops in a chunk: at each shift, or at each tap of its phase, of which some have fewer.
-  static constexpr int visits = single ? phase_taps : shifts;
+  // Of the phases that have the most.
+  static constexpr int taps_alone = Depth::taps_per_phase * Height::taps_per_phase;
+  // How often a block stops in a chunk: at each shift, or, where it has one phase, at each tap of that at most.
+  static constexpr int visits = !alone ? shifts : taps_alone * (single ? Width::taps_per_phase : WidthShifts::count);
   // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
   // the height.
   static constexpr int row_visits = Tile::stacked ? HeightShifts::count : 1;
@@ -83,12 +86,12 @@ struct WgmmaShape {
   static constexpr int block_positions = position_numbers * Tile::position_tiles;
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
   static constexpr int stacked_rows = Tile::stacked ? Tile::Box::rows / Tile::position_tiles : Tile::Box::rows;
-  // Of a block with one phase, only what that reads: as much as the phase with the most taps.
-  template <class Axis>
-  static constexpr int halo = single ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
-  static constexpr int halo_depths = Tile::Box::depths + halo<Depth>;
-  static constexpr int halo_rows = Tile::Box::rows + halo<Height>;
-  static constexpr int halo_columns = Tile::Box::columns + halo<Width>;
+  // Of a block with one phase on an axis, only what that reads: as much as the phase with the most taps.
+  template <class Axis, bool one_phase>
+  static constexpr int halo = one_phase ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
+  static constexpr int halo_depths = Tile::Box::depths + halo<Depth, alone>;
+  static constexpr int halo_rows = Tile::Box::rows + halo<Height, alone>;
+  static constexpr int halo_columns = Tile::Box::columns + halo<Width, single>;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
@@ -159,9 +162,11 @@ struct WgmmaShape {
   // product's, first all of plane 0 ----
   static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
   static constexpr int product_bytes = product_rows * chunk_bytes;
-  static constexpr int visit_pieces = single ? 1 : Tile::phases;
-  static constexpr int chunk_pieces = uniform ? shifts * Tile::phases : known ? taps : phase_taps;
-  static constexpr int weight_stage_bytes = visit_pieces * piece_bytes;
+  static constexpr int chunk_pieces = uniform  ? shifts * Tile::phases
+                                      : known  ? taps
+                                      : single ? visits
+                                               : taps_alone * Width::kernel;
+  static constexpr int weight_stage_bytes = Tile::phases * piece_bytes;
   // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
   // those of lower phases: on each axis that is their own order.
   static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
@@ -213,7 +218,9 @@ struct WgmmaShape {
 
   static_assert(item_bytes <= 4, "tensor cores multiply 16-bit types and TF32");
   static_assert(!exact || row_visits <= 4, "exact sums leave the tensor core every 32 channels");
-  static_assert(uniform || known || Tile::phases == 1, "a block has all phases, one, or some that are alike");
+  static_assert(uniform || known || Tile::phases == 1 || Tile::phases == Width::stride,
+                "a block has all phases, one, those of a row, or some that are alike");
+  static_assert(!Tile::resident || !alone || single, "weights of a row's phases do not stay");
   static_assert(phases % Tile::phases == 0, "blocks have as many phases each");
   static_assert(Tile::channels % (4 * channel_width) == 0, "a thread has whole vectors of channels");
   static_assert(Tile::chunk_steps == 2 || Tile::chunk_steps == 4, "rows of weights have 64 or 128 bytes");

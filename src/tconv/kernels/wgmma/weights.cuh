@@ -48,7 +48,8 @@ TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
     const WgmmaPhases<Layer> own(phase);
     const int d = (depth.tap - own.depth.first) / Depth::tap_period, r = (row.tap - own.row.first) / Height::tap_period;
     const int c = (column.tap - own.column.first) / Width::tap_period;
-    piece = (d * own.column.count + c) * own.row.count + r;
+    piece = Shape::single ? (d * own.column.count + c) * own.row.count + r
+                          : (d * own.row.count + r) * Width::kernel + column.tap;
   }
 }
 
@@ -98,6 +99,8 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
           factors;
     }
   }
+  // The kernel behind this one waits for this one alone, and reads what the one before it prepares, too.
+  if (Tile::prepared_inputs) wait_for_kernel_before();
 }
 
 // Brings a block's weights, visit by visit; one thread. Those that stay come once: all boxes of a block need the same.
@@ -122,17 +125,20 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
   for (bool more = true; more && work.is_left(); work.next()) {
     set = prepared + work.weight_set() * Shape::set_bytes;
     const unsigned char* from = set;
-    const int visits = Shape::single ? WgmmaPhases<Layer>(work.first_phase()).taps() : Shape::visits;
+    constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
+    const WgmmaPhases<Layer> own(work.first_phase());
+    const int visits =
+        !Shape::alone ? Shape::visits : own.depth.count * own.row.count * (Shape::single ? own.column.count : columns);
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
       const unsigned char* of_chunk = from;
 #pragma unroll 1
       for (int visit = 0; visit < visits; ++visit) {
-        constexpr int rows = Shape::HeightShifts::count, columns = Shape::WidthShifts::count;
-        bring(of_chunk, !Shape::known ? Shape::visit_pieces
-                                      : Shape::DepthShifts::taps(visit / (rows * columns)) *
-                                            Shape::WidthShifts::taps(visit / rows % columns) *
-                                            Shape::HeightShifts::taps(visit % rows));
+        bring(of_chunk, Shape::known                     ? Shape::DepthShifts::taps(visit / (rows * columns)) *
+                                                               Shape::WidthShifts::taps(visit / rows % columns) *
+                                                               Shape::HeightShifts::taps(visit % rows)
+                        : Shape::alone && !Shape::single ? Shape::WidthShifts::taps(visit % columns)
+                                                         : Tile::phases);
       }
       from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }

@@ -16,10 +16,11 @@
 //              from shared memory by way
 //              of registers, rounded there
 //
-// at every shift, or, where the block has one phase, at each of its taps. Positions are the first factor because that
-// may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in
-// shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep the
-// tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
+// at every shift, or, where the block has one phase, at each of its taps; where it has the phases of a row of outputs,
+// at each of their taps along depth and height and at every shift along the width. Positions are the first factor
+// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
+// inputs lie in shared memory as they do in global memory, and they are rounded on their way. Where few rows would keep
+// the tensor core waiting for positions, tiles are stacked along the rows of the map: tile i has every
 // `position_tiles`-th row from the i-th on, and at the next shift along the height it reads what tile i + 1 or i - 1
 // does now. So a fragment is loaded once for all of those shifts.
 //
@@ -240,6 +241,22 @@ struct WgmmaConsumer {
         if (++c < phase.column.count) continue;
         c = 0, ++d;
       } while (d < phase.depth.count);
+    } else if (Shape::alone) {
+      const WgmmaPhases<Layer> phase(first_phase);
+      int d = 0, r = 0;
+#pragma unroll 1
+      do {
+#pragma unroll
+        for (int c = 0; c < columns; ++c) {
+          const auto has_tap = [&](int product) { return Shape::WidthShifts::tap(product, c) >= 0; };
+          if (Shape::WidthShifts::taps(c) > 0)
+            visit(moved(phase.depth.behind(d), phase.row.behind(r), Shape::WidthShifts::behind(c),
+                        Shape::WidthShifts::highest),
+                  0, has_tap);
+        }
+        if (++r < phase.row.count) continue;
+        r = 0, ++d;
+      } while (d < phase.depth.count);
     } else {
 #pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
       for (int d = 0; d < Shape::DepthShifts::count; ++d)
@@ -336,6 +353,7 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
         wgmma_bring_weights<Layer, Tile>(first_work(), reinterpret_cast<const unsigned char*>(weight), shared,
                                          weight_barriers);
     } else {
+      if (Tile::prepared_inputs) wait_for_kernel_before();
       WgmmaProducer<Layer, Tile>::run(first_work(), thread - 32 * (4 * Shape::consumers + 1), shared, input_barriers, x,
                                       batch, input_depth, input_height, input_width);
     }

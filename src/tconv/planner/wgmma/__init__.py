@@ -59,7 +59,7 @@ class _Wgmma(Family[WgmmaTile]):
     def reads_channels_last(self, kernel: Kernel[WgmmaTile]) -> bool:
         return bool(kernel.tile.channels_last)
 
-    def prepares_inputs(self, launching: Launching) -> InputPreparation | None:
+    def input_preparation(self, launching: Launching) -> InputPreparation | None:
         if not launching.input_blocks:
             return None
         return InputPreparation(launching.input_blocks, launching.preparing_threads, launching.input_shared_bytes)

@@ -92,16 +92,19 @@ def with_resident_weights(layer: Layer, tile: WgmmaTile) -> WgmmaTile:
 def phase_choices(layer: Layer) -> list[int]:
     """How many phases a block may have."""
     every = math.prod(layer.stride)
-    if not is_uniform(layer):
-        return sorted({1, every})
     row = layer.stride[2]
-    return sorted({1, row, row * layer.stride[1], every})
+    return sorted({1, row, every, *([row * layer.stride[1]] if is_uniform(layer) else [])})
 
 
 def can_stack(layer: Layer) -> bool:
     """Whether a shift along the height is another tile of those that are stacked, and there are several."""
     height = layer.axes[1]
     return is_uniform(layer) and height.stride == 1 and height.dilation == 1 and height.kernel > 1
+
+
+def can_stay(shape: WgmmaShape) -> bool:
+    """Whether the weights of a block may stay: those of a row's phases are brought for each box."""
+    return (shape.alone == 0) | (shape.single > 0)
 
 
 def suits(shape: WgmmaShape) -> bool:
@@ -113,7 +116,7 @@ def suits(shape: WgmmaShape) -> bool:
     width = where(shape.tile.channels_last > 0, _channel_width(shape), 2)
     of_product = of_product & (shape.tile.channels % (4 * width) == 0)
     of_fragments = 4 * shape.planes * shape.batches * shape.batch_steps * shape.fragments
-    of_exact = where(shape.known, _MOST_EXACT_REGISTERS_UNROLLED, _MOST_EXACT_REGISTERS)
+    of_exact = where(shape.products > 1, _MOST_EXACT_REGISTERS_UNROLLED, _MOST_EXACT_REGISTERS)
     registers = of_exact if shape.exact else _MOST_REGISTERS
     few = (shape.sums <= _MOST_SUMS) & (shape.sums + of_fragments <= registers)
     few = few & ((shape.row_visits <= _MOST_EXACT_VISITS) | (not shape.exact))

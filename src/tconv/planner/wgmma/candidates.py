@@ -13,6 +13,7 @@ from tconv.planner.shifts import halo
 from tconv.planner.wgmma.builder import (
     PRODUCT_ROWS,
     can_stack,
+    can_stay,
     phase_choices,
     suits,
     wgmma_tile,
@@ -96,7 +97,8 @@ def _may_stay(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu) -> Arra
     """Where a block's weights may stay in shared memory, and are read more than once."""
     shape, kernel = WgmmaShape(layer, tile), launching(layer, tile, gpu.multiprocessors)
     few = (shape.chunks * shape.visits <= _MOST_RESIDENT) & (shape.weight_sets <= gpu.multiprocessors)
-    return few & (shape.set_bytes <= gpu.shared_bytes_per_block) & (works(problem, layer, kernel) > kernel.at_once)
+    few = few & can_stay(shape) & (shape.set_bytes <= gpu.shared_bytes_per_block)
+    return few & (works(problem, layer, kernel) > kernel.at_once)
 
 
 def _rows(layer: Layer) -> list[tuple[int, int]]:

@@ -53,36 +53,36 @@ class Constants:
         ordered: how often a byte that it writes counts.
     """
 
-    product: float = 0.7211
-    narrow: float = 23.24
-    fragment: float = 19.37
-    batch: float = 20.0
+    product: float = 0.7034
+    narrow: float = 22.58
+    fragment: float = 19.96
+    batch: float = 14.15
     promotion: float = 18
-    visit: float = 208.4
-    matrices: float = 121.0
-    chunk: float = 27.91
-    copy: float = 21.44
+    visit: float = 231.8
+    matrices: float = 132.6
+    chunk: float = 26.79
+    copy: float = 23.15
     register: float = 568
-    eight: float = 89.87
-    unaligned: float = 373.0
-    latency: float = 695.6
-    weights: float = 756.3
-    turn: float = 589.0
-    store: float = 1.096
-    own: float = 2.792
-    sector: float = 0.01279
-    part: float = 126.4
-    scattered: float = 1.316
-    overlapped: float = 0.03402
-    cache: float = 24.76
-    same: float = 65.68
-    work: float = 711.3
-    launch: float = 2.082e-06
-    norm: float = 2.151
-    preparing: float = 2.814e-06
-    prepared: float = 2.017
-    ordering: float = 5.306e-06
-    ordered: float = 2.78
+    eight: float = 97.96
+    unaligned: float = 385.1
+    latency: float = 956.7
+    weights: float = 906.6
+    turn: float = 607.5
+    store: float = 1.06
+    own: float = 2.667
+    sector: float = 0.01139
+    part: float = 126.8
+    scattered: float = 2.2
+    overlapped: float = 0.03269
+    cache: float = 25.57
+    same: float = 85.88
+    work: float = 606.9
+    launch: float = 2.09e-06
+    norm: float = 2.146
+    preparing: float = 2.829e-06
+    prepared: float = 2.078
+    ordering: float = 3.685e-06
+    ordered: float = 2.933
 
 
 FITTED = Constants()
@@ -117,8 +117,7 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     # Of a box, in cycles. A product of N rows takes the tensor core N / 2 of them.
     visits = 1.0 * shape.chunks * shape.visits / shape.row_visits
     steps = visits * tile.chunk_steps
-    pieces = 1.0 * where(shape.uniform | shape.known, shape.chunk_pieces, shape.visits)
-    rows = pieces * tile.channels * tile.chunk_steps * shape.chunks * tile.position_tiles * CONSUMERS
+    rows = 1.0 * shape.chunk_pieces * tile.channels * tile.chunk_steps * shape.chunks * tile.position_tiles * CONSUMERS
     rows = rows * (3 if shape.exact else 1)
     products = fitted.product * rows * most(0.5, fitted.narrow / shape.product_rows)
     input_bytes = 1.0 * shape.chunks * shape.halo_all_rows * shape.row_places * shape.chunk_bytes

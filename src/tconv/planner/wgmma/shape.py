@@ -127,10 +127,26 @@ class WgmmaShape:
         return self.tile.channels * (self.tile.phases if self.uniform else 1)
 
     @cached_property
+    def alone(self) -> bool:
+        """Whether a block has one phase along depth and height, and goes through the taps of its own there."""
+        return (self.known == 0) & (not self.uniform)
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether it has one phase along the width, too."""
+        return self.alone & (self.tile.phases == 1)
+
+    @cached_property
+    def taps_alone(self) -> int:
+        """Along depth and height, of the phases that have the most."""
+        return self.layer.axes[0].taps_per_phase * self.layer.axes[1].taps_per_phase
+
+    @cached_property
     def visits(self) -> int:
         """How often a block stops in a chunk: at each shift, or at each tap of its phase."""
-        alone = self.shifts if self.uniform else math.prod(axis.taps_per_phase for axis in self.layer.axes)
-        return where(self.known, self.shifts, alone)
+        width = self.layer.axes[2]
+        of_width = where(self.single, width.taps_per_phase, shift_count(width))
+        return where(self.alone, self.taps_alone * of_width, self.shifts)
 
     @cached_property
     def row_visits(self) -> int:
@@ -185,20 +201,12 @@ class WgmmaShape:
         return self.tile.box.rows // where(self.tile.stacked > 0, self.tile.position_tiles, 1)
 
     @cached_property
-    def single(self) -> bool:
-        """Whether a block has one phase, and goes through the taps of its own."""
-        return (self.known == 0) & (not self.uniform)
-
-    def _halo(self, axis: Axis) -> int:
-        return where(self.single, (axis.taps_per_phase - 1) * axis.shift_period, halo(axis))
-
-    @cached_property
     def halo_columns(self) -> int:
-        return self.tile.box.columns + self._halo(self.layer.axes[2])
+        return self.tile.box.columns + _halo(self.layer.axes[2], self.single)
 
     @cached_property
     def halo_all_rows(self) -> int:
-        depth, height, _ = map(self._halo, self.layer.axes)
+        depth, height = (_halo(axis, self.alone) for axis in self.layer.axes[:2])
         box = self.tile.box
         return box.images * (box.depths + depth) * (box.rows + height)
 
@@ -309,14 +317,14 @@ class WgmmaShape:
 
     @cached_property
     def weight_stage_bytes(self) -> int:
-        together = self.uniform | self.known
-        return where(together, self.tile.phases, 1) * self.piece_bytes
+        return self.tile.phases * self.piece_bytes
 
     @cached_property
     def chunk_pieces(self) -> int:
         if self.uniform:
             return self.shifts * self.tile.phases
-        return where(self.known, self.taps, self.visits)
+        of_row = self.taps_alone * self.layer.kernel[2]
+        return where(self.known, self.taps, where(self.single, self.visits, of_row))
 
     @cached_property
     def set_bytes(self) -> int:
@@ -382,6 +390,11 @@ class WgmmaShape:
     def sums(self) -> int:
         """Registers of a thread for them; exact ones leave those of a batch."""
         return self.planes * self.tile.position_tiles * self.tile.phases * self.tile.channels // 2
+
+
+def _halo(axis: Axis, one_phase: bool) -> int:
+    """The inputs around those of a box that its taps read; of `one_phase`, of the one that has the most."""
+    return where(one_phase, (axis.taps_per_phase - 1) * axis.shift_period, halo(axis))
 
 
 def is_uniform(layer: Layer) -> bool:
