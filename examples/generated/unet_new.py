@@ -4621,9 +4621,8 @@ struct WgmmaConsumer {
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // All products of a chunk.
-  TCONV_DEVICE void chunk(int first_phase, int number) {
-    inputs.wait_full();
+  // Of one whose phases are alike, or all: for each shift.
+  TCONV_DEVICE void visit_shifts(int number) {
 #pragma unroll(1)
     for (int d = 0; d < Shape::DepthShifts::count; ++d)
 #pragma unroll(1)
@@ -4640,6 +4639,12 @@ struct WgmmaConsumer {
                       Shape::WidthShifts::highest),
                 (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
         }
+  }
+
+  // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
+  TCONV_DEVICE void chunk(int first_phase, int number) {
+    inputs.wait_full();
+    visit_shifts(number);
     arrive(inputs.empty());
     inputs.next();
   }

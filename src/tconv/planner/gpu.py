@@ -80,10 +80,10 @@ class Gpu:
         """One NVIDIA H100 with 80 GB of HBM3, as `h200`: rates by `benchmarks/rates.py`, but for fp64."""
         rates: dict[Precision, float] = {
             "fp32": 51.7e12,
-            "tf32": 423e12,
-            "tf32_rna": 423e12,
-            "fp16": 783e12,
-            "bf16": 783e12,
+            "tf32": 379e12,
+            "tf32_rna": 379e12,
+            "fp16": 686e12,
+            "bf16": 686e12,
             "fp64": 67e12,
         }
         return cls("NVIDIA H100 80GB HBM3", "sm_90a", 132, 227 * 1024, 3.03e12, MappingProxyType(rates))

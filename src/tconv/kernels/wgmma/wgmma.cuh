@@ -226,57 +226,69 @@ struct WgmmaConsumer {
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // All products of a chunk.
+  // The products of a chunk of a block with one phase: a visit for each of its taps.
+  TCONV_DEVICE void visit_taps(const WgmmaPhases<Layer>& phase) {
+    int d = 0, c = 0, r = 0;
+#pragma unroll 1
+    do {  // every phase has a tap
+      visit(moved(phase.depth.behind(d), phase.row.behind(r), phase.column.behind(c), phase.column.highest_shift()), 0,
+            [](int) { return true; });
+      if (++r < phase.row.count) continue;
+      r = 0;
+      if (++c < phase.column.count) continue;
+      c = 0, ++d;
+    } while (d < phase.depth.count);
+  }
+
+  // Of one with the phases of a row: for each tap along depth and height, and each shift along the width.
+  TCONV_DEVICE void visit_row(const WgmmaPhases<Layer>& phase) {
+    int d = 0, r = 0;
+#pragma unroll 1
+    do {
+#pragma unroll
+      for (int c = 0; c < columns; ++c) {
+        const auto has_tap = [&](int product) { return Shape::WidthShifts::tap(product, c) >= 0; };
+        if (Shape::WidthShifts::taps(c) > 0)
+          visit(moved(phase.depth.behind(d), phase.row.behind(r), Shape::WidthShifts::behind(c),
+                      Shape::WidthShifts::highest),
+                0, has_tap);
+      }
+      if (++r < phase.row.count) continue;
+      r = 0, ++d;
+    } while (d < phase.depth.count);
+  }
+
+  // Of one whose phases are alike, or all: for each shift.
+  TCONV_DEVICE void visit_shifts(int number) {
+#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
+    for (int d = 0; d < Shape::DepthShifts::count; ++d)
+#pragma unroll(Shape::known ? columns : 1)
+      for (int c = 0; c < columns; ++c)
+#pragma unroll(Shape::known ? rows : 1)
+        for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
+          const auto has_tap = [&](int product) {
+            return Shape::uniform ||
+                   (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
+                    Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
+                    Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
+          };
+          if (!Shape::known ||
+              Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
+            visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
+                        Shape::WidthShifts::highest),
+                  (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
+        }
+  }
+
+  // No branch has the loops itself: those of another, never entered, would change what the compiler makes of them.
   TCONV_DEVICE void chunk(int first_phase, int number) {
     inputs.wait_full();
-    if (Shape::single) {
-      const WgmmaPhases<Layer> phase(first_phase);
-      int d = 0, c = 0, r = 0;
-#pragma unroll 1
-      do {  // every phase has a tap
-        visit(moved(phase.depth.behind(d), phase.row.behind(r), phase.column.behind(c), phase.column.highest_shift()),
-              0, [](int) { return true; });
-        if (++r < phase.row.count) continue;
-        r = 0;
-        if (++c < phase.column.count) continue;
-        c = 0, ++d;
-      } while (d < phase.depth.count);
-    } else if (Shape::alone) {
-      const WgmmaPhases<Layer> phase(first_phase);
-      int d = 0, r = 0;
-#pragma unroll 1
-      do {
-#pragma unroll
-        for (int c = 0; c < columns; ++c) {
-          const auto has_tap = [&](int product) { return Shape::WidthShifts::tap(product, c) >= 0; };
-          if (Shape::WidthShifts::taps(c) > 0)
-            visit(moved(phase.depth.behind(d), phase.row.behind(r), Shape::WidthShifts::behind(c),
-                        Shape::WidthShifts::highest),
-                  0, has_tap);
-        }
-        if (++r < phase.row.count) continue;
-        r = 0, ++d;
-      } while (d < phase.depth.count);
-    } else {
-#pragma unroll(Shape::known ? Shape::DepthShifts::count : 1)
-      for (int d = 0; d < Shape::DepthShifts::count; ++d)
-#pragma unroll(Shape::known ? columns : 1)
-        for (int c = 0; c < columns; ++c)
-#pragma unroll(Shape::known ? rows : 1)
-          for (int r = Shape::row_visits - 1; r < rows; r += Shape::row_visits) {
-            const auto has_tap = [&](int product) {
-              return Shape::uniform ||
-                     (Shape::DepthShifts::tap(product / (Layer::Height::stride * Layer::Width::stride), d) >= 0 &&
-                      Shape::HeightShifts::tap(product / Layer::Width::stride % Layer::Height::stride, r) >= 0 &&
-                      Shape::WidthShifts::tap(product % Layer::Width::stride, c) >= 0);
-            };
-            if (!Shape::known ||
-                Shape::DepthShifts::taps(d) * Shape::HeightShifts::taps(r) * Shape::WidthShifts::taps(c) > 0)
-              visit(moved(Shape::DepthShifts::behind(d), Shape::HeightShifts::behind(r), Shape::WidthShifts::behind(c),
-                          Shape::WidthShifts::highest),
-                    (number * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes, has_tap);
-          }
-    }
+    if (Shape::single)
+      visit_taps(WgmmaPhases<Layer>(first_phase));
+    else if (Shape::alone)
+      visit_row(WgmmaPhases<Layer>(first_phase));
+    else
+      visit_shifts(number);
     arrive(inputs.empty());
     inputs.next();
   }
