@@ -24,6 +24,8 @@ _ARCH = 90
 #: Beyond the end of an axis, the last box may have so many positions.
 _MOST_POSITIONS = 1024
 _PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "tf32_rna", "fp16", "bf16")
+#: Rows of a multiple of so many inputs begin at sectors of memory, and their outputs do; others cost more.
+_ALIGNED = 16
 #: Phases and shifts from here on would be too much to go through.
 _MOST_PHASES, _MOST_TAPS = 1024, 4096
 
@@ -48,10 +50,10 @@ class _Wgmma(Family[WgmmaTile]):
         return why_not_wgmma(problem.layer)
 
     def candidates(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> Candidates[WgmmaTile] | None:
-        return _candidates(representative(problem), gpu, channels_last, together(problem))
+        return _candidates(representative(problem, _ALIGNED), gpu, channels_last, together(problem))
 
     def best(self, problem: Problem, gpu: Gpu, channels_last: bool = False) -> tuple[Ranked[WgmmaTile], int] | None:
-        return _best(representative(problem), gpu, channels_last, together(problem))
+        return _best(representative(problem, _ALIGNED), gpu, channels_last, together(problem))
 
     def runs(self, kernel: Kernel[WgmmaTile], problem: Problem) -> bool:
         return problem.input_size[2] % kernel.tile.patch_columns == 0
