@@ -32,8 +32,10 @@ def test_opcodes(name: str, tmp_path: Path) -> None:
     kernel = INSTANCES[name].kernel
     shape, tile = WgmmaShape(kernel.layer, kernel.tile), kernel.tile
     code = opcodes(compile_kernel(kernel, "sm_90a", name)[1].cubin, tmp_path)
-    # Where phases are known all taps' products stand in the code, else those of one visit; of exact ones a batch's.
-    of_visit = shape.taps if shape.known else shape.row_visits
+    # Where phases are known all taps' products stand in the code, of a row's phases those along the width, else those
+    # of one visit; of exact ones a batch's.
+    of_row = shape.alone and not shape.single
+    of_visit = shape.taps if shape.known else kernel.layer.kernel[2] if of_row else shape.row_visits
     steps, planes = (shape.batch_steps, 3) if shape.exact else (tile.chunk_steps, 1)
     assert code["HGMMA"] == of_visit * steps * planes * tile.position_tiles
     assert code["UBLKCP"] >= 1, "weights come by cp.async.bulk"
