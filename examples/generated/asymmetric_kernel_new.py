@@ -570,30 +570,70 @@ def _run(plan, x, weight, bias):
         alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
         inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
-    # As PyTorch: channels_last in, channels_last out.
+    return _as_theirs(y, x, weight)
+
+
+def _as_theirs(y, x, weight):
+    """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
         return y.contiguous(memory_format=last)
     return y
 
 
+def _save(ctx, inputs, output):
+    x, weight, bias, *ctx.options = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.bias_sizes = None if bias is None else list(bias.shape)
+
+
+def _gradients(ctx, gradient):
+    """Of input, weight and bias, and of the five options."""
+    x, weight = ctx.saved_tensors
+    stride, padding, output_padding, groups, dilation = ctx.options
+    gradients = torch.ops.aten.convolution_backward(
+        gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
+        list(ctx.needs_input_grad[:3]),
+    )
+    return (*gradients, None, None, None, None, None)
+
+
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, plan, options):
-        ctx.save_for_backward(x, weight)
-        ctx.bias_sizes = None if bias is None else list(bias.shape)
-        ctx.options = options
-        return _run(plan, x, weight, bias)
+    def forward(ctx, *inputs_and_plan):
+        *inputs, plan = inputs_and_plan
+        _save(ctx, inputs, None)
+        return _run(plan, *inputs[:3])
 
     @staticmethod
     def backward(ctx, gradient):
-        x, weight = ctx.saved_tensors
-        stride, padding, output_padding, groups, dilation = ctx.options
-        gradients = torch.ops.aten.convolution_backward(
-            gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
-            list(ctx.needs_input_grad[:3]),
-        )
-        return (*gradients, None, None)
+        return (*_gradients(ctx, gradient), None)
+
+
+def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
+    options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
+    return _run(_planned((x, weight, bias), options), x, weight, bias)
+
+
+def _operators_shape(x, weight, bias, *options):
+    theirs = getattr(torch, f"conv_transpose{x.dim() - 2}d")(x, weight, bias, *options)
+    return _as_theirs(x.new_empty(theirs.shape), x, weight)
+
+
+def _define(name):
+    """The operator of that name; None where PyTorch has none."""
+    if not hasattr(torch.library, "custom_op"):
+        return None
+    sizes = "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt groups, SymInt[] dilation"
+    schema = f"(Tensor x, Tensor weight, Tensor? bias, {sizes}) -> Tensor"
+    defined = torch.library.custom_op(name, _operator, mutates_args=(), schema=schema)
+    defined.register_fake(_operators_shape)
+    defined.register_autograd(_gradients, setup_context=_save)
+    return defined
+
+
+# What torch.compile sees, as one node; named by the contents of this file.
+_OPERATOR = _define("tconv_cd32b241fbd4f7af::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -616,22 +656,32 @@ def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, 
     options = (stride, padding, output_padding, groups, dilation)
     if torch.is_autocast_enabled():
         input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
-    tensors = (input, weight) if bias is None else (input, weight, bias)
-    if any(t.dtype not in _PRECISIONS for t in tensors):
+    x = input.unsqueeze(0) if input.dim() == dims + 1 else input
+    tensors = (x, weight, bias)
+    if _OPERATOR is not None and torch.compiler.is_compiling():
+        y = _OPERATOR(*tensors, *options)
+    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
+    else:
+        y = _run(_planned(tensors, options), *tensors)
+    return y if x is input else y.squeeze(0)
+
+
+def _planned(tensors, options):
+    """The launch for these tensors; errors are PyTorch's own."""
+    x, weight, bias = tensors
+    given = [t for t in tensors if t is not None]
+    if any(t.dtype not in _PRECISIONS for t in given):
         kernels = ", ".join(map(str, _PRECISIONS))
-        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in tensors)}")
-    x = input if input.dim() == dims + 2 else input.unsqueeze(0)
+        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in given)}")
+    dims = len(options[0])
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
     plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
-    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in tensors):
+    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in given):
         # Not a transposed convolution. PyTorch knows best what is wrong with it.
-        getattr(torch, f"conv_transpose{dims}d")(input, weight, bias, *options)
+        getattr(torch, f"conv_transpose{dims}d")(x, weight, bias, *options)
         raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(x, weight, bias, plan, options)
-    else:
-        y = _run(plan, x, weight, bias)
-    return y if x is input else y.squeeze(0)
+    return plan
 
 
 def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import hashlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
 
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
+#: Of the operator that compilers see: two files in one process have two.
+_OPERATOR_NAME = '"tconv_DIGEST::conv_transpose"'
 #: Around what only those files have whose kernels' inputs are prepared.
 _INPUTS_MARK = "// ---- where inputs are prepared\n"
 _BLANK = "\r\n"
@@ -142,7 +145,9 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     text = f"{_TEXT_MARK}\n{text.strip()}"
     # Who reads the file comes to the model first. One that is built while the file is loaded needs the kernels there.
     rest = (text, model) if calls_its_own(source.body) else (model, text)
-    return f"{_header(layers)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
+    text = f"{_header(layers)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return text.replace(_OPERATOR_NAME, _OPERATOR_NAME.replace("DIGEST", digest), 1)
 
 
 @cache
