@@ -20,7 +20,7 @@ from tconv.version import __version__
 
 if TYPE_CHECKING:
     from tconv.errors import CompileError, MissingToolchain, NotWarmedUp, TconvError, Unsupported
-    from tconv.explanation import Explanation, explain
+    from tconv.explanation import Explanation, ModelExplanation, explain
     from tconv.functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
     from tconv.planner import Gpu
@@ -34,6 +34,7 @@ __all__ = [
     "Explanation",
     "Gpu",
     "MissingToolchain",
+    "ModelExplanation",
     "NotWarmedUp",
     "TconvError",
     "Unsupported",
@@ -48,7 +49,7 @@ __all__ = [
 
 _MODULES = {
     "errors": ("CompileError", "MissingToolchain", "NotWarmedUp", "TconvError", "Unsupported"),
-    "explanation": ("Explanation", "explain"),
+    "explanation": ("Explanation", "ModelExplanation", "explain"),
     "functional": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     "modules": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
     "planner": ("Gpu",),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
 
 from tconv.dispatch import Decision, decide, passing_mode
 from tconv.errors import Unsupported
@@ -15,6 +16,7 @@ from tconv.ops import autocast
 from tconv.planner import Gpu, Plan, floor_seconds
 from tconv.planner.plan import tile_fields
 from tconv.problem import Problem
+from tconv.replace import why_left
 from tconv.weights import is_kept
 
 
@@ -66,33 +68,95 @@ class Explanation:
         return "\n".join([f"tconv runs: {self.reason}", *(f"  {name:<8} {text}" for name, text in rows)])
 
 
+@dataclass(frozen=True)
+class ModelExplanation:
+    """What runs the transposed convolutions of a model; ``str()`` of it is a table for people.
+
+    Args:
+        calls: each by the name of its module, in the order in which a forward pass makes them.
+        not_called: names of those that it does not call.
+    """
+
+    calls: tuple[tuple[str, Explanation], ...]
+    not_called: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        rows = [("layer", "problem", "runs", "because")]
+        for name, found in self.calls:
+            runs = "PyTorch" if found.plan is None else f"tconv: {found.plan.kernel.family}"
+            rows.append((name, _sizes(found.problem) if found.problem else "", runs, found.reason))
+        rows += [(name, "", "", "not called with these inputs") for name in self.not_called]
+        if len(rows) == 1:
+            return "the model has no transposed convolution that is a module"
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+        return "\n".join(
+            "  ".join([*(text.ljust(width) for text, width in zip(row[:-1], widths, strict=True)), row[-1]])
+            for row in rows
+        )
+
+
+@overload
+def explain(
+    target: Tensor | torch.nn.modules.conv._ConvTransposeNd,
+    *args: Any,
+    gpu: Gpu | None = None,
+    family: str | None = None,
+    **kwargs: Any,
+) -> Explanation: ...
+@overload
+def explain(
+    target: torch.nn.Module, *args: Any, gpu: Gpu | None = None, family: str | None = None, **kwargs: Any
+) -> Explanation | ModelExplanation: ...
 def explain(
     target: Tensor | torch.nn.Module, *args: Any, gpu: Gpu | None = None, family: str | None = None, **kwargs: Any
-) -> Explanation:
-    """Explains the call ``module(input, output_size=None)`` or ``conv_transposeNd(input, weight, …)``.
+) -> Explanation | ModelExplanation:
+    """Explains the call ``module(input, output_size=None)`` or ``conv_transposeNd(input, weight, …)``; or a model's.
 
     ::
 
         print(tconv.explain(layer, x))
         print(tconv.explain(x, weight, stride=2, gpu=tconv.Gpu.h200()))
+        print(tconv.explain(model, *inputs))
 
     Args:
         target: a transposed convolution module, followed by what it is called with, or the input, followed by the other
-            arguments of `tconv.conv_transpose2d`; how many spatial axes there are is read from the weight.
+            arguments of `tconv.conv_transpose2d`; how many spatial axes there are is read from the weight. Or a model,
+            followed by what it is called with: it runs once, as it is, without gradients.
         gpu: asks what would run on this GPU. The tensors then only say shapes, strides and dtypes; "meta" will do.
         family: insists on a kernel family.
 
     Raises:
-        TypeError: `target` is another kind of module.
         Unsupported: `family` cannot run this call; the message says why.
     """
-    if isinstance(target, torch.nn.Module):
-        if not isinstance(target, torch.nn.modules.conv._ConvTransposeNd):
-            raise TypeError(
-                f"got a {type(target).__name__}; allowed are ConvTranspose1d, …2d and …3d, torch's or tconv's"
-            )
+    if isinstance(target, torch.nn.modules.conv._ConvTransposeNd):
         return _explain_module(target, *args, gpu=gpu, family=family, **kwargs)
+    if isinstance(target, torch.nn.Module):
+        return _explain_model(target, args, kwargs, gpu, family)
     return _explain_call(target, *args, gpu=gpu, family=family, **kwargs)
+
+
+def _explain_model(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], gpu: Gpu | None, family: str | None
+) -> ModelExplanation:
+    layers = {m: name for name, m in model.named_modules() if isinstance(m, torch.nn.modules.conv._ConvTransposeNd)}
+    calls: list[tuple[str, Explanation]] = []
+
+    def note(module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        found = _explain_module(module, *given, gpu=gpu, family=family, **named)
+        if not isinstance(module, Layer):
+            reason = why_left(module) or "it is torch's layer; tconv.optimize(model) takes it"
+            found = Explanation("pytorch", reason, found.problem)
+        calls.append((layers[module], found))
+
+    handles = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    called = {name for name, _ in calls}
+    return ModelExplanation(tuple(calls), tuple(name for name in layers.values() if name not in called))
 
 
 def _explain_module(
@@ -104,11 +168,26 @@ def _explain_module(
     family: str | None,
 ) -> Explanation:
     arguments = call_arguments(module, input, output_size)
-    dims = len(module.kernel_size)
-    explanation = _explain_call(input, module.weight, spatial_dims=dims, gpu=gpu, family=family, **arguments)
+    dims, weight = len(module.kernel_size), _weight(module)
+    explanation = _explain_call(input, weight, spatial_dims=dims, gpu=gpu, family=family, **arguments)
     prepares = explanation.plan is not None and explanation.plan.preparation is not None
-    keeps = isinstance(module, Layer) and module.frozen is not None and is_kept(module.weight)
+    keeps = isinstance(module, Layer) and module.frozen is not None and is_kept(weight)
     return replace(explanation, frozen=prepares and keeps)
+
+
+def _weight(module: torch.nn.modules.conv._ConvTransposeNd) -> Tensor:
+    """The weights; computed ones as in evaluation: in training, spectral norm changes what it computes them from."""
+    if not is_parametrized(module, "weight"):
+        return module.weight
+    own: Any = module.parametrizations
+    modes = {part: part.training for part in own.modules()}
+    own.eval()
+    try:
+        with torch.no_grad():
+            return module.weight
+    finally:
+        for part, training in modes.items():
+            part.training = training
 
 
 def _explain_call(

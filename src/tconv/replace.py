@@ -6,9 +6,13 @@ Layers stay the objects that they are, with parameters, hooks and names: what ch
 from __future__ import annotations
 
 import logging
-from typing import TypeVar
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar, cast
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
 
 from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Layer
 from tconv.weights import FrozenWeights
@@ -19,6 +23,7 @@ _OURS: dict[type[torch.nn.Module], type[Layer]] = {
     torch.nn.ConvTranspose2d: ConvTranspose2d,
     torch.nn.ConvTranspose3d: ConvTranspose3d,
 }
+_TRANSPOSED = torch.nn.modules.conv._ConvTransposeNd
 _TORCHS: dict[type[torch.nn.Module], type[torch.nn.Module]] = {ours: torchs for torchs, ours in _OURS.items()}
 Model = TypeVar("Model", bound=torch.nn.Module)
 
@@ -35,8 +40,10 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
         with torch.no_grad():
             y = model(x)
 
-    Parameters, hooks, names and ``state_dict`` stay. Subclasses of torch's layers are left alone, and with them layers
-    that are parametrized already: what they compute may be something else.
+    Parameters, hooks, names and ``state_dict`` stay. Parametrized layers (`torch.nn.utils.parametrizations`) are taken
+    with their parametrizations, and stay tconv's when those are removed. Subclasses are taken that have torch's own
+    ``forward``. What is taken and what is left, and why, is logged at INFO; ``tconv.explain(model, *inputs)`` says it,
+    too.
 
     **Frozen weights.** Kernels on tensor cores take the weights in an order of their own, into which they are brought
     before each call. Where they are frozen, the first call keeps them in that order, and later calls launch one kernel
@@ -58,7 +65,8 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
       reads that memory in each replay, so the layers must stay frozen, and where they are, while it is used. Weights
       that are loaded later show in its replays after the next such call outside of it.
     - Weights are prepared on each call, as without `freeze`, where a compiler traces the model, and where they are no
-      parameters but computed on each call (weight norm).
+      parameters but computed on each call (weight norm). Such a layer is frozen from then on that its parametrizations
+      are removed.
     - Autocast still casts the weights on each call; ``model.half()`` or ``model.bfloat16()`` saves that, too.
 
     Args:
@@ -70,22 +78,45 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
     Raises:
         TypeError: `model` is no module.
     """
-    changed = 0
-    for module in _modules(model):
-        ours = _OURS.get(type(module))
-        if ours is not None:
-            module.__class__ = ours
-            changed += 1
-        if isinstance(module, Layer):
-            _freeze(module, freeze)
-    _log.info("tconv takes over %d of torch's layers", changed)
+    taken, left = [], []
+    for name, module in _modules(model):
+        if not isinstance(module, _TRANSPOSED):
+            continue
+        if why := why_left(module):
+            left.append(f"{name or 'the model'} ({why})")
+            continue
+        if not isinstance(module, Layer):
+            _become(module, _ours)
+            taken.append(name or "the model")
+        _freeze(cast(Layer, module), freeze)
+    _log.info("tconv takes over %d transposed convolutions: %s", len(taken), ", ".join(taken) or "none")
+    if left:
+        _log.info("left to PyTorch: %s", "; ".join(left))
     return model
+
+
+def why_left(module: torch.nn.modules.conv._ConvTransposeNd) -> str | None:
+    """Why `optimize` leaves a transposed convolution to PyTorch; None if it takes it, or has."""
+    if isinstance(module, Layer):
+        return None
+    if isinstance(module, LazyModuleMixin):
+        return "it has no weights before its first input: call the model once, then optimize it"
+    if "forward" in vars(module):
+        return "its forward was replaced"
+    torchs = next((base for base in type(module).__mro__ if base in _OURS), None)
+    if torchs is None:
+        return f"{type(module).__name__} is none of ConvTranspose1d, 2d and 3d"
+    if type(module).forward is not torchs.forward:
+        return f"its class {type(module).__name__} has a forward of its own"
+    if hasattr(module, "frozen"):
+        return f"its class {type(module).__name__} has an attribute `frozen` of its own"
+    return None
 
 
 def restore(model: Model) -> Model:
     """Makes every layer of tconv's in `model` torch's, in place, also those that were tconv's from the start.
 
-    Subclasses of tconv's layers stay, and thaw.
+    Subclasses of tconv's layers that somebody else wrote stay, and thaw.
 
     Returns:
         `model`.
@@ -93,19 +124,58 @@ def restore(model: Model) -> Model:
     Raises:
         TypeError: `model` is no module.
     """
-    for module in _modules(model):
-        torchs = _TORCHS.get(type(module))
+    for _, module in _modules(model):
         if isinstance(module, Layer):
             _freeze(module, False)
-        if torchs is not None:
-            module.__class__ = torchs
+            _become(module, _torchs)
     return model
 
 
-def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+def _modules(model: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"got a {type(model).__name__}; allowed is a torch.nn.Module, such as a model or a layer")
-    return list(model.modules())
+    return list(model.named_modules())
+
+
+def _become(module: torch.nn.Module, other: Callable[[Any], Any]) -> None:
+    """Gives `module` the class that `other` says of the one that it has."""
+    kind: Any = type(module)
+    if not is_parametrized(module):
+        module.__class__ = other(kind)
+        return
+    # torch.nn.utils.parametrize made this class for the module alone, right above its own, and goes back to that.
+    base = other(kind.__base__)
+    if base is not kind.__base__:
+        module.__class__ = type(kind.__name__, (base,), dict(vars(kind)))
+
+
+@cache
+def _ours(kind: Any) -> Any:
+    """tconv's class in the place of one of torch's, or of a subclass that has torch's forward."""
+    if kind in _OURS:
+        return _OURS[kind]
+    ours = next(_OURS[base] for base in kind.__mro__ if base in _OURS)
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind.__name__, (_OfSubclass, ours, kind), {**names, "replaced": kind})
+
+
+def _torchs(kind: Any) -> Any:
+    """The reverse; a class that somebody else made of tconv's is its own."""
+    return _TORCHS.get(kind) or vars(kind).get("replaced", kind)
+
+
+class _OfSubclass:
+    """What copies and pickles need of a class that no module has by its name."""
+
+    replaced: Any
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _new, (self.replaced,), self.__dict__
+
+
+def _new(kind: Any) -> Any:
+    ours = _ours(kind)
+    return ours.__new__(ours)
 
 
 def _freeze(layer: Layer, freeze: bool) -> None:

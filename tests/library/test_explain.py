@@ -90,9 +90,61 @@ def test_cpu_tensors() -> None:
         tconv.explain(layer, torch.randn(1, 4, 5, 5), family="direct")
 
 
-def test_another_module() -> None:
-    with pytest.raises(TypeError, match=r"got a Linear; allowed are ConvTranspose1d"):
-        tconv.explain(torch.nn.Linear(2, 2), torch.randn(2))
+class _Scaled(torch.nn.ConvTranspose2d):
+    def forward(self, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
+        return 2 * super().forward(input, output_size)
+
+
+class _Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.ConvTranspose2d(64, 64, 4, 2, 1)
+        self.normed = torch.nn.utils.parametrizations.spectral_norm(torch.nn.ConvTranspose2d(64, 32, 2, 2), dim=1)
+        self.scaled = _Scaled(32, 4, 1)
+        self.idle = torch.nn.ConvTranspose1d(2, 2, 2)
+
+    def forward(self, x: torch.Tensor, twice: bool = False) -> torch.Tensor:
+        x = self.up(x, output_size=[2 * x.shape[2] + 1, 2 * x.shape[3]])
+        return self.scaled(self.normed(self.up(x) if twice else x))
+
+
+def test_a_model_is_explained_layer_by_layer() -> None:
+    model, x = _Model(), torch.randn(2, 64, 8, 8)
+    before = tconv.explain(model, x, gpu=H200)
+    assert [(name, found.runs) for name, found in before.calls] == [
+        (name, "pytorch") for name in ("up", "normed", "scaled")
+    ]
+    assert before.calls[0][1].reason == "it is torch's layer; tconv.optimize(model) takes it"
+    tconv.optimize(model)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    found = tconv.explain(model, x, twice=True, gpu=H200)
+    assert [name for name, _ in found.calls] == ["up", "up", "normed", "scaled"] and found.not_called == ("idle",)
+    shapes = [call.problem.output_shape for _, call in found.calls if call.problem is not None]
+    assert shapes == [(2, 64, 17, 16), (2, 64, 34, 32), (2, 32, 68, 64), (2, 4, 68, 64)]
+    assert [call.runs for _, call in found.calls] == ["tconv", "tconv", "tconv", "pytorch"]
+    lines = str(found).splitlines()
+    columns = zip(lines[:4], ("runs", "tconv:", "tconv:", "tconv:"), strict=True)
+    assert len({line.index(column) for line, column in columns}) == 1
+    assert lines[4].endswith("its class _Scaled has a forward of its own") and "idle" in lines[5]
+    assert not any(module._forward_pre_hooks for module in model.modules())
+    # Its one forward pass was a call of spectral norm in training; to explain it was none.
+    twin = _Model()
+    tconv.optimize(twin).load_state_dict(state)
+    with torch.no_grad():
+        twin(x, twice=True)
+    torch.testing.assert_close(model.state_dict(), twin.state_dict(), rtol=0, atol=0)
+
+
+def test_a_model_without_transposed_convolutions() -> None:
+    found = tconv.explain(torch.nn.Linear(2, 2), torch.randn(2))
+    assert str(found) == "the model has no transposed convolution that is a module"
+
+
+def test_hooks_go_when_the_model_raises() -> None:
+    model = _Model()
+    with pytest.raises(RuntimeError):
+        tconv.explain(model, torch.randn(2, 3, 8, 8))
+    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 class _Subclass(torch.Tensor):

@@ -170,6 +170,11 @@ def test_weights_that_are_computed_are_not_kept(as_mma: Any) -> None:
         _assert_right(normed, X)
         normed.parametrizations.weight.original0.data.mul_(2)
     assert _kept(normed) == []
+    normed.parametrizations.weight.original0.requires_grad_()  # torch makes a parameter of what is trained
+    torch.nn.utils.parametrize.remove_parametrizations(normed, "weight")  # from now on they stay
+    with torch.no_grad():
+        _assert_right(normed, X)
+    assert len(_kept(normed)) == 1
     layer = _layer()
     given = {"weight": torch.randn_like(layer.weight), "bias": layer.bias}
     expected = functional.conv_transpose2d(X, given["weight"], layer.bias, 2)
