@@ -1,4 +1,4 @@
-"""The plots: every layer's speed-up, and how time grows."""
+"""The plots: what every layer takes beside its floor, and how time grows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from results import GROWTH_BASE, KINDS, ROOT, Results, cases, kind, machine, speedup
+from results import GROWTH_BASE, KINDS, ROOT, Results, cases, kind, machine
 
 _COLOURS = ("#c4622d", "#2f6fb3", "#8a8a8a")
+#: Who is timed on each layer, and how that looks.
+_SIDES: dict[str, dict[str, Any]] = {
+    "PyTorch's default": {"color": _COLOURS[2], "marker": "o", "markersize": 4},
+    "PyTorch's best setting": {"color": _COLOURS[0], "marker": "o", "markersize": 4, "fillstyle": "none"},
+    "tconv": {"color": _COLOURS[1], "marker": "o", "markersize": 4},
+}
+#: Empty columns between kinds of layers.
+_GAP = 2
 #: The panels of the plot of growth, and what is written below them.
 _QUANTITIES = {"batch": "batch", "size": "height and width", "channels": "channels in and out"}
 _STYLES: dict[str, dict[str, Any]] = {
@@ -26,25 +34,41 @@ def digest(results: Results) -> str:
 
 
 def draw_layers(layers: Results, path: Path) -> None:
-    """One dot a layer, sorted by speed-up, on a logarithmic axis; as SVG."""
-    plt = _pyplot()
-    known = cases()
-    timed = {name: result for name, result in layers["layers"].items() if "tconv_ms" in result}
-    sorted_layers = sorted((speedup(result), name) for name, result in timed.items())
-    figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
-    axes.axhline(1, color="#444444", linewidth=1)
-    for each, colour in zip(KINDS, _COLOURS, strict=True):
-        places = [place for place, (_, name) in enumerate(sorted_layers) if kind(known[name]) == each]
-        heights = [sorted_layers[place][0] for place in places]
-        axes.scatter(places, heights, s=18, color=colour, label=each)
+    """A column a layer, by kind and then by PyTorch's default: what each side takes, in times the floor; as SVG."""
+    figure, axes = _pyplot().subplots(figsize=(8, 3.8), layout="constrained")
+    known, times, place, middles = cases(), multiples(layers), 0, {}
+    for each in KINDS:
+        columns = sorted((column for name, column in times.items() if kind(known[name]) == each), reverse=True)
+        if not columns:
+            continue
+        places = range(place, place + len(columns))
+        for side, heights in zip(_SIDES, zip(*columns, strict=True), strict=True):
+            axes.plot(places, heights, linestyle="", label=None if middles else side, **_SIDES[side])
+        axes.vlines(places, list(map(min, columns)), list(map(max, columns)), color="#cccccc", linewidth=1, zorder=0)
+        middles[each.replace(", ", ",\n")] = place + (len(columns) - 1) / 2
+        place += len(columns) + _GAP
+    axes.axhline(1, color="#444444", linestyle="--", linewidth=1)
+    axes.text(0.01, 1, "floor", verticalalignment="bottom", transform=axes.get_yaxis_transform())
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axes.set_ylabel("speed-up over PyTorch's default")
-    axes.set_xlabel(f"{len(sorted_layers)} layers, on {machine(layers['environment'])}")
-    axes.set_xticks([])
+    axes.set_ylabel("time, as a multiple of the floor")
+    axes.set_xticks(list(middles.values()), list(middles))
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlabel(f"{len(times)} layers, on {machine(layers['environment'])}")
     axes.grid(axis="y", which="both", linewidth=0.3)
-    axes.legend(frameon=False, loc="upper left")
+    axes.legend(frameon=False, loc="upper right", ncols=len(_SIDES))
     _save(figure, path, layers)
+
+
+def multiples(layers: Results) -> dict[str, tuple[float, ...]]:
+    """Of each layer that has a floor the times of `_SIDES`, in their order, over it."""
+    found = {}
+    for name, result in layers["layers"].items():
+        if "tconv_ms" in result and result["floor_ms"]:
+            theirs = result["pytorch_ms"]
+            times = (theirs["default"], min(theirs.values()), result["tconv_ms"])
+            found[name] = tuple(milliseconds / result["floor_ms"] for milliseconds in times)
+    return found
 
 
 def draw_growth(growth: Results, path: Path) -> None:

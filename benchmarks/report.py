@@ -100,7 +100,7 @@ def layers_text(layers: Results) -> str:
         "kernels, the means geometric:\n\n"
         + table(head, rows)
         + (f"\nPredicted to be faster in PyTorch, so that the library hands it over: {named}.\n" if left else "")
-        + f"\n![Speed-up of every layer]({PLOTS['layers'][0].relative_to(ROOT)})\n"
+        + f"\n![What every layer takes, as a multiple of its floor]({PLOTS['layers'][0].relative_to(ROOT)})\n"
     )
 
 

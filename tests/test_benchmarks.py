@@ -154,6 +154,16 @@ def test_what_was_not_measured_says_so(script: Script) -> None:
     assert performance.dense_body(None) == performance.growth_body(None) == "Nothing has been measured yet.\n"
 
 
+def test_a_column_has_both_of_pytorchs_times_and_ours_over_the_floor(script: Script) -> None:
+    slow = {
+        "pytorch_ms": {"default": 6.0, "cudnn.benchmark": 7.0, "channels_last": 4.0},
+        "tconv_ms": 2.0,
+        "floor_ms": 0.5,
+    }
+    layers = {"layers": {"a": slow, "unknown": slow | {"floor_ms": None}, "unequal": {"equal": False, "floor_ms": 1.0}}}
+    assert script("plot").multiples(layers) == {"a": (12.0, 8.0, 4.0)}
+
+
 def test_a_curve_has_the_layers_that_differ_in_one_quantity(script: Script) -> None:
     base = {"batch": 8, "channels": 64, "size": 64}
     results = [
