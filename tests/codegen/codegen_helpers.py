@@ -35,6 +35,10 @@ DENSE = """
     def get_inputs():
         return [torch.rand(8, 64, 256, 256)]
 """
+#: The same, with inputs that are prepared by a kernel before.
+PREPARED = DENSE.replace("64, 64, 4, 2, 1, bias=False", "768, 256, 4, 2, 1, bias=False, dtype=torch.float16").replace(
+    "8, 64, 256, 256", "64, 768, 16, 12, dtype=torch.float16"
+)
 
 
 def by_kind(problem: Problem, wanted: Wanted) -> Precision:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import DENSE, EXAMPLES
+from codegen_helpers import DENSE, EXAMPLES, PREPARED
 
 from tconv.jit.compile import compile_source
 from tconv.rewriter import check
@@ -53,16 +53,20 @@ def candidate_of(model_file: Callable[[str], Path]) -> tuple[Path, Path]:
     return model, output
 
 
-def test_hoppers_kernel_is_built_and_the_portable_one_judged_as_well(model_file: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(("text", "prepares_inputs"), [(DENSE, False), (PREPARED, True)])
+def test_hoppers_kernel_is_built_and_the_portable_one_judged_as_well(
+    text: str, prepares_inputs: bool, model_file: Callable[[str], Path]
+) -> None:
     if shutil.which("nvcc") is None or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs nvcc and a GPU of compute capability 9.0")
     own_tools_on_path()
-    model = model_file(DENSE)
+    model = model_file(text)
     outcome = optimize(Request(model, model.with_name("out.py"), bench=False))
     (layer,) = outcome.layers
     assert outcome.reasons == () and outcome.written and outcome.load_inline == "built"
     assert [plan.kernel.family for plan in layer.layer.plans] == ["wgmma", "mma"]
     assert list(layer.verdicts) == ["up", "up, elsewhere"] and layer.equal
+    assert (layer.layer.plan.inputs is not None) == prepares_inputs
 
 
 def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
@@ -89,6 +93,8 @@ def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
         beside = ours(x)
     stream.synchronize()
     assert torch.equal(beside, ours(x).detach())
+    compiled = torch.compile(ours, fullgraph=True)
+    torch.testing.assert_close(compiled(x), ours(x), rtol=1e-5, atol=1e-5)
 
 
 def test_without_nvcc_the_kernels_run_all_the_same(model_file: Callable[[str], Path]) -> None:
