@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tconv.planner import DIRECT, MMA, Gpu, Kernel, Question, Unplannable, choose
+from tconv.planner.boxes import needs_wide_index, works
 from tconv.planner.choice import replan
 from tconv.planner.mma import equivalent, why_not_mma
 from tconv.planner.mma.builder import (
@@ -23,7 +24,7 @@ from tconv.planner.mma.builder import (
     with_resident_weights,
 )
 from tconv.planner.mma.candidates import candidates
-from tconv.planner.mma.launching import boxes, launching, needs_wide_index
+from tconv.planner.mma.launching import launching
 from tconv.planner.mma.model import predict
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.numbers import length, single
@@ -54,7 +55,8 @@ def problems(draw):
 
 
 def boxes_of(problem, layer, tile):
-    return boxes(problem, layer, launching(layer, tile, H200.multiprocessors))
+    kernel = launching(layer, tile, H200.multiprocessors)
+    return works(problem, layer, kernel) // kernel.weight_sets
 
 
 def tile_of(layer, columns, wide=1, row_tiles=2, position_tiles=4, **options):

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tconv.planner import FAMILIES, Gpu, Kernel
+from tconv.planner.boxes import rounds
 from tconv.planner.wgmma.builder import wgmma_tile, with_resident_weights
 from tconv.planner.wgmma.candidates import candidates
-from tconv.planner.wgmma.launching import launching, rounds
+from tconv.planner.wgmma.launching import launching
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.problem import Layer, Problem
 

@@ -182,41 +182,45 @@ def _direct_needs_wide_index(problem, layer, kernel):
     return max(walked, *planes) >= _direct_INT_LIMIT
 
 
-_MmaLaunching = namedtuple(
-    "_MmaLaunching",
-    "threads shared_bytes box origins weight_sets at_once chunk_channels columns_together weight_bytes "
-    "preparing_blocks preparing_threads",
+_BoxesLaunching = namedtuple(
+    "_BoxesLaunching",
+    "threads shared_bytes box origins weight_sets together at_once input_reach output_reach "
+    "columns_together weight_bytes preparing_blocks preparing_threads input_blocks input_shared_bytes",
 )
 
-_mma_INT_LIMIT = 2**31
-_mma_LANES = 32
+_boxes_INT_LIMIT = 2**31
 
 
-def _mma_boxes(problem, layer, kernel):
-    """Boxes of all positions."""
+def _boxes_works(problem, layer, kernel):
+    """Boxes of all positions, each with every set of weights."""
     images, *sizes = kernel.box
-    count = _ceil_div(problem.batch, images)
+    count = kernel.weight_sets * _ceil_div(problem.batch, images)
     for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes):
         count = count * _ceil_div(axis.positions(output + origin), size)
     return count
 
 
-def _mma_grid(problem, layer, kernel):
-    """Blocks of a launch: each has one box, or some of them, as many as the others."""
-    count = _mma_boxes(problem, layer, kernel)
-    rounds = _ceil_div(count, max(1, kernel.at_once))
-    return kernel.weight_sets * _where(kernel.at_once > 0, _ceil_div(count, rounds), count)
+def _boxes_rounds(problem, layer, kernel):
+    """Boxes that a block has, one after the other."""
+    blocks = max(1, kernel.at_once // kernel.together) * kernel.together
+    return _where(kernel.at_once > 0, _ceil_div(_boxes_works(problem, layer, kernel), blocks), 1)
 
 
-def _mma_counted(problem, layer, kernel):
-    """What must stay below 2^31: blocks that go on to further boxes count beyond the last one, by less than a grid."""
-    return kernel.weight_sets * _mma_boxes(problem, layer, kernel) + _mma_grid(problem, layer, kernel)
+def _boxes_grid(problem, layer, kernel):
+    """Blocks of a launch, which share the work evenly."""
+    turns = _boxes_rounds(problem, layer, kernel) * kernel.together
+    return _ceil_div(_boxes_works(problem, layer, kernel), turns) * kernel.together
 
 
-def _mma_needs_wide_index(problem, layer, kernel):
-    """Whether offsets within a box's images, or between the channels that a lane stores, go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * (kernel.box[0] * layer.in_channels + kernel.chunk_channels)
-    return max(inputs, _mma_LANES * math.prod(problem.output_size)) >= _mma_INT_LIMIT
+def _boxes_counted(problem, layer, kernel):
+    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
+    return _boxes_works(problem, layer, kernel) + _boxes_grid(problem, layer, kernel)
+
+
+def _boxes_needs_wide_index(problem, layer, kernel):
+    """Whether offsets within a block go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * kernel.input_reach
+    return max(inputs, math.prod(problem.output_size) * kernel.output_reach) >= _boxes_INT_LIMIT
 
 
 # What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
@@ -239,10 +243,10 @@ _RECORDED = {
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 2;\n",
             2,
-            _MmaLaunching(
-                threads=128, shared_bytes=106512, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=64, at_once=0,
-                chunk_channels=128, columns_together=4, weight_bytes=3145728, preparing_blocks=256,
-                preparing_threads=256
+            _BoxesLaunching(
+                threads=128, shared_bytes=106512, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=64, together=64,
+                at_once=0, input_reach=384, output_reach=32, columns_together=4, weight_bytes=3145728,
+                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
             ),
         ),
     ],
@@ -263,10 +267,10 @@ _RECORDED = {
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
             2,
-            _MmaLaunching(
-                threads=128, shared_bytes=86032, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, at_once=0,
-                chunk_channels=64, columns_together=4, weight_bytes=524288, preparing_blocks=128,
-                preparing_threads=256
+            _BoxesLaunching(
+                threads=128, shared_bytes=86032, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
+                at_once=0, input_reach=192, output_reach=32, columns_together=4, weight_bytes=524288,
+                preparing_blocks=128, preparing_threads=256, input_blocks=0, input_shared_bytes=0
             ),
         ),
     ],
@@ -287,9 +291,10 @@ _RECORDED = {
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
             3,
-            _MmaLaunching(
-                threads=128, shared_bytes=67600, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=1, at_once=0,
-                chunk_channels=64, columns_together=4, weight_bytes=49152, preparing_blocks=8, preparing_threads=256
+            _BoxesLaunching(
+                threads=128, shared_bytes=67600, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=0, input_reach=128, output_reach=32, columns_together=4, weight_bytes=49152,
+                preparing_blocks=8, preparing_threads=256, input_blocks=0, input_shared_bytes=0
             ),
         ),
     ],
@@ -314,7 +319,7 @@ _RECORDED = {
 _Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
 _FAMILIES = {
     "direct": _Family(_direct_grid, _direct_counted, _direct_needs_wide_index, alignment=1),
-    "mma": _Family(_mma_grid, _mma_counted, _mma_needs_wide_index, alignment=16),
+    "mma": _Family(_boxes_grid, _boxes_counted, _boxes_needs_wide_index, alignment=16),
 }
 # What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
@@ -685,7 +690,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_78ebd417aa8054ec::conv_transpose")
+_OPERATOR = _define("tconv_f455f26e2c5a9446::conv_transpose")
 
 
 def _tuple(value, dims):

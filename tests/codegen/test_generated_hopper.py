@@ -143,7 +143,7 @@ def test_as_many_blocks_as_a_gpu_has_multiprocessors(
     for (name, layer), recorded in zip(LAYERS.items(), file["_RECORDED"], strict=True):
         problem = Problem(replace(layer, precision=precision), *PLANNED[name])
         numbers = file["_RECORDED"][recorded][0].launching._replace(at_once=multiprocessors)
-        expected = FAMILIES["wgmma"].launching.grid(problem, problem.layer, numbers)
+        expected = FAMILIES["wgmma"].rules.grid(problem, problem.layer, numbers)
         sizes = problem.batch, problem.input_size, problem.output_size
         assert file["_sized"](file["_Problem"](recorded, *sizes), gpu).grid == expected <= multiprocessors
 

@@ -184,7 +184,7 @@ def test_where_a_gpu_compares_every_family_is_tried(
     monkeypatch.setitem(globals(), "MODEL", DENSE)
     outcome = job({"a": FAST})
     assert outcome.written and families(outcome) == ["mma"]
-    assert "_MmaLaunching(" in outcome.request.output.read_text()
+    assert "_BoxesLaunching(" in outcome.request.output.read_text()
 
 
 def test_a_family_that_is_wrong_here_gives_way_to_the_proven_ones(

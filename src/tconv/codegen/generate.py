@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tconv import problem
@@ -105,7 +106,7 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     planned = [layer for layer in layers if not layer.left]
     families = _families(planned)
     kernels = _kernels(planned)
-    rules = "\n\n".join(map(_rules, families))
+    rules = "\n\n".join(map(_rules, dict.fromkeys(FAMILIES[name].rules for name in families)))
     parts = ["instance", *(["weights_instance"] if any(FAMILIES[name].preparing_threads for name in families) else [])]
     inputs_prepared = any(plan.inputs is not None for layer in planned for plan in layer.plans)
     if inputs_prepared:
@@ -208,20 +209,22 @@ def _families(layers: Sequence[PlannedLayer]) -> list[str]:
 
 def _family(name: str) -> str:
     """What the file asks of a family."""
-    rules = ", ".join(f"{_prefix(name)}{rule}" for rule in _RULES)
+    prefix = _rules_name(FAMILIES[name].rules)
+    rules = ", ".join(f"_{prefix}_{rule}" for rule in _RULES)
     return f'"{name}": _Family({rules}, alignment={FAMILIES[name].alignment})'
 
 
-def _prefix(family: str) -> str:
-    return f"_{family}_"
+def _rules_name(rules: ModuleType) -> str:
+    """``boxes`` of `tconv.planner.boxes`, ``direct`` of `tconv.planner.direct.launching`."""
+    return rules.__name__.removesuffix(".launching").rpartition(".")[2]
 
 
-def _rules(family: str) -> str:
-    """The planner's rules for launches of a family."""
-    launching, prefix = FAMILIES[family].launching, _prefix(family)
-    names = {**_RENAMED, "Launching": f"_{family.capitalize()}Launching"}
-    classes = f"{names['Launching']} = {_tuple_class(names['Launching'], launching.Launching._fields)}"
-    return classes + "\n\n" + excerpt([launching], _RULES, names, prefix)
+def _rules(rules: ModuleType) -> str:
+    """The planner's rules for launches, of one family or of several."""
+    prefix = _rules_name(rules)
+    names = {**_RENAMED, "Launching": f"_{prefix.capitalize()}Launching"}
+    classes = f"{names['Launching']} = {_tuple_class(names['Launching'], rules.Launching._fields)}"
+    return classes + "\n\n" + excerpt([rules], _RULES, names, f"_{prefix}_")
 
 
 def _header(layers: Sequence[PlannedLayer]) -> str:
@@ -269,7 +272,8 @@ def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]], gpu: Gpu) -> str:
 
 def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
     """The text that makes a kernel in a generated file."""
-    launching = FAMILIES[kernel.family].launching.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
+    family = FAMILIES[kernel.family]
+    launching = family.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
     numbers = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
     tile = list(map(_literal, kernel_source.tile_members(kernel.tile).splitlines()))
     lines = [
@@ -278,7 +282,7 @@ def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
         *tile[:-1],
         f"{tile[-1]},",
         f"{kernel.blocks},",
-        f"_{kernel.family.capitalize()}Launching(",
+        f"_{_rules_name(family.rules).capitalize()}Launching(",
         *(f"    {line}" for line in numbers),
         "),",
     ]

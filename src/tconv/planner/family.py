@@ -71,9 +71,9 @@ class Family(ABC, Generic[Tile]):
     tile: type[Tile]
     #: The constants of a kernel, by a layer and a tile. The template of them has the same name.
     shape: type[Any]
-    #: The module of how its kernels are launched: ``launching(layer, tile, multiprocessors)`` gives numbers by name;
-    #: ``grid``, ``counted`` and ``needs_wide_index`` are what follows from those and a problem.
-    launching: ModuleType
+    #: The module of the rules for launches, of one family or of several: ``grid``, ``counted`` and
+    #: ``needs_wide_index``, of a problem, a layer and what `launching` gives, which is the module's ``Launching``.
+    rules: ModuleType
     #: Whether it takes a precision that only tensor cores gain from.
     on_tensor_cores: bool
     #: Threads of a block of the kernel that brings the weights into an order of their own; 0 where there is none.
@@ -82,6 +82,11 @@ class Family(ABC, Generic[Tile]):
     alignment: int
     #: Which outputs a non-finite number reaches: those that depend on it, or others of the same phases as well.
     reach: Literal["exact", "phases"]
+
+    @staticmethod
+    @abstractmethod
+    def launching(layer: Layer, tile: Tile, multiprocessors: int) -> Any:
+        """What launches need to know of a kernel with `tile`, or with many, on so many multiprocessors."""
 
     @abstractmethod
     def why_not(self, problem: Problem, gpu: Gpu) -> str | None:
@@ -146,8 +151,8 @@ class Family(ABC, Generic[Tile]):
         Raises:
             Unplannable: the grid would be too large.
         """
-        of_kernel = self.launching.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
-        counted = self.launching.counted(problem, kernel.layer, of_kernel)
+        of_kernel = self.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
+        counted = self.rules.counted(problem, kernel.layer, of_kernel)
         if counted >= _INT_LIMIT:
             raise Unplannable(f"the {self.name} family would need {counted} blocks; a grid has fewer than 2^31")
         preparation = None
@@ -158,7 +163,7 @@ class Family(ABC, Generic[Tile]):
                     f"the {self.name} family would prepare weights with {preparation.grid} blocks; a grid has fewer "
                     "than 2^31"
                 )
-        grid = self.launching.grid(problem, kernel.layer, of_kernel)
+        grid = self.rules.grid(problem, kernel.layer, of_kernel)
         inputs = self.input_preparation(of_kernel)
         return Plan(problem, kernel, grid, of_kernel.shared_bytes, reasons, preparation, inputs)
 
@@ -175,5 +180,5 @@ class Family(ABC, Generic[Tile]):
         return None if self.why_not(problem, gpu) else self.candidates(problem, gpu, channels_last)
 
     def _at(self, problem: Problem, kernel: Kernel[Tile]) -> Kernel[Tile]:
-        of_kernel = self.launching.launching(kernel.layer, kernel.tile, 1)
-        return replace(kernel, wide_index=self.launching.needs_wide_index(problem, kernel.layer, of_kernel))
+        of_kernel = self.launching(kernel.layer, kernel.tile, 1)
+        return replace(kernel, wide_index=self.rules.needs_wide_index(problem, kernel.layer, of_kernel))

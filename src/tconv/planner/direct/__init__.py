@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from tconv.planner.direct import launching
+from tconv.planner.direct import launching as rules
 from tconv.planner.direct.builder import default_tile
 from tconv.planner.direct.candidates import candidates
 from tconv.planner.direct.model import predict
@@ -25,7 +25,8 @@ class _Direct(Family[DirectTile]):
     name = "direct"
     tile = DirectTile
     shape = DirectShape
-    launching = launching
+    rules = rules
+    launching = staticmethod(rules.launching)
     on_tensor_cores = False
     preparing_threads = 0
     alignment = 1

@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 
+from tconv.planner import boxes
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
-from tconv.planner.mma import launching
 from tconv.planner.mma.candidates import candidates
-from tconv.planner.mma.launching import PREPARING_THREADS
+from tconv.planner.mma.launching import PREPARING_THREADS, launching
 from tconv.planner.mma.model import predict
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
@@ -32,7 +32,8 @@ class _Mma(Family[MmaTile]):
     name = "mma"
     tile = MmaTile
     shape = MmaShape
-    launching = launching
+    rules = boxes
+    launching = staticmethod(launching)
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16

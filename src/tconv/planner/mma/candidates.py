@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tconv.planner.boxes import grid
 from tconv.planner.gpu import Gpu
 from tconv.planner.mma.builder import (
     can_copy,
@@ -22,7 +23,7 @@ from tconv.planner.mma.builder import (
     with_more_stages,
     with_resident_weights,
 )
-from tconv.planner.mma.launching import grid, launching
+from tconv.planner.mma.launching import launching
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import Array, joined, taken

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
+from tconv.planner.boxes import grid, works
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
-from tconv.planner.mma.launching import boxes, grid, launching
+from tconv.planner.mma.launching import launching
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
@@ -151,7 +152,7 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     of_multiprocessor = ceil(blocks / gpu.multiprocessors)
     at_once = least(tile.blocks, of_multiprocessor)
     waves = ceil(of_multiprocessor / tile.blocks)
-    rounds = ceil_div(boxes(problem, layer, kernel), blocks // shape.weight_sets)
+    rounds = ceil_div(works(problem, layer, kernel), blocks)
     turns = of_multiprocessor * rounds
     weights = 1.0 * shape.chunks * shape.shifts * shape.shift_bytes
     brought = weights * where(resident, of_multiprocessor, turns)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from tconv.planner import boxes
+from tconv.planner.boxes import Launching
 from tconv.planner.family import Candidates, Family, Ranked
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
 from tconv.planner.plan import InputPreparation, Kernel
 from tconv.planner.shifts import together
 from tconv.planner.sizes import representative
-from tconv.planner.wgmma import launching
 from tconv.planner.wgmma.candidates import candidates
-from tconv.planner.wgmma.launching import PREPARING_THREADS, Launching
+from tconv.planner.wgmma.launching import PREPARING_THREADS, launching
 from tconv.planner.wgmma.model import predict
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -34,7 +35,8 @@ class _Wgmma(Family[WgmmaTile]):
     name = "wgmma"
     tile = WgmmaTile
     shape = WgmmaShape
-    launching = launching
+    rules = boxes
+    launching = staticmethod(launching)
     on_tensor_cores = True
     preparing_threads = PREPARING_THREADS
     alignment = 16

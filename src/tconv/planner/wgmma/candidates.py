@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from tconv.planner.boxes import works
 from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import Array, joined, length, taken
 from tconv.planner.shifts import halo
@@ -20,7 +21,7 @@ from tconv.planner.wgmma.builder import (
     with_resident_weights,
     with_stages,
 )
-from tconv.planner.wgmma.launching import launching, works
+from tconv.planner.wgmma.launching import launching
 from tconv.planner.wgmma.shape import CONSUMERS, TILE_POSITIONS, WgmmaShape, is_uniform
 from tconv.planner.wgmma.tile import WgmmaTile
 from tconv.problem import Layer, Problem

@@ -1,0 +1,82 @@
+"""How kernels are launched whose blocks own boxes of positions, `mma` and `wgmma`; written files have these rules, too.
+
+What is asked may be of many tiles at once (`tconv.planner.numbers`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from tconv.planner.numbers import ceil_div, most, where
+from tconv.problem import Layer, Problem, Triple
+
+_INT_LIMIT = 2**31
+
+
+class Launching(NamedTuple):
+    """What launches need to know of a kernel.
+
+    Args:
+        threads: of a block.
+        shared_bytes: of a block.
+        box: images, slabs, rows and columns of a block's positions.
+        origins: of depth, height and width.
+        weight_sets: blocks with different weights, which share a box.
+        together: blocks that a grid has multiples of: those with all weights, where each keeps its own; else 1.
+        at_once: blocks that work at the same time, each at one box after the other; 0 where each has one box.
+        input_reach, output_reach: numbers of each position that an offset within a block may span.
+        columns_together: neighbouring inputs that are loaded at once.
+        weight_bytes: of the prepared weights.
+        preparing_blocks, preparing_threads: of the launch that prepares them.
+        input_blocks: of the launch that prepares the inputs, of as many threads each; 0 where there is none.
+        input_shared_bytes: of a block of that.
+    """
+
+    threads: int
+    shared_bytes: int
+    box: tuple[int, int, int, int]
+    origins: Triple
+    weight_sets: int
+    together: int
+    at_once: int
+    input_reach: int
+    output_reach: int
+    columns_together: int
+    weight_bytes: int
+    preparing_blocks: int
+    preparing_threads: int
+    input_blocks: int = 0
+    input_shared_bytes: int = 0
+
+
+def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """Boxes of all positions, each with every set of weights."""
+    images, *sizes = kernel.box
+    count = kernel.weight_sets * ceil_div(problem.batch, images)
+    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes, strict=True):
+        count = count * ceil_div(axis.positions(output + origin), size)
+    return count
+
+
+def rounds(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """Boxes that a block has, one after the other."""
+    blocks = most(1, kernel.at_once // kernel.together) * kernel.together
+    return where(kernel.at_once > 0, ceil_div(works(problem, layer, kernel), blocks), 1)
+
+
+def grid(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """Blocks of a launch, which share the work evenly."""
+    turns = rounds(problem, layer, kernel) * kernel.together
+    return ceil_div(works(problem, layer, kernel), turns) * kernel.together
+
+
+def counted(problem: Problem, layer: Layer, kernel: Launching) -> int:
+    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
+    return works(problem, layer, kernel) + grid(problem, layer, kernel)
+
+
+def needs_wide_index(problem: Problem, layer: Layer, kernel: Launching) -> bool:
+    """Whether offsets within a block go beyond 2^31."""
+    inputs = math.prod(problem.input_size) * kernel.input_reach
+    return max(inputs, math.prod(problem.output_size) * kernel.output_reach) >= _INT_LIMIT
