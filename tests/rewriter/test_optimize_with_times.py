@@ -193,7 +193,7 @@ def test_a_family_that_is_wrong_here_gives_way_to_the_proven_ones(
     monkeypatch.setitem(globals(), "MODEL", DENSE)
     outcome = job({"a": FAST}, wrong=["mma"])
     assert outcome.written and outcome.equal and families(outcome) == ["direct"]
-    assert "_MmaLaunching(" not in outcome.request.output.read_text()
+    assert "_BoxesLaunching(" not in outcome.request.output.read_text()
 
 
 def test_what_the_proven_families_get_wrong_is_not_written(job: Callable[..., Outcome]) -> None:
