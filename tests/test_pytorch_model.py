@@ -72,6 +72,21 @@ def test_predictions_are_near_what_was_measured() -> None:
     assert statistics.quantiles(errors, n=10)[-1] < math.log(4 / 3)
 
 
+def test_predictions_are_near_what_was_measured_on_an_h100() -> None:
+    results = (load("layers-h100") or {"layers": {}})["layers"]
+    errors = []
+    for name, result in results.items():
+        problem = as_pytorch(cases()[name])
+        if is_well_known(problem.layer):
+            errors.append(
+                abs(math.log(predict_pytorch(problem, Gpu.h100(), False) * 1e3 / result["pytorch_ms"]["default"]))
+            )
+    assert len(errors) > 60
+    # What the module's docstring says.
+    assert statistics.median(errors) < math.log(1.15)
+    assert statistics.quantiles(errors, n=10)[-1] < math.log(1.4)
+
+
 def test_each_side_took_what_the_other_was_not_clearly_faster_at() -> None:
     here, there = [], []
     for case, _, result in measured():
