@@ -210,7 +210,7 @@ def test_definitions_that_nothing_uses_go() -> None:
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(24)
+@pytest.mark.rotates(48)
 @pytest.mark.parametrize("name", INSTANCES)
 def test_a_written_kernel_is_the_librarys(name: str) -> None:
     """Instruction by instruction, alone and beside another of its family."""
