@@ -53,10 +53,14 @@ class Constants:
         resident_chunk: the same of a chunk where weights are resident.
         by_words: how much longer operands take of copied inputs, which come by words.
         product: how much longer everything takes, for each product more in a body than `_FEW_PRODUCTS`.
+        halves: the same of 16-bit types. It was not fitted to tiles of this family, but to which of two families is
+            faster: where tiles are measured for both, wgmma's was so on layers of which this model said otherwise.
         register: the same for each register more than `_FEW_REGISTERS`.
         one_block: how much longer everything takes in one block alone.
         norm: how sharply the largest limit rules.
-        norm_in_turn: the same where weights are resident, and inputs come by way of registers or to one block alone.
+        norm_of_one_block: the same where one block with resident weights goes through its boxes alone.
+        norm_of_memory: the same of memory beside all else, where weights are resident and inputs come by way of
+            registers: few loads are on their way then.
         preparing: seconds of the preparing kernel, beside its bytes.
         prepared: how often a byte that it writes counts.
     """
@@ -84,10 +88,12 @@ class Constants:
     resident_chunk: float = 786
     by_words: float = 1.65
     product: float = 0.000215
+    halves: float = 0.14
     register: float = 0.0034
     one_block: float = 0.184
     norm: float = 9.5
-    norm_in_turn: float = 2.29
+    norm_of_one_block: float = 2.29
+    norm_of_memory: float = 2.8
     preparing: float = 3.4e-6
     prepared: float = 1.36
 
@@ -101,9 +107,9 @@ class MmaCost:
 
     products: float
     instructions: float
-    memory: float
     cache: float
     chain: float
+    memory: float
     preparation: float
     seconds: float
 
@@ -161,19 +167,23 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     chain = waves * (rounds * shape.chunks * chunk + fitted.block)
     slower = 1 + where(looped, 0.0, fitted.product * most(0, shape.body_products - _FEW_PRODUCTS))
     slower = slower + where(at_once == 1, fitted.one_block, 0.0)
+    slower = slower + (fitted.halves if layer.item_bytes == 2 else 0.0)
     slower = slower + fitted.register * most(0, shape.registers_wanted - _FEW_REGISTERS)
-    in_turn = resident & ((at_once == 1) | (tile.pipeline.copied == 0))
-    norm = where(in_turn, fitted.norm_in_turn, fitted.norm)
-    limits = (
+    norm = where(resident & (at_once == 1), fitted.norm_of_one_block, fitted.norm)
+    others = (
         products * turns * (1 + fitted.alone_products * alone) / _CLOCK,
         (instructions * turns + fitted.copy * brought / 512) * (1 + fitted.alone_instructions * alone) / _CLOCK,
-        (problem.bytes_moved + shape.weight_bytes) / gpu.copy_bandwidth,
         (cached * turns + brought) / fitted.cache / _CLOCK,
         chain / _CLOCK,
     )
+    own = sum(limit**norm for limit in others) ** (1 / norm)
+    memory = (problem.bytes_moved + shape.weight_bytes) / gpu.copy_bandwidth
+    in_turn = resident & (tile.pipeline.copied == 0) & (at_once > 1)
+    norm = where(in_turn, fitted.norm_of_memory, norm)
+    together = (own**norm + memory**norm) ** (1 / norm)
     preparation = fitted.preparing + fitted.prepared * shape.weight_bytes / gpu.copy_bandwidth
-    together = sum(limit**norm for limit in limits) ** (1 / norm)
-    return MmaCost(*limits, preparation, SHORTEST_SECONDS + preparation + slower * together)
+    seconds = SHORTEST_SECONDS + preparation + slower * together
+    return MmaCost(*others, memory, preparation, seconds)
 
 
 class _Stores(NamedTuple):
