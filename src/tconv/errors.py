@@ -13,6 +13,10 @@ class Trouble(TconvError):
     """The user's or the machine's trouble, not tconv's: one line says what was found and what to do. Exit code 2."""
 
 
+class OutOfMemory(Trouble):
+    """A GPU has too little memory left; the message has torch's words for what was wanted."""
+
+
 class CompileError(TconvError):
     """NVRTC refused a kernel: a bug in tconv, or an arch that this NVRTC does not know.
 

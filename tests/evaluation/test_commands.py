@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tconv.cli.app import app
+from tconv.cli.reports import page
 from tconv.cli.verdict_table import checks_table, last_line, speed, timing_table
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import Check, Series, Timing, Verdict
@@ -52,15 +54,17 @@ def tconv(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_an_equal_candidate(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    candidate = CORPUS / "honest_scatter.py"
-    code, out, err = in_a_process("verify", CORPUS / "plain.py", candidate, "--device=cpu", "--json", report)
+    report, shown = tmp_path / "report.json", tmp_path / "report.html"
+    written = ("--json", report, "--html", shown)
+    code, out, err = in_a_process("verify", CORPUS / "plain.py", CORPUS / "honest_scatter.py", "--device=cpu", *written)
     assert (code, out[-1], err) == (0, "equal", "")
     assert out[0] == "honest_scatter.py beside plain.py, on the CPU"
     assert any(line.startswith("pooled error") and "PyTorch's" in line for line in out)
     told = json.loads(report.read_text())
     assert told["equal"] is True and told["candidate"] == "honest_scatter.py"
-    assert list(tmp_path.iterdir()) == [report]
+    assert list(told["seconds"]) == ["running plain.py", "building and comparing the whole file"]
+    assert sorted(tmp_path.iterdir()) == [shown, report]
+    assert shown.read_text() == page(told)
 
 
 def test_pytorchs_own_operator_is_named(tconv: Run) -> None:
@@ -93,10 +97,30 @@ def test_trouble_is_one_line_on_stderr(tconv: Run, arguments: list[str | Path], 
 def test_a_report_that_cannot_be_written_is_trouble_before_anything_runs(tconv: Run, tmp_path: Path) -> None:
     code, out, err = tconv("verify", "missing.py", "missing.py", "--json", tmp_path / "no" / "r.json")
     assert (code, out) == (2, [])
-    assert "cannot write" in err and "choose another --json" in err
+    assert "cannot write" in err and "its folder does not exist; choose another place for the report" in err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("short", ["Model", "ModelNew"])
+def test_too_little_gpu_memory_is_no_verdict(short: str, tconv: Run, tmp_path: Path) -> None:
+    text = textwrap.dedent("""
+        import torch
+        class {}(torch.nn.Module):
+            def forward(self, x):
+                {}
+                return x
+        def get_inputs():
+            return [torch.ones(2)]
+    """)
+    lack = 'raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB. Process 7.")'
+    files = [tmp_path / f"{name}.py" for name in ("Model", "ModelNew")]
+    for file in files:
+        file.write_text(text.format(file.stem, lack if file.stem == short else "x = x + 0"))
+    code, out, err = tconv("verify", *files, "--device=cpu")
+    assert (code, out, len(err.splitlines())) == (2, [], 1)
+    assert "out of GPU memory while " in err and "Tried to allocate 2.00 GiB. GPU 0 has 1 GiB; end other" in err
+
+
 def test_bench_needs_a_gpu(tconv: Run) -> None:
     code, out, err = tconv("bench", CORPUS / "plain.py", CORPUS / "honest_scatter.py")
     assert (code, out) == (2, [])

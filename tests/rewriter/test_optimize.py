@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from codegen_helpers import DENSE, EXAMPLES, by_kind, executed, generated_text
 
 from tconv import emulator
 from tconv.cli.optimize import _archs, _cells
+from tconv.cli.reports import page
 from tconv.codegen import generate
+from tconv.codegen.generate import PlannedLayer
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
-from tconv.errors import Trouble
+from tconv.errors import OutOfMemory, Trouble
 from tconv.jit.compile import compile_source
 from tconv.planner import DIRECT, Gpu, Kernel
 from tconv.rewriter import check, run
@@ -205,6 +207,23 @@ def test_a_wrong_kernel_is_not_written(model_file: Write, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
+def test_too_little_memory_is_trouble_and_no_plainer_kernel(
+    model_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[str] = []
+
+    def check_layers(file: object, layers: Sequence[PlannedLayer], *_: object, **__: object) -> None:
+        attempts.append(layers[0].name)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(run, "check_layers", check_layers)
+    model = model_file(DENSE)
+    says = "out of GPU memory while checking layer 1 of 1: up: CUDA out of memory. Tried to allocate 2.00 GiB; end"
+    with pytest.raises(OutOfMemory, match=re.escape(says)):
+        optimize(Request(model, model.with_name("out.py")))
+    assert len(attempts) == 1 and not model.with_name("out.py").exists()
+
+
 def test_every_kernel_of_a_layer_is_checked(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """That for Hopper and the one for other GPUs, each compiled where it runs, each block at several boxes."""
     launches: list[tuple[str, int]] = []
@@ -344,11 +363,13 @@ def command(*arguments: str | Path) -> subprocess.Popen[str]:
 @pytest.mark.slow
 def test_the_command_writes_the_committed_example(tmp_path: Path) -> None:
     output, report = tmp_path / "out.py", tmp_path / "report.json"
-    process = command(EXAMPLES / "strided_dilated.py", "-o", output, "--json", report)
+    process = command(EXAMPLES / "strided_dilated.py", "-o", output, "--json", report, "--html", tmp_path / "r.html")
     shown, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
     assert output.read_bytes() == (EXAMPLES / "generated" / "strided_dilated_new.py").read_bytes()
-    assert json.loads(report.read_text())["equal"] is True
+    told = json.loads(report.read_text())
+    assert told["equal"] is True and list(told["seconds"])[:2] == ["tracing strided_dilated.py", "planning"]
+    assert (tmp_path / "r.html").read_text() == page(told)
     lines = shown.splitlines()
     assert lines[1].startswith("conv_transpose2d") and "32→64 k3 s5 p1 d2" in lines[1] and "on 16x32x64x128" in lines[1]
     assert any(line.startswith("Not checked: the link of load_inline; the full size") for line in lines)

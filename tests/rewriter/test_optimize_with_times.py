@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from codegen_helpers import by_kind, executed
 
 from tconv.cli.optimize import _show
+from tconv.cli.reports import page
 from tconv.codegen.generate import PlannedLayer
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import Check, Series, Timing, Verdict
@@ -144,6 +146,16 @@ def test_without_nvcc_the_layers_times_add_up(job: Callable[..., Outcome], capsy
     assert "load_inline not built: nvcc not found: conda install it" in lines
     assert lines[-1] == "equal; 3.5x faster"
     assert to_dict(outcome)["load_inline"] == "not built"
+    shown = page(to_dict(outcome))
+    assert "equal; 3.5x faster" in shown and "load_inline not built: nvcc not found: conda install it" in shown
+
+
+def test_the_page_has_every_layer(job: Callable[..., Outcome]) -> None:
+    shown = page(to_dict(job({"a": SLOW, "b.0": FAST, CALL: FAST}, only_faster=True)))
+    assert [name for name in ("a", "b.0", CALL) if f"<h3><code>{name}</code>" in shown] == ["a", "b.0", CALL]
+    assert "to PyTorch: slower than PyTorch here" in shown and shown.count("3.00x") == 2
+    # Of each of the two layers: PyTorch, tconv and the floor, then the error, PyTorch's own and the allowed one.
+    assert re.findall(r"\"width: ([0-9.]+)%", shown)[2:] == 2 * ["100.00", "33.33", "16.67", "50.00", "50.00", "100.00"]
 
 
 def test_not_equal_says_why(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,12 +200,17 @@ def test_where_a_gpu_compares_every_family_is_tried(
 
 
 def test_a_family_that_is_wrong_here_gives_way_to_the_proven_ones(
-    job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(globals(), "MODEL", DENSE)
     outcome = job({"a": FAST}, wrong=["mma"])
     assert outcome.written and outcome.equal and families(outcome) == ["direct"]
     assert "_BoxesLaunching(" not in outcome.request.output.read_text()
+    assert outcome.mistakes == ("a: pooled error: wrong",) and to_dict(outcome)["mistakes"] == [*outcome.mistakes]
+    assert "Kernels that were wrong" in page(to_dict(outcome))
+    _show(outcome)
+    bug = "A bug in tconv, please report it with the model file: a plainer kernel was taken, for a: pooled error: wrong"
+    assert bug in capsys.readouterr().out.splitlines()
 
 
 def test_what_the_proven_families_get_wrong_is_not_written(job: Callable[..., Outcome]) -> None:

@@ -6,8 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tconv.cli.console import progress
-from tconv.cli.options import CandidateFile, JsonOption, ModelFile, Precision, PrecisionOption, TimeoutOption
-from tconv.cli.verdict_table import check_writable, show
+from tconv.cli.options import (
+    CandidateFile,
+    HtmlOption,
+    JsonOption,
+    ModelFile,
+    Precision,
+    PrecisionOption,
+    TimeoutOption,
+)
+from tconv.cli.reports import check_writable, write_reports
+from tconv.cli.verdict_table import show
 
 if TYPE_CHECKING:
     from tconv.problem import Problem
@@ -18,23 +27,30 @@ def bench(
     candidate: CandidateFile,
     precision: PrecisionOption = Precision.match,
     json: JsonOption = None,
+    html: HtmlOption = None,
     timeout: TimeoutOption = 300.0,
 ) -> int:
     """Compare a candidate's ModelNew with Model, and time both on the GPU where they are equal."""
-    check_writable(json)
-    with progress(f"timing {candidate.name} beside {model.name}"):
+    check_writable(json, html)
+    with progress("starting") as say:
         from tconv.evaluation.files.judge import judge
+        from tconv.evaluation.steps import Steps
+        from tconv.sandbox.gpu_memory import naming_shortage
 
-        report = judge(
-            model,
-            candidate,
-            device="auto",
-            precision=precision.value,
-            bench=True,
-            timeout_s=timeout,
-            floor_seconds=_floor_seconds(),
-        )
-    return show(report, json)
+        steps = Steps(say)
+        with naming_shortage(lambda: steps.step):
+            report = judge(
+                model,
+                candidate,
+                device="auto",
+                precision=precision.value,
+                bench=True,
+                timeout_s=timeout,
+                say=steps,
+                floor_seconds=_floor_seconds(),
+            )
+    write_reports({**report.to_dict(), "seconds": steps.seconds()}, json, html)
+    return show(report)
 
 
 def _floor_seconds() -> Callable[[Problem], float | None] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,8 @@ import typer
 
 from tconv.cli import exit_codes
 from tconv.cli.console import progress, results
-from tconv.cli.options import Precision
+from tconv.cli.options import HtmlOption, Precision
+from tconv.cli.reports import check_writable, write_reports
 from tconv.cli.verdict_table import speed
 from tconv.errors import Trouble
 
@@ -36,6 +36,7 @@ def optimize(
     report: Annotated[
         Path | None, typer.Option("--json", metavar="REPORT.json", help="Also write everything that was found out.")
     ] = None,
+    html: HtmlOption = None,
     arch: Annotated[
         list[str] | None,
         typer.Option("--arch", metavar="SM", help="Compile for sm_80, say. Default: the GPU's, else sm_80, sm_90a."),
@@ -51,12 +52,11 @@ def optimize(
 ) -> int:
     """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
     from tconv.rewriter.outcome import Request, to_dict
-    from tconv.rewriter.output import default_output, write_whole
+    from tconv.rewriter.output import default_output
     from tconv.rewriter.run import optimize as run
     from tconv.rewriter.run import own_tools_on_path
 
-    if report is not None and not report.parent.is_dir():
-        raise Trouble(f"the folder {report.parent} does not exist; create it, or choose another place for --json")
+    check_writable(report, html)
     own_tools_on_path()
     request = Request(
         model,
@@ -71,8 +71,7 @@ def optimize(
     with progress("starting") as say:
         outcome = run(request, say)
     _show(outcome)
-    if report is not None:
-        write_whole(report, json.dumps(to_dict(outcome), indent=2) + "\n")
+    write_reports(to_dict(outcome), report, html)
     return exit_codes.EQUAL if outcome.equal else exit_codes.NOT_EQUAL
 
 
@@ -157,6 +156,8 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
             yield f"load_inline not built: {missing}"
     if outcome.not_checked:
         yield f"Not checked: {'; '.join(outcome.not_checked)}."
+    for mistake in outcome.mistakes:
+        yield f"A bug in tconv, please report it with the model file: a plainer kernel was taken, for {mistake}"
     for reason in outcome.reasons:
         yield f"Not equal: {reason}"
     if outcome.report is not None and outcome.report.timing is not None:

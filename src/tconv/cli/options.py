@@ -23,6 +23,7 @@ PrecisionOption = Annotated[
     Precision, typer.Option("--precision", help="What float32 may use: PyTorch's choice on the layer, TF32, or fp32.")
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="REPORT.json", help="Write the report here, too.")]
+HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="REPORT.html", help="Write it as a web page, too.")]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=1, metavar="SECONDS", help="For each step in the candidate's process.")
 ]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tconv.cli import exit_codes
 from tconv.cli.console import results
-from tconv.errors import Trouble
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,11 +19,9 @@ if TYPE_CHECKING:
 _MARKS = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}
 
 
-def show(report: Report, json_path: Path | None) -> int:
-    """Print everything about a judgement, write it as JSON where wanted, and return the exit code."""
+def show(report: Report) -> int:
+    """Print everything about a judgement, and return the exit code."""
     console = results()
-    if json_path is not None:
-        write_json(json_path, report.to_dict())
     console.print(f"{report.candidate} beside {report.model}, on the {_device(report.device)}", markup=False)
     console.print(checks_table(report.verdict.checks))
     if report.variations:
@@ -133,31 +127,6 @@ def _print_remarks(console: Console, timing: Timing) -> None:
     for check in timing.checks:
         if not check.passed:
             console.print(f"[red]{check.name}: no[/]; {check.reason}", soft_wrap=True)
-
-
-def check_writable(path: Path | None) -> None:
-    """Before anything takes time: a report could be written there.
-
-    Raises:
-        Trouble: its folder is not there, or is not for us to write in.
-    """
-    if path is not None and not os.access(path.absolute().parent, os.W_OK):
-        raise Trouble(f"cannot write {path}: its folder is not there or not writable; choose another --json")
-
-
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a report, whole or not at all.
-
-    Raises:
-        Trouble: the path cannot be written.
-    """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise Trouble(f"cannot write {path}: {error.strerror}; choose another --json") from None
 
 
 def _figure(value: float | str | None) -> str:

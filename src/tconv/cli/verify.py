@@ -8,8 +8,17 @@ from typing import Annotated
 import typer
 
 from tconv.cli.console import progress
-from tconv.cli.options import CandidateFile, JsonOption, ModelFile, Precision, PrecisionOption, TimeoutOption
-from tconv.cli.verdict_table import check_writable, show
+from tconv.cli.options import (
+    CandidateFile,
+    HtmlOption,
+    JsonOption,
+    ModelFile,
+    Precision,
+    PrecisionOption,
+    TimeoutOption,
+)
+from tconv.cli.reports import check_writable, write_reports
+from tconv.cli.verdict_table import show
 
 
 class Device(str, Enum):
@@ -29,19 +38,26 @@ def verify(
     ] = False,
     precision: PrecisionOption = Precision.match,
     json: JsonOption = None,
+    html: HtmlOption = None,
     timeout: TimeoutOption = 300.0,
 ) -> int:
     """Say whether a candidate's ModelNew is equal to a model file's Model, and if not, why."""
-    check_writable(json)
-    with progress(f"comparing {candidate.name} with {model.name}"):
+    check_writable(json, html)
+    with progress("starting") as say:
         from tconv.evaluation.files.judge import judge
+        from tconv.evaluation.steps import Steps
+        from tconv.sandbox.gpu_memory import naming_shortage
 
-        report = judge(
-            model,
-            candidate,
-            device=device.value,
-            vary_arguments=vary_arguments,
-            precision=precision.value,
-            timeout_s=timeout,
-        )
-    return show(report, json)
+        steps = Steps(say)
+        with naming_shortage(lambda: steps.step):
+            report = judge(
+                model,
+                candidate,
+                device=device.value,
+                vary_arguments=vary_arguments,
+                precision=precision.value,
+                timeout_s=timeout,
+                say=steps,
+            )
+    write_reports({**report.to_dict(), "seconds": steps.seconds()}, json, html)
+    return show(report)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class Outcome:
         report: the judgement of the whole file; None where it could not be made.
         load_inline: "built", "not built", or "not tried" on a machine without a GPU.
         written: the output file is there.
+        seconds: of each step.
+        mistakes: why kernels that were chosen first were not equal, where the plainest ones took their places.
     """
 
     request: Request
@@ -55,6 +58,8 @@ class Outcome:
     load_inline: str
     not_checked: tuple[str, ...] = ()
     written: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    mistakes: tuple[str, ...] = ()
 
     @property
     def replaced(self) -> tuple[LayerCheck, ...]:
@@ -103,8 +108,10 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
         "load_inline": outcome.load_inline,
         "missing": list(request.missing),
         "not_checked": list(outcome.not_checked),
+        "mistakes": list(outcome.mistakes),
         "layers": [_layer_to_dict(check) for check in outcome.layers],
         "whole_file": None if outcome.report is None else outcome.report.to_dict(),
+        "seconds": {step: round(taken, 3) for step, taken in outcome.seconds.items()},
     }
 
 

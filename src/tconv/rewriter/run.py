@@ -18,6 +18,7 @@ from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
+from tconv.evaluation.steps import Steps
 from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
@@ -27,6 +28,7 @@ from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
 from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
 from tconv.sandbox.cut import WrittenFile
+from tconv.sandbox.gpu_memory import naming_shortage
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
 from tconv.sandbox.worker import WorkerFailed, Workshop
@@ -52,9 +54,11 @@ def optimize(request: Request, say: Callable[[str], None] = lambda step: None) -
         raise Trouble("--only-faster compares times: it needs a GPU, and no --no-bench")
     if not torch.cuda.is_available() and shutil.which("g++") is None:
         raise Trouble("g++ not found: without a GPU the kernels run in the emulator, which takes it: apt install g++")
-    with Workshop() as workshop:
+    steps = Steps(say)
+    with naming_shortage(lambda: steps.step), Workshop() as workshop:
         try:
-            return _Job(request, workshop, say).run()
+            outcome = _Job(request, workshop, steps).run()
+            return replace(outcome, seconds=steps.seconds())
         except WorkerFailed as failure:
             raise ModelFileError(f"{request.model.name} {failure}: it was loaded and run once on its inputs") from None
 
@@ -78,18 +82,19 @@ class _Job:
         if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
             return outcome
         layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
-        return self._attempt(layers, gpu, wanted, takes_slower=True)
+        return replace(self._attempt(layers, gpu, wanted, takes_slower=True), mistakes=outcome.mistakes)
 
     def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted) -> Outcome:
         """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
-        attempts = (tuple(FAMILIES), _PLAINEST)
-        for families in attempts:
+        mistakes: tuple[str, ...] = ()
+        for families in (tuple(FAMILIES), _PLAINEST):
             self.say("planning")
             layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, self._tuned(gpu))
             outcome = self._attempt(layers, gpu, wanted, takes_slower=not self.request.only_faster)
             if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
                 break
-        return outcome
+            mistakes = outcome.reasons
+        return replace(outcome, mistakes=mistakes)
 
     def _attempt(self, layers: Sequence[PlannedLayer], gpu: Gpu, wanted: Wanted, takes_slower: bool) -> Outcome:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
@@ -165,7 +170,6 @@ class _Job:
         request = self.request
         if self.on_gpu and request.missing:
             return None
-        self.say("building with load_inline, comparing and timing" if self.on_gpu else "comparing the whole model")
         return judging.judge(
             request.model,
             path,
@@ -175,6 +179,7 @@ class _Job:
             timeout_s=request.timeout_s,
             workshop=self.workshop,
             floor_seconds=lambda problem: floor_seconds(problem, gpu),
+            say=self.say,
         )
 
     def _load_inline(self) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tconv.errors import Trouble
+from tconv.errors import OutOfMemory, Trouble
 from tconv.sandbox import worker_process
 from tconv.sandbox.conversation import Conversation, Garbled
 from tconv.sandbox.exchange import open_plain
@@ -54,6 +54,7 @@ class Worker:
 
         Raises:
             ModelFileError: as raised in the process: the user's file is at fault.
+            OutOfMemory: the process found too little of the GPU's memory.
             WorkerFailed: when the process ends, or does not answer in time; it is gone then.
             RemoteError: for every other exception there.
         """
@@ -80,6 +81,8 @@ class Worker:
             return result["value"]
         if result["error"] == ModelFileError.__name__:
             raise ModelFileError(result.get("message", ""))
+        if result["error"] == OutOfMemory.__name__:
+            raise OutOfMemory(result.get("message", ""))
         raise RemoteError(result.get("traceback", ""))
 
     def _signal(self, number: signal.Signals) -> None:

@@ -18,6 +18,8 @@ import sys
 import traceback
 from typing import Any
 
+from tconv.errors import OutOfMemory
+from tconv.sandbox.gpu_memory import shortage
 from tconv.sandbox.recording import preload
 
 #: From linux/prctl.h.
@@ -149,9 +151,10 @@ def _converse(conversation: socket.socket) -> None:
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
+    wanted = shortage(error)
     return {
-        "error": type(error).__name__,
-        "message": str(error),
+        "error": type(error).__name__ if wanted is None else OutOfMemory.__name__,
+        "message": wanted or str(error),
         "traceback": "".join(traceback.format_exception(error)),
     }
 

@@ -49,6 +49,7 @@ def judge(
     timeout_s: float = 300.0,
     workshop: Workshop | None = None,
     floor_seconds: Callable[[Problem], float | None] | None = None,
+    say: Callable[[str], None] = lambda step: None,
 ) -> Report:
     """Compare `ModelNew` of the candidate file with `Model` of the model file, and time both where `bench` is set.
 
@@ -59,6 +60,7 @@ def judge(
         timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
         workshop: starts the processes; one of its own if None.
         floor_seconds: the roofline bound of a problem on this GPU, for the timing.
+        say: is told in a few words what begins.
 
     Raises:
         ModelFileError: the model file is at fault. What is wrong with the candidate is in the report.
@@ -69,14 +71,19 @@ def judge(
     emulated = _check_runs_here(candidate, chosen, bench)
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
+        say(f"running {model.name}")
         court = _Court(shop, model, candidate, chosen, precision, timeout_s, _EMULATOR_WORK if emulated else _CPU_WORK)
         stack.enter_context(court.model)
         court.wanted = understood(precision, court.model.allows_tf32())
         case, not_checked = court.own_case()
+        say("building and comparing the whole file")
         verdict = court.check(case)
+        if vary_arguments:
+            say("comparing with other arguments")
         varied = tuple(court.varied()) if vary_arguments else ()
         timing = None
         if bench and verdict.equal:
+            say("timing the whole file")
             check, timing = court.time(case, floor_seconds)
             verdict = replace(verdict, checks=(*verdict.checks, check))
     if vary_arguments and not any(variation.changes for variation in varied):

@@ -1,0 +1,35 @@
+"""How long the steps of a job took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Steps:
+    """Called with what begins: passes that on, and keeps the seconds until the next step.
+
+    A step of the same words adds to the first one. `step` is what is going on.
+    """
+
+    def __init__(
+        self, say: Callable[[str], None] = lambda step: None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._say, self._clock = say, clock
+        self._taken: dict[str, float] = {}
+        self.step, self._since = "", 0.0
+
+    def __call__(self, step: str) -> None:
+        self._end()
+        self.step, self._since = step, self._clock()
+        self._say(step)
+
+    def seconds(self) -> dict[str, float]:
+        """Of each step in the order in which they began; the last one ends now."""
+        self._end()
+        self.step = ""
+        return dict(self._taken)
+
+    def _end(self) -> None:
+        if self.step:
+            self._taken[self.step] = self._taken.get(self.step, 0.0) + self._clock() - self._since

@@ -1,0 +1,50 @@
+"""What says that a GPU's memory is used up: the machine's trouble, and nobody's mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from tconv.errors import OutOfMemory
+
+#: In errors that are not of torch's own class for it.
+_WORDS = (
+    "CUDA error: out of memory",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+#: Torch says first what was wanted and what is free, and then what might help its own allocator.
+_SENTENCES = 3
+
+
+def shortage(error: BaseException | None) -> str | None:
+    """What an error, or one that it was raised from, says of memory that a GPU does not have; None if nothing."""
+    while error is not None:
+        words = " ".join(str(error).split())
+        if isinstance(error, torch.OutOfMemoryError) or any(known in words for known in _WORDS):
+            return ". ".join(words.split(". ")[:_SENTENCES]).rstrip(".")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None
+
+
+@contextmanager
+def naming_shortage(doing: Callable[[], str]) -> Iterator[None]:
+    """Turns what is raised for want of the GPU's memory, here or in a worker, into one line.
+
+    Args:
+        doing: what is going on.
+
+    Raises:
+        OutOfMemory: what was going on, what was wanted, and what to do.
+    """
+    try:
+        yield
+    except Exception as error:
+        words = str(error) if isinstance(error, OutOfMemory) else shortage(error)
+        if words is None:
+            raise
+        remedy = "end other programs on this GPU, or make the inputs of get_inputs() smaller"
+        raise OutOfMemory(f"out of GPU memory while {doing()}: {words}; {remedy}") from error
