@@ -89,7 +89,7 @@ def optimize(model: Model, *, freeze: bool = False) -> Model:
             _become(module, _ours)
             taken.append(name or "the model")
         _freeze(cast(Layer, module), freeze)
-    _log.info("tconv takes over %d transposed convolutions: %s", len(taken), ", ".join(taken) or "none")
+    _log.info("taken over from PyTorch: %s", ", ".join(taken) or "nothing")
     if left:
         _log.info("left to PyTorch: %s", "; ".join(left))
     return model

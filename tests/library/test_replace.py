@@ -82,7 +82,7 @@ def test_what_is_left_stays_and_is_told(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.INFO, "tconv"):
         tconv.optimize(model, freeze=True)
     taken, left = (record.getMessage() for record in caplog.records)
-    assert taken == "tconv takes over 1 transposed convolutions: ours"
+    assert taken == "taken over from PyTorch: ours"
     for name, (layer, why) in layers.items():
         assert (type(layer) is before[name]) == (why is not None)
         assert why is None or f"{name} ({why}" in left

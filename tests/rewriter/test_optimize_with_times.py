@@ -21,6 +21,7 @@ from tconv.planner import Gpu
 from tconv.rewriter import run
 from tconv.rewriter.check import Build, LayerCheck, LayerTime
 from tconv.rewriter.outcome import Outcome, Request, to_dict
+from tconv.rewriter.pipeline import build
 from tconv.sandbox.emulated import install
 from tconv.sandbox.worker import Workshop
 
@@ -87,6 +88,29 @@ def test_slower_layers_are_replaced_all_the_same(job: Callable[..., Outcome]) ->
     outcome = job({"a": SLOW, "b.0": FAST, CALL: SLOW})
     assert outcome.written and outcome.slower == ("a", CALL)
     assert not any(check.layer.left for check in outcome.layers)
+
+
+def test_the_file_says_what_was_found(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": SLOW, "b.0": FAST, CALL: FAST}, whole=2.5)
+    text = outcome.request.output.read_text()
+    head = text.partition("\n\n")[0].splitlines()
+    found = head.index(f"# Found on one NVIDIA H200 by PyTorch {torch.__version__}, in milliseconds of a call:")
+    assert head[found - 1 :] == [
+        "#",
+        head[found],
+        "#",
+        "#   a               2, PyTorch 1, floor 0.5: 0.50x",
+        "#                   error 1e-07, PyTorch's 1e-07, allowed 2e-07",
+        "#   b.0             1, PyTorch 3, floor 0.5: 3.00x",
+        "#                   error 1e-07, PyTorch's 1e-07, allowed 2e-07",
+        "#   line 14         1, PyTorch 3, floor 0.5: 3.00x",
+        "#                   error 1e-07, PyTorch's 1e-07, allowed 2e-07",
+        "#   the whole file  1, PyTorch 2.5: 2.50x",
+    ]
+    # But for that it is the text that was judged.
+    layers = [check.layer for check in outcome.layers]
+    judged = build(outcome.request.model, layers, outcome.gpu, "match")
+    assert text.replace("\n".join(["", *head[found - 1 :]]), "", 1) == judged
 
 
 def test_only_faster_leaves_the_slower_ones(job: Callable[..., Outcome]) -> None:

@@ -41,6 +41,17 @@ class Draft:
     path: Path
     _final: Path
 
+    def rewrite(self, text: str) -> None:
+        """Puts another text in its place.
+
+        Raises:
+            Trouble: it cannot be written.
+        """
+        try:
+            self.path.write_text(text, encoding="utf-8", newline="")
+        except OSError as error:
+            raise Trouble(f"cannot write in {self.path.parent}: {error.strerror}; choose another place") from None
+
     def publish(self) -> None:
         """Moves the draft to its final place, over whatever is there, in one step."""
         try:

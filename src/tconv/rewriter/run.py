@@ -24,6 +24,7 @@ from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.check import Compile, LayerCheck, check_layers, compile_text
+from tconv.rewriter.findings import with_findings
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
 from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
@@ -107,18 +108,19 @@ class _Job:
                     out_of_reach = self._out_of_reach(file, layers)
                     checks = () if out_of_reach else self._check(file, layers, gpu)
                 if not out_of_reach:
-                    return self._conclude(written, checks, gpu, wanted, takes_slower)
+                    return self._conclude(written, text, checks, gpu, wanted, takes_slower)
             for reason, names in out_of_reach.items():
                 layers = leave(layers, names, reason)
 
     def _conclude(
-        self, written: Draft, checks: tuple[LayerCheck, ...], gpu: Gpu, wanted: Wanted, takes_slower: bool
+        self, written: Draft, text: str, checks: tuple[LayerCheck, ...], gpu: Gpu, wanted: Wanted, takes_slower: bool
     ) -> Outcome:
-        """The judgement of the whole draft, which goes to its place where it is as good as asked."""
+        """The judgement of the whole draft, which goes to its place with what was found if it is as good as asked."""
         report = self._judge(written.path, gpu, wanted)
         notes = self._not_checked(checks)
         outcome = Outcome(self.request, gpu, self.on_gpu, checks, report, self._load_inline(), notes)
         if outcome.equal and (takes_slower or not outcome.slower):
+            written.rewrite(with_findings(text, outcome))
             written.publish()
             outcome = replace(outcome, written=True)
         return outcome

@@ -1,0 +1,46 @@
+"""What was measured of a written file, as comments in its head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from tconv.rewriter.check import LayerCheck
+from tconv.rewriter.outcome import Outcome
+
+
+def with_findings(text: str, outcome: Outcome) -> str:
+    """A generated file that says how fast and how equal it was found, and where; as it was if nothing was timed.
+
+    Comments alone are added, so that what was judged is what is written.
+    """
+    rows = list(_rows(outcome))
+    if not rows:
+        return text
+    width = max(len(name) for name, _ in rows)
+    lines = [f"# Found on one {outcome.gpu.name} by PyTorch {torch.__version__}, in milliseconds of a call:", "#"]
+    lines += [f"#   {name:{width}}  {words}" for name, words in rows]
+    head, blank, rest = text.partition("\n\n")
+    return "\n".join([head, "#", *lines]) + blank + rest
+
+
+def _rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    for check in outcome.replaced:
+        if check.time is not None:
+            yield check.layer.name, _times(check.time.ours, check.time.pytorch, check.time.floor)
+            yield from _errors(check)
+    timing = None if outcome.report is None else outcome.report.timing
+    if timing is not None:
+        yield "the whole file", _times(timing.candidate.median, timing.reference.median, timing.floor_ms)
+
+
+def _times(ours: float, pytorch: float, floor: float | None) -> str:
+    of_floor = "" if floor is None else f", floor {floor:.3g}"
+    return f"{ours:.3g}, PyTorch {pytorch:.3g}{of_floor}: {pytorch / ours:.2f}x"
+
+
+def _errors(check: LayerCheck) -> Iterator[tuple[str, str]]:
+    if check.verdict is not None:
+        pooled = check.verdict.check("pooled error")
+        yield "", f"error {pooled.got:.2g}, PyTorch's {check.pytorch_error:.2g}, allowed {pooled.allowed:.2g}"
