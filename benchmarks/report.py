@@ -173,8 +173,10 @@ def stored(name: str) -> str:
     if not examples or name not in examples["examples"]:
         return f"No figures are stored for {name}; `make bench` takes them on a machine with a GPU."
     result = examples["examples"][name]
+    # Each example may have been measured with other kernels.
+    measured_on = machine({**examples["environment"], "kernels": result["kernels"]})
     return (
-        f"Stored figures, not measured here: on {machine(examples['environment'])}, {name} took "
+        f"Stored figures, not measured here: on {measured_on}, {name} took "
         f"{milliseconds(result['tconv_ms'])} ms and PyTorch {milliseconds(result['pytorch_ms']['default'])} ms: "
         f"{factor(speedup(result))}. The floor is {milliseconds(result['floor_ms'])} ms."
     )

@@ -345,3 +345,15 @@ def test_a_row_for_every_layer(script: Script) -> None:
     assert "geometric means of 2 layers 0.71x and 0.61x" in text
     assert "| a | 0.2 | 0.15 | 0.1 | 2.0x | 1.5x | 0.05 | yes |" in text
     assert "| b | 0.1 | 0.1 | 0.4 | 0.25x ‡ | 0.25x | 0.05 | yes |" in text
+
+
+def test_a_stored_figure_of_other_kernels_says_so(
+    report: ModuleType, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = script("results").kernels()
+    result = {"tconv_ms": 1.0, "pytorch_ms": {"default": 2.0}, "floor_ms": 0.5, "kernels": now}
+    stored = {"environment": {**ENVIRONMENT, "kernels": now}, "examples": {"x": result}}
+    monkeypatch.setattr(report, "load", lambda name: stored)
+    assert "before the latest change" not in report.stored("x")
+    result["kernels"] = "older"
+    assert "before the latest change of the kernels, x took 1 ms and PyTorch 2 ms: 2.0x" in report.stored("x")

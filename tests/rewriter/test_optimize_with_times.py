@@ -20,6 +20,7 @@ from tconv.evaluation.verdict import Check, Series, Timing, Verdict
 from tconv.planner import Gpu
 from tconv.rewriter import run
 from tconv.rewriter.check import Build, LayerCheck, LayerTime
+from tconv.rewriter.findings import with_findings
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.pipeline import build
 from tconv.sandbox.emulated import install
@@ -111,6 +112,13 @@ def test_the_file_says_what_was_found(job: Callable[..., Outcome]) -> None:
     layers = [check.layer for check in outcome.layers]
     judged = build(outcome.request.model, layers, outcome.gpu, "match")
     assert text.replace("\n".join(["", *head[found - 1 :]]), "", 1) == judged
+
+
+def test_no_name_begins_a_line_of_the_file(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: FAST})
+    check = outcome.layers[0]
+    odd = replace(outcome, layers=(replace(check, layer=replace(check.layer, name="a\nraise SystemExit")),))
+    assert "#   a?raise SystemExit  1, PyTorch 3" in with_findings("# generated\n\nx = 1\n", odd)
 
 
 def test_only_faster_leaves_the_slower_ones(job: Callable[..., Outcome]) -> None:
@@ -235,6 +243,14 @@ def test_a_family_that_is_wrong_here_gives_way_to_the_proven_ones(
     _show(outcome)
     bug = "A bug in tconv, please report it with the model file: a plainer kernel was taken, for a: pooled error: wrong"
     assert bug in capsys.readouterr().out.splitlines()
+
+
+def test_what_no_family_gets_right_is_not_called_a_bug(
+    job: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "MODEL", DENSE)
+    outcome = job({"a": FAST}, wrong=["direct", "mma"])
+    assert not outcome.equal and outcome.mistakes == ()
 
 
 def test_what_the_proven_families_get_wrong_is_not_written(job: Callable[..., Outcome]) -> None:

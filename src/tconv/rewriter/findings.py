@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
+from tconv.evaluation.verdict import one_line
 from tconv.rewriter.check import LayerCheck
 from tconv.rewriter.outcome import Outcome
 
@@ -28,7 +29,8 @@ def with_findings(text: str, outcome: Outcome) -> str:
 def _rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
     for check in outcome.replaced:
         if check.time is not None:
-            yield check.layer.name, _times(check.time.ours, check.time.pytorch, check.time.floor)
+            # Names are the model's own: none of them begins a line of the file.
+            yield one_line(check.layer.name), _times(check.time.ours, check.time.pytorch, check.time.floor)
             yield from _errors(check)
     timing = None if outcome.report is None else outcome.report.timing
     if timing is not None:

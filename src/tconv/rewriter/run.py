@@ -95,7 +95,8 @@ class _Job:
             if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
                 break
             mistakes = outcome.reasons
-        return replace(outcome, mistakes=mistakes)
+        # What the plainest do not get equal, either, may be the model's own doing.
+        return replace(outcome, mistakes=mistakes if outcome.equal else ())
 
     def _attempt(self, layers: Sequence[PlannedLayer], gpu: Gpu, wanted: Wanted, takes_slower: bool) -> Outcome:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""

@@ -59,8 +59,8 @@ class Constants:
         one_block: how much longer everything takes in one block alone.
         norm: how sharply the largest limit rules.
         norm_of_one_block: the same where one block with resident weights goes through its boxes alone.
-        norm_of_memory: the same of memory beside all else, where weights are resident and inputs come by way of
-            registers: few loads are on their way then.
+        norm_of_memory: the same of memory beside all else, where several blocks have resident weights, and inputs that
+            come by way of registers.
         preparing: seconds of the preparing kernel, beside its bytes.
         prepared: how often a byte that it writes counts.
     """
