@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -348,6 +349,21 @@ def test_a_bound_that_pytorch_itself_breaks_is_not_required() -> None:
     verdict = check_layer(coarse, half, baseline=coarse)
     assert verdict.check("every element").passed is None
     assert "PyTorch's own result is outside" in verdict.check("every element").reason
+
+
+@pytest.mark.parametrize("further", [0.0, 2.0**-5])
+def test_closeness_to_a_result_outside_its_bound_is_not_required_of_one_inside(further: float) -> None:
+    half = replace(DENSE, layer=replace(DENSE.layer, precision="fp16"))
+
+    def scaled(x: Tensor, weight: Tensor, bias: Tensor | None, by: float) -> Tensor:
+        y = honest(x.float(), weight.float(), None if bias is None else bias.float())
+        return (y * (1 + by)).half()
+
+    verdict = check_layer(partial(scaled, by=-further), half, baseline=partial(scaled, by=2.0**-5))
+    close = verdict.check("close to PyTorch")
+    assert close.passed is (False if further else None)
+    assert verdict.equal is not bool(further)
+    assert ("PyTorch's own result is outside" in close.reason) is not bool(further)
 
 
 def test_awkward_inputs_may_have_fewer_samples() -> None:
