@@ -100,7 +100,6 @@ def test_a_report_that_cannot_be_written_is_trouble_before_anything_runs(tconv: 
     assert "cannot write" in err and "its folder does not exist; choose another place for the report" in err
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("short", ["Model", "ModelNew"])
 def test_too_little_gpu_memory_is_no_verdict(short: str, tconv: Run, tmp_path: Path) -> None:
     text = textwrap.dedent("""
@@ -121,6 +120,7 @@ def test_too_little_gpu_memory_is_no_verdict(short: str, tconv: Run, tmp_path: P
     assert "out of GPU memory while " in err and "Tried to allocate 2.00 GiB. GPU 0 has 1 GiB; end other" in err
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_bench_needs_a_gpu(tconv: Run) -> None:
     code, out, err = tconv("bench", CORPUS / "plain.py", CORPUS / "honest_scatter.py")
     assert (code, out) == (2, [])

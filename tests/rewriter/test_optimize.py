@@ -206,7 +206,6 @@ def test_a_wrong_kernel_is_not_written(model_file: Write, monkeypatch: pytest.Mo
     assert sorted(p.name for p in path.parent.glob("*")) == ["model.py", "out.py"]
 
 
-@pytest.mark.slow
 def test_too_little_memory_is_trouble_and_no_plainer_kernel(
     model_file: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +223,7 @@ def test_too_little_memory_is_trouble_and_no_plainer_kernel(
     assert len(attempts) == 1 and not model.with_name("out.py").exists()
 
 
+@pytest.mark.slow
 def test_every_kernel_of_a_layer_is_checked(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """That for Hopper and the one for other GPUs, each compiled where it runs, each block at several boxes."""
     launches: list[tuple[str, int]] = []

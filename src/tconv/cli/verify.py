@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tconv.cli.console import progress
+from tconv.cli.judging import judged
 from tconv.cli.options import (
     CandidateFile,
     HtmlOption,
@@ -17,8 +17,6 @@ from tconv.cli.options import (
     PrecisionOption,
     TimeoutOption,
 )
-from tconv.cli.reports import check_writable, write_reports
-from tconv.cli.verdict_table import show
 
 
 class Device(str, Enum):
@@ -42,22 +40,13 @@ def verify(
     timeout: TimeoutOption = 300.0,
 ) -> int:
     """Say whether a candidate's ModelNew is equal to a model file's Model, and if not, why."""
-    check_writable(json, html)
-    with progress("starting") as say:
-        from tconv.evaluation.files.judge import judge
-        from tconv.evaluation.steps import Steps
-        from tconv.sandbox.gpu_memory import naming_shortage
-
-        steps = Steps(say)
-        with naming_shortage(lambda: steps.step):
-            report = judge(
-                model,
-                candidate,
-                device=device.value,
-                vary_arguments=vary_arguments,
-                precision=precision.value,
-                timeout_s=timeout,
-                say=steps,
-            )
-    write_reports({**report.to_dict(), "seconds": steps.seconds()}, json, html)
-    return show(report)
+    return judged(
+        model,
+        candidate,
+        json,
+        html,
+        device=device.value,
+        precision=precision,
+        vary_arguments=vary_arguments,
+        timeout_s=timeout,
+    )

@@ -99,11 +99,15 @@ def every_element(comparison: Comparison, name: str = "every element") -> Check:
     passed: bool | None = worst.ratio <= 1
     reason = f"{worst.describe()}; {worst.ratio:.3g} of what {comparison.tolerance.precision} is allowed"
     if not passed and worst.ratio <= theirs.ratio:
-        passed = None
-        reason = f"not required: PyTorch's own result is outside, {theirs.ratio:.3g} of the bound; {reason}"
+        passed, reason = None, _pytorch_outside(comparison, reason)
     return Check(
         name, passed, abs(worst.got - worst.expected), worst.allowed, reason if worst.index is not None else ""
     )
+
+
+def _pytorch_outside(comparison: Comparison, reason: str) -> str:
+    out = comparison.baseline_beyond_bound.ratio
+    return f"not required: PyTorch's own result is outside, {out:.3g} of the bound; {reason}"
 
 
 def pooled(comparison: Comparison) -> Check:
@@ -142,7 +146,5 @@ def close_to_pytorch(comparison: Comparison) -> Check:
         mixed = ", and its two operands rounded in different ways" if ours == theirs else ""
         reason = f"not comparable: the candidate ran {ours}, PyTorch {theirs}{mixed}; {reason}"
     elif not passed and comparison.beyond_bound.ratio <= 1 < comparison.baseline_beyond_bound.ratio:
-        passed = None
-        out = comparison.baseline_beyond_bound.ratio
-        reason = f"not required: PyTorch's own result is outside, {out:.3g} of the bound; {reason}"
+        passed, reason = None, _pytorch_outside(comparison, reason)
     return Check("close to PyTorch", passed, abs(worst.got - worst.expected), worst.allowed, reason)
