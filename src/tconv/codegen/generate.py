@@ -21,6 +21,7 @@ from tconv.codegen.loading import calls_its_own
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
+from tconv.kernels.source import DEFAULT_BLOCKS, DEFAULT_BYTES, family_header
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, numbers
 from tconv.problem import Layer, Triple
 from tconv.sandbox.model_file import ModelFileError
@@ -37,10 +38,10 @@ _BLANK = "\r\n"
 _EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 #: What launches ask of a family.
 _RULES = ("grid", "counted", "needs_wide_index")
-#: The family that runs any layer, and the header of its tile for any size.
-_DEFAULT, _DEFAULT_HEADER = "direct", "direct/default.cuh"
-#: What the host's side asks of the kernels' text.
-HOST_ASKS = "direct_default_blocks<>() DirectDefault<>::threads ::blocks DirectShape<>::shared_bytes"
+#: Where no layer takes `direct`, what runs any layer is in few lines; it needs no header for its tile.
+_PLAIN = "plain"
+#: The header of the tile for any layer, of the family that runs those.
+DEFAULT_HEADERS = {"direct": "direct/default.cuh", _PLAIN: family_header(_PLAIN)}
 _RENAMED = {
     "Axis": "_Axis",
     "ceil_div": "_ceil_div",
@@ -113,10 +114,13 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
         parts.append("inputs_instance")
     configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
+    default = "direct" if "direct" in families else _PLAIN
     recorded = [kernel for of_layer in kernels.values() for kernel in of_layer]
     headers = {
         name: _cuda(text)
-        for name, text in kernel_texts(recorded, _DEFAULT_HEADER, f"{configuration} {HOST_ASKS}").items()
+        for name, text in kernel_texts(
+            recorded, DEFAULT_HEADERS[default], f"{configuration} {host_asks(default)}"
+        ).items()
     }
     runtime = _filled(
         {
@@ -127,6 +131,7 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
+            '_DEFAULT = "direct"\n': f'_DEFAULT = "{default}"\n',
             "_MULTIPROCESSORS = 1\n": f"_MULTIPROCESSORS = {gpu.multiprocessors}\n",
             _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}),
             _place("    # ", "what a layer knows of itself"): methods(
@@ -149,6 +154,12 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     text = f"{_header(layers)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return text.replace(_OPERATOR_NAME, _OPERATOR_NAME.replace("DIGEST", digest), 1)
+
+
+def host_asks(default: str) -> str:
+    """What the host's side asks of the text of the kernels for any layer, which are of this family."""
+    functions = " ".join(f"{each.format(default)}<>()" for each in (DEFAULT_BLOCKS, DEFAULT_BYTES))
+    return f"{functions} {default.capitalize()}Default<>::threads ::blocks"
 
 
 @cache

@@ -121,24 +121,23 @@ _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 _PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
 
 
-# What is known of a kernel without a tile before it is compiled.
+# The family of kernels without a tile, which run what was not planned for.
+_DEFAULT = "direct"
+# What is known of such a kernel before it is compiled.
 _AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
 
 
 def _any_kernel(layer):
     """A kernel for every size and every GPU."""
-    return _Kernel("direct", layer, None, None, _AnyLaunching(0, 1, 0, 0))
+    return _Kernel(_DEFAULT, layer, None, None, _AnyLaunching(0, 1, 0, 0))
 
 
 def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of rows, runs or elements of a plane beyond 2^31."""
-    sizes = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # A warp has a run of 32 positions of a row or more, where phases do not lie across its lanes.
-    runs = sizes[2] if problem.layer.stride[2] > 16 else _ceil_div(sizes[2], 32)
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (problem.batch * sizes[0] * sizes[1] * (runs + 1) + 4)
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= 2**31
+    """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
+    positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
+    # A block's walk passes their end by less than as many again; the last block alone by less than 2^12.
+    walked = 4 * (math.prod(positions) * problem.batch + 2**12)
+    return max(walked, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
 
 
 def _kernels(layer, gpu):
@@ -239,7 +238,7 @@ def _sized(problem, gpu):
 def _tile_struct(tile, name):
     """What the tile of the kernel `name` is, as a type."""
     if tile is None:
-        return f"using {name}_tile = tconv::DirectDefault<{name}_layer>;\n"
+        return f"using {name}_tile = tconv::{_DEFAULT.capitalize()}Default<{name}_layer>;\n"
     return f"struct {name}_tile {{\n{tile}}};\n"
 
 
@@ -261,8 +260,9 @@ def _start(kernel, name):
     """How the host's side launches a kernel."""
     numbers = kernel.launching
     if kernel.tile is None:
-        blocks = f"tconv::direct_default_blocks<{name}_layer>(a.grid, a.batch, a.output[0], a.output[1], a.output[2])"
-        shared_bytes = f"tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes"
+        of_output = "a.batch, a.output[0], a.output[1], a.output[2]"
+        blocks = f"tconv::{_DEFAULT}_default_blocks<{name}_layer>(a.grid, {of_output})"
+        shared_bytes = f"tconv::{_DEFAULT}_default_bytes<{name}_layer>()"
         return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"

@@ -22,6 +22,8 @@ ELEMENT: dict[Precision, str] = {
     "fp64": "double",
 }
 ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
+#: Of a family's tile for any layer: the blocks of a launch, and their shared memory.
+DEFAULT_BLOCKS, DEFAULT_BYTES = "tconv::{}_default_blocks", "tconv::{}_default_bytes"
 #: What the function is called that prepares the weights of the kernel NAME.
 PREPARING = "{}_weights"
 #: The same of its inputs.
@@ -141,18 +143,18 @@ extern "C" __global__ void __launch_bounds__({threads})
 """
 
 
-def launching_of_any(name: str) -> str:
+def launching_of_any(name: str, family: str) -> str:
     """A function that writes blocks, threads and bytes of shared memory of a launch of `name`.
 
-    `name` is a kernel with the tile `DirectDefault`, whose configuration stands above.
+    `name` is a kernel with the family's tile for any layer, whose configuration stands above.
     """
+    blocks, shared_bytes = (each.format(family) for each in (DEFAULT_BLOCKS, DEFAULT_BYTES))
     return f"""
 extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int multiprocessors, int batch,
     int output_depth, int output_height, int output_width) {{
-  numbers[0] = tconv::direct_default_blocks<{name}_layer>(multiprocessors, batch, output_depth, output_height,
-      output_width);
+  numbers[0] = {blocks}<{name}_layer>(multiprocessors, batch, output_depth, output_height, output_width);
   numbers[1] = {name}_tile::threads;
-  numbers[2] = tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes;
+  numbers[2] = {shared_bytes}<{name}_layer>();
 }}
 """
 

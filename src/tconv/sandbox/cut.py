@@ -28,7 +28,7 @@ _OWN = vars(builtins)
 
 @dataclass(frozen=True)
 class Cut:
-    """One launch as the file would make it: its whole CUDA text, the kernel in it, and the launch's numbers.
+    """One launch as the file would make it: its whole CUDA text, the kernel in it, its family, and the launch's numbers.
 
     Where the text itself computes these (a kernel for any layer), they are None, and `multiprocessors` is what it
     computes them from.
@@ -36,6 +36,7 @@ class Cut:
 
     source: str
     kernel: str
+    family: str
     grid: int | None
     threads: int | None
     shared_bytes: int | None
@@ -119,8 +120,9 @@ def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
         inputs = InputPreparation(numbers.input_blocks, numbers.preparing_threads, numbers.input_shared_bytes)
     source = cuda_source([plan.kernel])
     if plan.kernel.tile is None:
-        return Cut(source, "tconv_kernel_0", None, None, None, multiprocessors=plan.grid)
-    return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation, inputs)
+        return Cut(source, "tconv_kernel_0", plan.kernel.family, None, None, None, multiprocessors=plan.grid)
+    numbers_of_launch = (plan.grid, plan.kernel.threads, plan.shared_bytes)
+    return Cut(source, "tconv_kernel_0", plan.kernel.family, *numbers_of_launch, preparation, inputs)
 
 
 def _of(kind: type[Any], fields: dict[str, int] | None) -> Any:

@@ -29,7 +29,8 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
     its kernels decide is decided in a family's text.
 
     Args:
-        general: the header of a tile for any layer, in the folder of its family.
+        general: the header of a tile for any layer, in the folder of its family. Where it is the family's own, that has
+            no other tiles, and nothing to decide.
         user: what else mentions them.
     """
     of_any = general.partition("/")[0]
@@ -47,16 +48,14 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
             if name.startswith(f"{family}/")
         ]
         of_kernels = [kernel for kernel in kernels if kernel.family == family]
-        texts[family] = "\n".join(_decided(family, of_family, of_kernels, of_any == family))
+        parsed = [Text(text) for text in of_family]
+        if family != of_any or general != family_header(of_any):
+            constants = Constants(family, of_kernels, parsed, any_layer=of_any == family)
+            of_family = [folded(text, constants) for text in parsed]
+        texts[family] = "\n".join(of_family)
     while True:
         texts[PRIMITIVES] = used_paragraphs(texts[PRIMITIVES], "\n".join([user, *(texts[name] for name in families)]))
         less = dict(zip(texts, swept(list(texts.values()), user), strict=True))
         if less == texts:
             return {name: filled(text).lstrip("\n") for name, text in texts.items()}
         texts = less
-
-
-def _decided(family: str, texts: Sequence[str], kernels: Sequence[Kernel[Any]], any_layer: bool) -> list[str]:
-    parsed = [Text(text) for text in texts]
-    constants = Constants(family, kernels, parsed, any_layer=any_layer)
-    return [folded(text, constants) for text in parsed]

@@ -116,6 +116,11 @@ struct DirectDefault {
   static constexpr int blocks = most(1, least(16, 64 * 1024 / (register_limit(registers()) * threads)));
 };
 
+template <class Layer>
+TCONV_CONSTANT int direct_default_bytes() {
+  return DirectShape<Layer, DirectDefault<Layer>>::shared_bytes;
+}
+
 // Blocks of a launch on so many multiprocessors. Those with resident weights go on to further positions: 32 for each
 // multiprocessor, or as many as there are positions for.
 template <class Layer>

@@ -1,0 +1,158 @@
+// plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
+// sizes that they were not made for.
+//
+// Computes what `direct` computes. x, weight and y are contiguous. TF32 is a permission, of which it makes no use.
+//
+// A block has some output channels of one group, at a *run* of neighbouring positions of one phase, through the whole
+// batch. Lanes have neighbouring positions, so that they read neighbouring inputs, and one weight for all. Each tap of
+// the phase is one place of the input for a thread's position: what is outside is known before the loop over channels,
+// which has nothing but loads and products. `splits` sets of lanes share the input channels; the first adds the others'
+// sums to its own, in order.
+//
+// Not-a-number: as in `direct`. Sizes: batch times positions and one plane of a channel must stay below 2^31 unless
+// wide_index; every axis below 2^31 - stride - padding.
+#pragma once
+#include "primitives/axis.cuh"
+#include "primitives/layer.cuh"
+
+namespace tconv {
+
+// How the blocks of a layer share its work.
+template <class Layer>
+struct PlainDefault {
+  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
+  static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
+  static constexpr int splits = Layer::group_in_channels >= 512 ? 16 : Layer::group_in_channels >= 64 ? 4 : 1;
+  static constexpr int lanes = splits > 4 ? 32 : 128 / splits, threads = lanes * splits, blocks = 512 / threads;
+  static constexpr int run = lanes * positions;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
+  static constexpr long long phases =
+      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Layer::Width::stride;
+};
+
+template <class Layer>
+TCONV_CONSTANT int plain_default_bytes() {
+  using Tile = PlainDefault<Layer>;
+  return Tile::splits == 1 ? 0 : Tile::threads * Tile::channels * static_cast<int>(sizeof(typename Tile::Accumulator));
+}
+
+// Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
+// neighbouring outputs.
+template <class Layer>
+TCONV_CONSTANT long long plain_default_blocks(long long, int batch, int output_depth, int output_height,
+                                              int output_width) {
+  using Tile = PlainDefault<Layer>;
+  const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
+  const long long heights = (output_height - 1) / Layer::Height::stride + 1;
+  const long long widths = (output_width - 1) / Layer::Width::stride + 1;
+  return (batch * depths * heights * widths + Tile::run - 1) / Tile::run * Tile::channel_blocks * Tile::phases;
+}
+
+template <class Layer, class Tile>
+TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
+                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Element = typename Layer::Element;
+  using Accumulator = typename Tile::Accumulator;
+  using Index = typename Layer::Index;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
+  constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+
+  // The unused axes of 1-D and 2-D layers disappear here.
+  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
+  if (Layer::spatial_dims < 2) input_height = output_height = 1;
+  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
+
+  int phase = static_cast<int>(blockIdx.x % Tile::phases);
+  const int part = static_cast<int>(blockIdx.x / Tile::phases % Tile::channel_blocks);
+  const Index first_place = static_cast<Index>(blockIdx.x / Tile::phases / Tile::channel_blocks) * Tile::run;
+  const int width_phase = phase % Width::stride, height_phase = phase / Width::stride % Height::stride;
+  const int depth_phase = phase / Width::stride / Height::stride;
+  const int group = part % Layer::groups, first_channel = part / Layer::groups * Tile::channels;
+  const int lane = static_cast<int>(threadIdx.x) % Tile::lanes, split = static_cast<int>(threadIdx.x) / Tile::lanes;
+
+  // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
+  int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
+  const Element* inputs[Tile::positions];
+#pragma unroll
+  for (int p = 0; p < Tile::positions; ++p) {
+    const Index place = first_place + p * Tile::lanes + lane;
+    const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
+    const Index sample = slab / Depth::positions(output_depth);
+    widths[p] = static_cast<int>(place - row * Width::positions(output_width));
+    heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
+    depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
+    samples[p] = sample < batch ? static_cast<int>(sample) : -1;
+    inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
+                (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
+  }
+
+  Accumulator sums[Tile::positions][Tile::channels] = {};
+  for (int d = Depth::first_tap(depth_phase); d < Depth::kernel; d += Depth::tap_period)
+    for (int h = Height::first_tap(height_phase); h < Height::kernel; h += Height::tap_period)
+      for (int w = Width::first_tap(width_phase); w < Width::kernel; w += Width::tap_period) {
+        const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
+        const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
+        bool inside[Tile::positions];
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
+                      in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
+        const Element* const filters =
+            weight_at<Layer>(weight, group, 0, first_channel, (d * Height::kernel + h) * Width::kernel + w);
+#pragma unroll 4
+        for (int c = split; c < CI; c += Tile::splits) {
+          Accumulator values[Tile::positions];
+#pragma unroll
+          for (int p = 0; p < Tile::positions; ++p)
+            values[p] = inside[p]
+                            ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
+                            : Accumulator(0);
+#pragma unroll
+          for (int o = 0; o < Tile::channels; ++o) {
+            // Of channels that do not exist the first one's weights are taken, and nothing is stored.
+            const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
+            const Accumulator factor =
+                to_accumulator(load_constant(filters + (static_cast<long long>(c) * CO + channel) * taps));
+#pragma unroll
+            for (int p = 0; p < Tile::positions; ++p) sums[p][o] = multiply_add(values[p], factor, sums[p][o]);
+          }
+        }
+      }
+
+  if (Tile::splits > 1) {
+    TCONV_SHARED(shared);
+    Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
+#pragma unroll
+    for (int p = 0; p < Tile::positions; ++p) {
+      __syncthreads();  // what lay there has been read
+#pragma unroll
+      for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
+      __syncthreads();
+#pragma unroll
+      for (int o = 0; o < Tile::channels; ++o)
+        for (int other = 1; other < Tile::splits && split == 0; ++other)
+          sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
+    }
+    if (split > 0) return;
+  }
+
+  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
+#pragma unroll
+  for (int p = 0; p < Tile::positions; ++p) {
+    const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
+    const int column = widths[p] * Width::stride + width_phase;
+    if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
+    const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
+#pragma unroll
+    for (int o = 0; o < Tile::channels; ++o)
+      if (first_channel + o < CO)
+        y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
+            from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
+  }
+}
+
+}  // namespace tconv
