@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import math
 import operator
+import warnings
 from collections import namedtuple
 
 import torch
@@ -71,7 +72,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
     """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
 
-    A kernel without a tile takes the one for any size, `DirectDefault`, which says the rest.
+    A kernel without a tile takes the one for any layer, `PlainTile`, which says the rest.
     """
 
     @property
@@ -86,8 +87,8 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the grid is how many
-# multiprocessors there are, from which the CUDA text computes it.
+# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the CUDA text computes grid
+# and shared bytes.
 _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
 # Layers that are called as functions: they are built along with the modules.
@@ -207,14 +208,14 @@ _RECORDED = {
             "row_origin = 0, origin = 0;\n"
             "  };\n"
             "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 1, chunk_shifts = 11, patch_columns = 4, copied = 0, "
+            "    static constexpr int chunk_steps = 1, chunk_shifts = 11, patch_columns = 1, copied = 0, "
             "resident = 0;\n"
             "  };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
             2,
             _BoxesLaunching(
                 threads=128, shared_bytes=81552, box=(1, 1, 8, 32), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=0, input_reach=72, output_reach=32, columns_together=4, weight_bytes=344064,
+                at_once=0, input_reach=72, output_reach=32, columns_together=1, weight_bytes=344064,
                 preparing_blocks=84, preparing_threads=256, input_blocks=0, input_shared_bytes=0
             ),
         ),
@@ -240,18 +241,15 @@ _AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_on
 
 def _any_kernel(layer):
     """A kernel for every size and every GPU."""
-    return _Kernel("direct", layer, None, None, _AnyLaunching(0, 1, 0, 0))
+    return _Kernel("plain", layer, None, None, _AnyLaunching(0, 1, 0, 0))
 
 
 def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of rows, runs or elements of a plane beyond 2^31."""
-    sizes = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # A warp has a run of 32 positions of a row or more, where phases do not lie across its lanes.
-    runs = sizes[2] if problem.layer.stride[2] > 16 else _ceil_div(sizes[2], 32)
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (problem.batch * sizes[0] * sizes[1] * (runs + 1) + 4)
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= 2**31
+    """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
+    positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
+    # A block's walk passes their end by less than as many again; the last block alone by less than 2^12.
+    walked = 4 * (math.prod(positions) * problem.batch + 2**12)
+    return max(walked, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
 
 
 def _kernels(layer, gpu):
@@ -331,7 +329,7 @@ def _sized(problem, gpu):
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
     if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), gpu.multiprocessors, None, None)
+        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), 0, None, None)
     family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
@@ -367,7 +365,7 @@ def _instance(kernel, name):
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
-{_tile_struct(kernel.tile, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
+{_tile_struct(kernel, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
@@ -385,6 +383,20 @@ extern "C" __global__ void __launch_bounds__({threads})
   tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
 }}
 """
+
+
+def _tile_struct(kernel, name):
+    """What the tile of the kernel `name` is, as a type."""
+    if kernel.tile is None:
+        return f"using {name}_tile = tconv::PlainTile<{name}_layer>;\n"
+    return f"struct {name}_tile {{\n{str(kernel.tile)}}};\n"
+
+
+def _launch_bounds(kernel, name):
+    """Threads of a block, and blocks that shall fit on a multiprocessor."""
+    if kernel.tile is None:
+        return f"{name}_tile::threads, {name}_tile::blocks"
+    return f"{kernel.threads}, {kernel.blocks}"
 
 
 def _layer_members(layer, wide_index):
@@ -407,20 +419,6 @@ def _layer_members(layer, wide_index):
     )
 
 
-def _tile_struct(tile, name):
-    """What the tile of the kernel `name` is, as a type."""
-    if tile is None:
-        return f"using {name}_tile = tconv::DirectDefault<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{tile}}};\n"
-
-
-def _launch_bounds(kernel, name):
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
-
-
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
@@ -432,9 +430,8 @@ def _start(kernel, name):
     """How the host's side launches a kernel."""
     numbers = kernel.launching
     if kernel.tile is None:
-        blocks = f"tconv::direct_default_blocks<{name}_layer>(a.grid, a.batch, a.output[0], a.output[1], a.output[2])"
-        shared_bytes = f"tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes"
-        return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
+        blocks = f"tconv::plain_blocks<{name}_layer>(a.batch, a.output[0], a.output[1], a.output[2])"
+        return f"start({name}, {name}_tile::threads, {name}_tile::shared_bytes, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
     functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
@@ -496,6 +493,10 @@ def _build(kernels, device):
     if capability < (7, 5):
         found = ".".join(map(str, capability))
         raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
+    for kernel in missing:
+        if kernel.tile is None:
+            what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
+            warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
     launch = load_inline(**_load_options(missing, capability)).launch
@@ -597,7 +598,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_d2388d0828bb1a28::conv_transpose")
+_OPERATOR = _define("tconv_d174a115ee8e08be::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -856,118 +857,6 @@ namespace tconv {
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
 #endif
-
-// Arithmetic of the constants of a kernel.
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
-TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second>
-struct Choice {
-  using type = First;
-};
-template <class First, class Second>
-struct Choice<false, First, Second> {
-  using type = Second;
-};
-
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
-
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
-template <int Kernel, int Stride, int Padding, int Dilation>
-struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(Stride, Dilation);
-  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
-  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
-  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-
-  // Rounded down, also where padding makes it negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(Padding, Stride);
-    const long long distance =
-        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
-    return static_cast<int>(distance / Stride) - cut_off;
-  }
-
-  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
-  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
-  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + Padding % Stride) % Stride;
-    if (distance % common != 0) return Kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < Kernel ? tap : Kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
-
-  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
-};
-
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
-template <class Axis>
-struct Shifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
-  static constexpr int count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
-               ? -1
-               : static_cast<int>(distance / Axis::dilation);
-  }
-
-  // How far the input at a shift, by its number, lies behind that at the highest one.
-  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
-
-  // The taps that read it, one of each of some phases: the first, and how many.
-  static TCONV_CONSTANT int first_tap(int number) {
-    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
-  }
-  static TCONV_CONSTANT int taps(int number) {
-    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
-    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
-    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
-  }
-};
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
@@ -1294,6 +1183,112 @@ TCONV_DEVICE float matrix_factor(float value, int plane) {
 }
 template <class Layer, class Element>
 TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
+
+// Arithmetic of the constants of a kernel.
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second>
+struct Choice {
+  using type = First;
+};
+template <class First, class Second>
+struct Choice<false, First, Second> {
+  using type = Second;
+};
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
+
+// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
+template <int Kernel, int Stride, int Padding, int Dilation>
+struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(Stride, Dilation);
+  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
+  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
+  }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < Kernel ? tap : Kernel;
+  }
+
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
+  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+};
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis>
+struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
+  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
+               ? -1
+               : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // How far the input at a shift, by its number, lies behind that at the highest one.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
+
+  // The taps that read it, one of each of some phases: the first, and how many.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
+};
 
 // What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
@@ -1664,911 +1659,6 @@ struct ArrivingCopies {
 }  // namespace tconv
 """
 _KERNELS = {
-    "direct": r"""
-namespace tconv {
-
-template <class Layer, class Tile>
-struct DirectShape {
-  using Element = typename Layer::Element;
-  using Accumulator = typename AccumulatorOf<Element>::type;
-  using Depth = typename Layer::Depth;
-  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
-                      Layer::Height::dilation>;
-  using Width =
-      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
-
-  // ---- who owns what ----
-  static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
-  static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
-  static constexpr int threads = position_threads * Tile::splits;
-  static constexpr int block_runs = position_threads / 32;
-  static constexpr int run_columns = Tile::columns * Tile::positions;
-  static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
-  static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
-
-  // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
-  // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = 1;
-  static constexpr int output_rows = 1;
-  static constexpr int own_row_taps = 1;
-  static constexpr int input_rows = 1;
-
-  static TCONV_CONSTANT int sum_row(int row, int tap) { return 0; }
-  static TCONV_CONSTANT int input_row(int row, int tap) { return 0; }
-  // -1 for an output row that no tap reaches.
-  static TCONV_CONSTANT int sum_row_of_output(int output_row) {
-    const int tap = 0;
-    return tap < Height::kernel ? sum_row(output_row, tap) : -1;
-  }
-
-  // ---- the grid ----
-  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * Height::stride;
-  static constexpr bool phases_without_taps =
-      Depth::phases_with_taps < Depth::stride || (Height::phases_with_taps < Height::stride);
-  static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
-  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
-  static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
-  static constexpr int row_taps = Depth::kernel * Height::kernel;
-  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
-  static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::group_in_channels && all_taps && row_phases <= 64;
-  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
-  static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
-
-  // ---- long sums ----
-  // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
-  // products, which are then added up.
-  static constexpr long long products = static_cast<long long>(Layer::group_in_channels) * Depth::taps_per_phase *
-                                        Height::taps_per_phase * Width::taps_per_phase;
-  static constexpr int chain = 64;
-  static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
-                                  products > static_cast<long long>(chain) * Tile::splits;
-  static constexpr int group_products = Tile::chunk_taps * Tile::unroll;
-  static constexpr int chain_groups = chain / group_products > 0 ? chain / group_products : 1;
-
-  // ---- inputs ----
-  // The columns of one row and channel that a thread needs for one stage of taps, for each of its positions. With
-  // phases in registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the
-  // whole stage.
-  static constexpr int lowest_shift = Width::lowest_first_shift();
-  static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
-  static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
-  static constexpr int window =
-      phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
-
-  static constexpr int stage_channels = Tile::unroll * Tile::splits;
-  // Two stages: one is read while the next one is written.
-  static constexpr int tile_stage_items = 0;
-
-  // ---- shared memory, in accumulators ----
-  // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
-  // one row tap and input channel if that is little, else those of one tap or of one phase.
-  static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
-  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / accumulator_bytes;
-  static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
-  static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
-  static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
-  static constexpr int items_at_once = channel_at_once ? channel_items : phases_at_once * Tile::channels;
-  static constexpr int row_items = Tile::chunk_channels * channel_items;
-  static constexpr int weight_items = Tile::chunk_rows * row_items;
-
-  // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors. A warp's
-  // buffer holds [line][row of positions][column], a line being one output channel in one row. An even stride would
-  // put lanes into the same banks: one word in 33 is left out then.
-  static constexpr bool exchange = !phases_on_lanes && Width::stride > 1;
-  static constexpr int vector =
-      exchange && is_power_of_two(Width::stride) && Width::stride * sizeof(Element) <= 16 ? Width::stride : 1;
-  static constexpr int exchange_pitch = 32 + (Width::stride % 2 == 0 ? 1 : 0);
-  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one line
-  // Stores that start at lines of memory touch fewer of them.
-  static constexpr bool aligned_lines = run_rows == 1 && Width::stride % 2 == 1;
-  static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
-  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
-  // So many lines at once that loads from shared memory do not wait for each other.
-  static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
-  static constexpr int exchange_items = exchange ? block_runs * exchange_lines * exchange_line_items : 0;
-
-  // Where warps share the input channels of a run, the first adds up what the others give it.
-  static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
-  static constexpr int split_items = (Tile::splits - 1) * thread_sums * position_threads;
-
-  // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
-  // at different times.
-  static constexpr int weight_start = 2 * tile_stage_items;
-  static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
-  static constexpr int other_items = exchange_items + split_items;
-  static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
-                                                      : weight_items > other_items ? weight_items
-                                                                                   : other_items);
-  static constexpr int shared_bytes = accumulator_bytes * shared_items;
-};
-
-// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
-// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
-template <class Layer, class Tile>
-TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
-  using Shape = DirectShape<Layer, Tile>;
-  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
-                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
-}
-
-// The column phases of a thread, by their first taps. With phases in registers these are constants.
-template <class Layer, class Tile>
-struct DirectPhases {
-  using Width = typename DirectShape<Layer, Tile>::Width;
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
-
-  TCONV_DEVICE explicit DirectPhases(int first_phase) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a) {
-      const int phase = first_phase + a * Tile::phase_lanes;
-      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
-      first_shifts[a] = Width::shift_of(first_taps[a]);
-    }
-  }
-
-  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
-    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
-    return first_taps[a] < Width::kernel && tap < Width::kernel;
-  }
-};
-
-// The inputs that a thread needs for one stage of taps, of a group of input channels.
-template <class Layer, class Tile>
-struct DirectInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
-
-  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
-  template <class Visitor>
-  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
-    bool seen[Shape::input_rows][Shape::window] = {};
-#pragma unroll
-    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
-#pragma unroll
-      for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const int row = Shape::input_row(v, row_tap);
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const bool has_tap = phases.has_tap(a, tap_chunk + j);
-            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
-            seen[row][slot] = true;
-            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
-          }
-  }
-
-  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
-  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
-                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
-                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
-      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p) {
-          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-          typename Layer::Element input{};
-          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
-            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
-        }
-    });
-  }
-};
-
-// What a thread sums up: of each of its rows, column phases, positions and output channels.
-template <class Layer, class Tile>
-struct DirectSums {
-  using Shape = DirectShape<Layer, Tile>;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
-
-  // Calls visit(sum, number) for each sum, in one order for all uses.
-  template <class Visitor>
-  TCONV_DEVICE void each(Visitor visit) {
-#pragma unroll
-    for (int r = 0; r < Shape::sum_rows; ++r)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-          for (int c = 0; c < Tile::channels; ++c)
-            visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
-  }
-
-  TCONV_DEVICE void clear() { each([](Accumulator& sum, int) { sum = 0; }); }
-
-  TCONV_DEVICE void add(const DirectSums& other) {
-    const Accumulator* const others = &other.values[0][0][0][0];
-    each([others](Accumulator& sum, int number) { sum += others[number]; });
-  }
-};
-
-// What a thread has summed up of one stage, and of the chain that it is in.
-template <class Layer, class Tile>
-class DirectChain {
-  using Shape = DirectShape<Layer, Tile>;
-  DirectSums<Layer, Tile>& all_;
-  DirectSums<Layer, Tile> chain_;
-  int links_ = 0;
-
- public:
-  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
-    if (Shape::chained) chain_.clear();
-  }
-
-  // Adds the products of one group of input channels.
-  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
-                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    using Accumulator = typename Shape::Accumulator;
-    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
-#pragma unroll
-    for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
-        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
-        Accumulator weights[Shape::items_at_once];
-        if (Shape::channel_at_once) load_shared(row_weights, weights);
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            if (!phases.has_tap(a, tap_chunk + j)) continue;
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
-            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
-            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
-#pragma unroll
-            for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-              for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-                for (int c = 0; c < Tile::channels; ++c) {
-                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
-                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
-                                     sum);
-                }
-          }
-      }
-    if (Shape::chained && ++links_ == Shape::chain_groups) {
-      all_.add(chain_);
-      chain_.clear();
-      links_ = 0;
-    }
-  }
-
-  TCONV_DEVICE void finish() {
-    if (Shape::chained) all_.add(chain_);
-  }
-};
-
-// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
-// thread's. Inputs as `DirectInputs::load` takes them.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
-                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
-                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
-                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  if (!Shape::all_taps) {
-    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
-    column -= tap_chunk * Shape::Width::shift_period;
-  }
-  const int first = split * Tile::unroll;
-  x += first * static_cast<long long>(plane);
-  own_weights += first * Shape::channel_items;
-  DirectChain<Layer, Tile> chain(sums);
-  DirectInputs<Layer, Tile> inputs;
-#pragma unroll 1
-  for (int group = first; group < channels; group += Shape::stage_channels) {
-    inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    chain.multiply(inputs, own_weights, phases, tap_chunk);
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
-// negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
-template <class Element>
-struct DirectTarget {
-  Element* y;
-  long long start, plane;
-  int row, height;  // a height of 0 says that there is no such position
-  int column, width;
-  int channels;  // that are left, the thread's first among them
-
-  TCONV_DEVICE bool has_row(int output_row) const { return in_range(row + output_row, height); }
-  TCONV_DEVICE long long place(int channel, int output_row) const {
-    return start + channel * plane + static_cast<long long>(output_row) * width;
-  }
-};
-
-template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return Layer::has_bias ? sum + bias : sum; }
-
-// Stores each position's column phases as one vector. Their width divides that of the output.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
-                                       const DirectTarget<typename Layer::Element>& target) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-  using Wide = Vector<Element, Shape::vector>;
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    if (!Shape::whole_channels && c >= target.channels) break;
-#pragma unroll
-    for (int r = 0; r < Shape::output_rows; ++r) {
-      if (!target.has_row(r)) continue;
-      Element* const row = target.y + (target.place(c, r) + target.column);
-      const int sum_row = Shape::sum_row_of_output(r);
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p) {
-        Wide values;
-#pragma unroll
-        for (int phase = 0; phase < Shape::vector; ++phase) {
-          const int tap = Width::first_tap(phase);
-          const bool has_taps = sum_row >= 0 && tap < Width::kernel;
-          values.values[phase] = from_accumulator<Element>(
-              has_taps ? plus_bias<Layer>(sums.values[sum_row][tap][p][c], biases[c]) : biases[c]);
-        }
-        constexpr int step = Tile::columns * Width::stride;
-        if (target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
-      }
-    }
-  }
-}
-
-// Column phases that no tap reaches stay 0 in a warp's buffer.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  constexpr int items = Shape::exchange_lines * Shape::exchange_line_items;
-#pragma unroll 1
-  for (int item = static_cast<int>(threadIdx.x) % 32; item < items; item += 32) buffer[item] = 0;
-}
-
-// Stores one row of one output channel for a whole warp: from `line` of its buffer, or the bias alone.
-template <bool from_buffer, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, int run_column,
-                                    const DirectTarget<typename Layer::Element>& target, int c, int r) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-  constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const long long own_row = target.has_row(r) ? target.place(0, r) : -1;
-  // Where all rows are one, stores differ by constants from here, and start at lines of memory.
-  const long long first = (Shape::run_rows == 1 ? own_row : 0) + c * target.plane + run_column;
-  const int ahead = Shape::aligned_lines ? static_cast<int>(first) & 31 : 0;
-  const long long place = kept(first + lane - ahead);
-  constexpr int steps = Shape::exchange_steps + (Shape::aligned_lines ? 1 : 0);
-  constexpr int at_once = Shape::aligned_lines ? steps : Shape::exchange_steps_at_once;
-#pragma unroll
-  for (int first_step = 0; first_step < steps; first_step += at_once) {
-    // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
-    Accumulator values[at_once];
-    bool in_line[at_once];
-#pragma unroll
-    for (int s = 0; s < at_once; ++s) {
-      const int step = first_step + s, item = step * 32 + lane - ahead;
-      in_line[s] = !Shape::aligned_lines || ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
-      values[s] = bias;
-      if (from_buffer && in_line[s])
-        values[s] = plus_bias<Layer>(line[step * Shape::exchange_pitch + lane - ahead], bias);
-    }
-#pragma unroll
-    for (int s = 0; s < at_once; ++s) {
-      const int step = first_step + s, item = step * 32 + lane - ahead;
-      long long row = own_row, offset = 0;  // from `place`
-      int row_item = item;
-      if (Shape::run_rows > 1) {
-        const int row_of_run = item / run;
-        row = __shfl_sync(0xffffffffu, own_row, row_of_run * Tile::columns % 32);
-        offset = row - row_of_run * run;
-        row_item -= row_of_run * run;
-      }
-      const int column = run_column + row_item;
-      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width)
-        target.y[place + offset + step * 32] = from_accumulator<Element>(values[s]);
-    }
-  }
-}
-
-// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
-// has no taps. Called by whole warps.
-template <bool has_taps, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
-                                         const Accumulator (&biases)[Tile::channels],
-                                         const DirectTarget<typename Layer::Element>& target, Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  constexpr int run = Shape::run_columns * Width::stride, lines = Shape::exchange_lines;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int run_column = __shfl_sync(0xffffffffu, target.column, 0);
-  const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
-#pragma unroll
-  for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
-    if (has_taps) {
-      __syncwarp();
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int phase = 0; phase < Width::stride; ++phase) {
-          const int tap = Width::first_tap(phase);
-          if (tap >= Width::kernel) continue;
-          const int item = own_item + p * Tile::columns * Width::stride + phase;
-          Accumulator* const place = buffer + item / 32 * Shape::exchange_pitch + item % 32;
-#pragma unroll
-          for (int n = first; n < first + lines; ++n)
-            place[(n - first) * Shape::exchange_line_items] =
-                sums.values[n % Shape::sum_rows][tap][p][n / Shape::sum_rows];
-        }
-      __syncwarp();
-    }
-#pragma unroll
-    for (int n = first; n < first + lines; ++n) {
-      const int c = n / Shape::sum_rows;
-      if (!Shape::whole_channels && c >= target.channels) break;
-      const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
-#pragma unroll
-      for (int r = 0; r < Shape::output_rows; ++r) {
-        const int sum_row = Shape::sum_row_of_output(r);
-        // Rows that no tap reaches are stored with the channel's first.
-        if (sum_row == n % Shape::sum_rows)
-          direct_store_line<has_taps, Layer, Tile>(line, biases[c], run_column, target, c, r);
-        else if (sum_row < 0 && n % Shape::sum_rows == 0)
-          direct_store_line<false, Layer, Tile>(line, biases[c], run_column, target, c, r);
-      }
-    }
-  }
-}
-
-// Stores results whose column phases do not interleave in a thread: stride 1, or phases across the lanes.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
-                                      const DirectTarget<typename Layer::Element>& target, int first_phase) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    if (!Shape::whole_channels && c >= target.channels) break;
-#pragma unroll
-    for (int r = 0; r < Shape::output_rows; ++r) {
-      if (!target.has_row(r)) continue;
-      Element* const row = target.y + target.place(c, r);
-      const int sum_row = Shape::sum_row_of_output(r);
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int a = 0; a < Tile::phases; ++a) {
-          const int phase = first_phase + a * Tile::phase_lanes;
-          const int column = target.column + p * Tile::columns * Width::stride + phase;
-          if (phase < Width::stride && in_range(column, target.width))
-            row[column] = from_accumulator<Element>(
-                sum_row < 0 ? biases[c] : plus_bias<Layer>(sums.values[sum_row][a][p][c], biases[c]));
-        }
-    }
-  }
-}
-
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
-// measured against it.
-//
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
-//
-// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
-// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
-// rows at once where maps are narrow. A block owns
-//   - `position_lanes` lanes' worth of runs,
-//   - `channels` output channels of one group,
-//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
-//
-//     phase_lanes == 1                                phase_lanes == 32 (large strides)
-//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
-//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
-//     every `columns`-th position of the run          every position of the run
-//
-//            q    q+1  q+2        lane = position            lane = phase
-//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
-//           ^ one thread          weight: one address        weight: coalesced
-//
-//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
-//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
-//
-//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
-//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
-//          |g h i|    stored together.
-//          |a b c|
-//          |d e f|
-//          |g h i|
-//
-// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
-//
-// Several positions a thread let each weight from shared memory serve several products; several channels do the same
-// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
-// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
-// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
-//
-// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
-// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
-// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
-// shared memory while it multiplies those in the other. Places outside the input are 0 there.
-//
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
-//
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
-
-// Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
-};
-
-// Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
-// a weight become 0.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Element* weight, Accumulator* staged,
-                               int first_row, int first_channel, int first_tap_number) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
-    const int item = i % Shape::channel_items;
-    const int tile_channel = item % Tile::channels, slot = item / Tile::channels % Shape::block_phases;
-    const int stage_tap = item / Shape::tap_items;
-    const int in_channel = first_channel + i / Shape::channel_items % Tile::chunk_channels;
-    const int out_channel = part.first_channel + tile_channel;
-
-    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
-    if (Shape::phases_on_lanes)
-      tap = part.first_phase + slot < Width::stride ? Width::first_tap(part.first_phase + slot) : Width::kernel;
-    const long long column_tap = tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
-
-    Accumulator value = 0;
-    if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
-        in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
-      const long long filter =
-          (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
-          out_channel;
-      const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
-      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
-    }
-    staged[i] = value;
-  }
-}
-
-// Where a thread's positions lie: its first row of them, and the position of its first lane's worth of columns. The
-// others follow `columns` apart.
-struct DirectRun {
-  int sample;  // -1: no such row
-  int depth, height, width;
-};
-
-// What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
-// which end where a slab ends.
-template <class Layer, class Tile>
-struct DirectWalk {
-  using Shape = DirectShape<Layer, Tile>;
-  using Index = typename Layer::Index;
-  Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
-
-  TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
-    groups = (heights - 1) / Tile::rows + 1;
-    runs_a_row = (widths - 1) / Shape::run_columns + 1;
-    rows = batch * depths * groups;
-    const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
-    steps = (runs - 1) / Shape::block_runs + 1;
-  }
-
-  // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
-  TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
-    const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
-    const Index run = step * Shape::block_runs + warp;
-    const Index row_group = run / runs_a_row;
-    const Index group = row_group * Shape::run_rows + row / Tile::rows;
-    const Index slab = group / groups, sample = slab / depths;
-    const int height = static_cast<int>(group - slab * groups) * Tile::rows;
-    const int width = static_cast<int>(run - row_group * runs_a_row) * Shape::run_columns;
-    return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
-            height, width + column};
-  }
-};
-
-template <class Layer, class Tile>
-TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
-                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Accumulator = typename Shape::Accumulator;
-  using Index = typename Layer::Index;
-  using Depth = typename Shape::Depth;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
-  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
-
-  // The unused axes of 1-D and 2-D layers disappear here.
-  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
-  if (Layer::spatial_dims < 2) input_height = output_height = 1;
-
-  TCONV_SHARED(shared);
-  Accumulator* const tiles = reinterpret_cast<Accumulator*>(shared);
-  Accumulator* const staged = tiles + Shape::weight_start;
-
-  const int split = static_cast<int>(threadIdx.x) / Shape::position_threads;
-  const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
-  const int phase_lane = thread % Tile::phase_lanes;
-  // The thread's first position in the tile of its block, or in its warp's run.
-  const int warps_wide = 1, warp = 0;
-  const int row_lane = Shape::phases_on_lanes ? 0 : lane / Tile::columns;
-  const int column_lane = Shape::phases_on_lanes ? 0 : lane % Tile::columns;
-  const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
-  const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
-
-  // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
-  const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
-  const DirectPart part = {
-      number_in_grid / (Shape::column_chunks * Shape::channel_blocks),
-      number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
-      number_in_grid % Shape::column_chunks * Shape::block_phases,
-  };
-  const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
-  const int own_channel = part.first_channel;
-  const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
-
-  const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
-  const Index output_plane = static_cast<Index>(output_depth) * output_height * output_width;
-  const Index depths = Depth::positions(output_depth);
-  const Index heights = Height::positions(output_height + Tile::row_origin);
-  const Index widths = Width::positions(output_width + Tile::origin);
-  const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
-
-  Accumulator biases[Tile::channels];
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    biases[c] = 0;
-    if (Layer::has_bias && own_channel + c < CO)
-      biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
-  }
-
-  const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
-
-  Accumulator* const buffer =
-      tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
-  const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
-  const bool exchanges = Shape::exchange && !in_vectors && split == 0;
-  if (Shape::resident) {
-    direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
-    if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
-    __syncthreads();
-  }
-
-  const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
-  for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
-    const DirectRun at = walk.at(step, tile_row, tile_column);
-    for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
-      // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
-      constexpr int height_phases = Height::stride;
-      constexpr int height_step = Height::tap_period;
-      const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
-      const int first_depth_tap = Depth::first_tap(depth_phase);
-      const int first_height_tap = Height::first_tap(height_phase);
-      const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
-      DirectSums<Layer, Tile> sums;
-      sums.clear();
-
-      for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
-        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
-          const int weight_row = depth_tap * Height::kernel + height_tap;
-          const int slab = at.depth - Depth::shift_of(depth_tap);
-          const int top_row = at.height - Height::shift_of(height_tap);
-          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
-          int input_columns[Shape::input_rows];
-#pragma unroll
-          for (int r = 0; r < Shape::input_rows; ++r)
-            input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
-          for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
-            for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
-              if (!Shape::resident) {
-                __syncthreads();
-                direct_stage<Layer, Tile>(part, weight, staged, weight_row, channel_chunk, tap_chunk);
-                __syncthreads();
-              }
-              const int channels =
-                  CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
-              const long long plane =
-                  (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
-              const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
-              const Accumulator* const row_weights =
-                  own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
-              direct_multiply<Layer, Tile>(
-                  row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
-                  input_columns, input_plane, channels, phases, tap_chunk, split, sums);
-            }
-        }
-      const int slab = at.depth * Depth::stride + depth_phase;
-      const int row = at.height * Height::stride - Tile::row_origin + height_phase;
-      const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
-      const bool inside = at.sample >= 0 && slab < output_depth;
-      const DirectTarget<Element> target = {
-          y,
-          ((plane * output_depth + slab) * output_height + row) * output_width,
-          static_cast<long long>(output_plane),
-          row,
-          inside ? output_height : 0,
-          at.width * Width::stride - Tile::origin,
-          output_width,
-          CO - own_channel,
-      };
-      if (!Shape::exchange) {
-        direct_store_single<Layer, Tile>(sums, biases, target, part.first_phase + phase_lane);
-      } else if (in_vectors) {
-        direct_store_vectors<Layer, Tile>(sums, biases, target);
-      } else {
-        if (!Shape::resident) {
-          __syncthreads();  // the weights have been read
-          direct_clear_buffer<Layer, Tile>(buffer);
-        }
-        if (!Shape::phases_without_taps || has_taps)
-          direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
-        else
-          direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
-      }
-    }
-  }
-}
-
-// What `direct.cuh` asks of a tile, from the layer alone.
-template <class Layer>
-struct DirectDefault {
-  using Width = typename Layer::Width;
-  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  static constexpr int item_bytes = static_cast<int>(sizeof(typename Layer::Element));
-  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator)), words = accumulator_bytes / 4;
-
-  static TCONV_CONSTANT int least(int a, int b) { return a < b ? a : b; }
-  static TCONV_CONSTANT int most(int a, int b) { return a > b ? a : b; }
-  static TCONV_CONSTANT int power_of_two_up_to(int value) {
-    int power = 1;
-    while (2 * power <= value) power *= 2;
-    return power;
-  }
-
-  // ---- who owns what: column phases in a thread's registers, or many of them across the lanes of a warp ----
-  static constexpr int splits = 1, rows = 1, row_origin = 0;
-  static constexpr int threads = 128;
-  static constexpr int phase_lanes = Width::stride > 16 ? 32 : 1;
-  static constexpr int position_lanes = threads / phase_lanes, columns = phase_lanes > 1 ? 1 : 32;
-  static constexpr int phases = phase_lanes > 1 ? least(2, ceil_div(Width::stride, 32)) : Width::phases_with_taps;
-  static constexpr int most_sums = 32 / words, most_loads = 16;
-  static constexpr int positions =
-      phase_lanes > 1 ? most(1, most_loads / (2 * phases)) : most(1, least(2, most_sums / phases));
-  static constexpr int channels =
-      power_of_two_up_to(least(least(Layer::group_out_channels, most(1, most_sums / (phases * positions))), 16));
-
-  // ---- where positions start: so that taps share most inputs, or, where stores matter more, at the first column ----
-  static TCONV_CONSTANT int shift(int tap, int at) {
-    const long long distance = static_cast<long long>(tap) * Width::dilation - Width::padding + at;
-    return static_cast<int>((distance + static_cast<long long>(Width::padding) * Width::stride) / Width::stride) -
-           Width::padding;
-  }
-  // Inputs that the phases' first taps read, and those of each further tap.
-  static TCONV_CONSTANT int first_inputs(int at) {
-    return phase_lanes > 1 ? phases : shift(Width::phases_with_taps - 1, at) - shift(0, at) + 1;
-  }
-  static TCONV_CONSTANT int further_inputs(int at) {
-    return phase_lanes > 1 ? phases : least(first_inputs(at), Width::shift_period);
-  }
-  static TCONV_CONSTANT int inputs(int taps, int at) { return first_inputs(at) + (taps - 1) * further_inputs(at); }
-  static constexpr bool is_vector = is_power_of_two(Width::stride) && (Width::stride * item_bytes <= 16);
-  static TCONV_CONSTANT int best_origin() {
-    int best = 0;
-    const bool stores_matter = is_vector || Layer::group_in_channels == 1 || phase_lanes > 1;
-    const int last = stores_matter ? 0 : least(Width::padding, Width::stride - 1);
-    for (int at = 1; at <= last; ++at)
-      if (inputs(Width::taps_per_phase, at) < inputs(Width::taps_per_phase, best)) best = at;
-    return best;
-  }
-  static constexpr int origin = best_origin();
-
-  // ---- what is asked for at once: no more inputs than hide the cache, no more products than compile quickly ----
-  static constexpr int most_products = 1024, most_inputs = 32;
-  static constexpr int products = positions * phases * channels;
-  static constexpr int most_taps = least(phase_lanes > 1 ? 2 : most_products / products,
-                                         (most_inputs / positions - first_inputs(origin)) / further_inputs(origin) + 1);
-  static constexpr int chunk_taps = least(Width::taps_per_phase, most(1, most_taps));
-  static constexpr int loads = inputs(chunk_taps, origin) * positions;
-  // Channels, and no more than a few of them for nothing.
-  static TCONV_CONSTANT int best_unroll() {
-    int unroll = 1;
-    while (unroll < 16 && 2 * unroll * loads <= most_loads && 2 * unroll * products * chunk_taps <= most_products &&
-           ceil_div(Layer::group_in_channels, 2 * unroll) * 2 * unroll <= 1.15 * Layer::group_in_channels)
-      unroll *= 2;
-    return unroll;
-  }
-  static constexpr int unroll = best_unroll();
-
-  // ---- weights: all of a block's in shared memory if they are few, else in stages ----
-  static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
-  static constexpr int groups = ceil_div(Layer::group_in_channels, unroll);
-  static constexpr int padding_to = phase_lanes > 1 ? 1 : 16 / accumulator_bytes;
-  static constexpr int channel_items = ceil_div(chunk_taps * phase_lanes * phases * channels, padding_to) * padding_to;
-  static constexpr long long group_bytes = static_cast<long long>(channel_items) * accumulator_bytes * unroll;
-  static constexpr bool can_stay = chunk_taps >= Width::taps_per_phase &&
-                                   (static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride <= 64);
-  static constexpr bool stays = can_stay && (row_taps * groups * group_bytes <= 44 * 1024);
-  static constexpr int stages = least(groups, most(1, static_cast<int>(16 * 1024 / group_bytes)));
-  static constexpr int chunk_rows = stays ? row_taps : 1, chunk_channels = (stays ? groups : stages) * unroll;
-
-  // ---- blocks of a multiprocessor, by the registers that a thread is expected to want ----
-  static constexpr bool resident = can_stay && chunk_rows == row_taps && (chunk_channels >= Layer::group_in_channels);
-  static constexpr bool chained = sizeof(typename Layer::Element) == sizeof(Accumulator) &&
-                                  Layer::rounding == Rounding::none &&
-                                  (static_cast<long long>(Layer::group_in_channels) * Layer::Depth::taps_per_phase *
-                                       Layer::Height::taps_per_phase * Width::taps_per_phase >
-                                   64);
-  static TCONV_CONSTANT int registers() {
-    double count = 33 + 1.27 * products * words * (chained ? 2 : 1);
-    count = count + loads * words * unroll * 1.1;
-    if (phase_lanes > 1) {
-      count = count + 5 * phases;
-    } else if (Width::stride > 1 && !is_vector) {
-      count = count + 4;
-    }
-    return static_cast<int>(count + (resident ? 0 : 36) + (Layer::spatial_dims == 3 ? 17 : 0));
-  }
-  static TCONV_CONSTANT int register_limit(int wanted) {
-    return wanted <= 48    ? 48
-           : wanted <= 64  ? 64
-           : wanted <= 80  ? 80
-           : wanted <= 96  ? 96
-           : wanted <= 128 ? 128
-           : wanted <= 168 ? 168
-                           : 255;
-  }
-  static constexpr int blocks = most(1, least(16, 64 * 1024 / (register_limit(registers()) * threads)));
-};
-
-// Blocks of a launch on so many multiprocessors. Those with resident weights go on to further positions: 32 for each
-// multiprocessor, or as many as there are positions for.
-template <class Layer>
-TCONV_CONSTANT long long direct_default_blocks(long long multiprocessors, int batch, int output_depth,
-    int output_height,
-                                               int output_width) {
-  using Shape = DirectShape<Layer, DirectDefault<Layer>>;
-  const long long depths = (output_depth - 1) / Shape::Depth::stride + 1;
-  const long long heights = (output_height - 1) / Shape::Height::stride + 1;
-  const long long widths = (output_width + DirectDefault<Layer>::origin - 1) / Shape::Width::stride + 1;
-  const long long in_row = (widths + Shape::run_columns - 1) / Shape::run_columns;
-  const long long in_map = (batch * depths * heights + Shape::run_rows - 1) / Shape::run_rows * in_row;
-  const long long blocks = (in_map + Shape::block_runs - 1) / Shape::block_runs;
-  const long long at_once = 32 * multiprocessors / Shape::parts > 0 ? 32 * multiprocessors / Shape::parts : 1;
-  return Shape::parts * (Shape::resident && at_once < blocks ? at_once : blocks);
-}
-
-}  // namespace tconv
-""",
     "mma": r"""
 namespace tconv {
 
@@ -2673,6 +1763,7 @@ struct MmaShape {
   static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
   static constexpr int chunk_channels = stage_steps * step_channels;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
@@ -2761,7 +1852,7 @@ struct MmaShape {
   static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
-  static constexpr int input_parts = ceil_div(shifts * Tile::Pipeline::chunk_steps, 2);
+  static constexpr int input_parts = 0;
 
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
@@ -2834,7 +1925,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
   // other have other channels, which they store in other banks.
   static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = Shape::chunk_vectors;
+  static constexpr int vectors_first = 1;
   static TCONV_DEVICE int vector(int i) {
     return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
   }
@@ -2849,7 +1940,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
     constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
     return (i + 1) * Shape::threads <= all || number(i) < all;
   }
-  static TCONV_DEVICE bool in_halo(int column) { return in_range(column, Shape::halo_columns); }
+  static TCONV_DEVICE bool in_halo(int column) { return true; }
 
   using Map::Map;
 
@@ -2874,12 +1965,15 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
     const unsigned here = wanted ? inside : 0;
 #pragma unroll
     for (int i = 0; i < Shape::thread_patches; ++i) {
+      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
       const Element* from = of_chunk + offsets[i];
 #pragma unroll
       for (int k = 0; k < loads; ++k) {
         const int number = i * loads + k;
         if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(from, (here >> i & 1u) != 0, values[i][k].values);
+          load_present<load_bytes>(
+              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k].values);
         from = kept(from + channel_pitch);
       }
     }
@@ -3422,6 +2516,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       weights.copy.wait();
       if (shift_group == 0) inputs.wait();
       __syncthreads();
+      if (shift_group == 0) ask(0, 1, stage_ahead);
       weights.ask();
 
 #pragma unroll(Tile::Pipeline::chunk_shifts)
@@ -3454,6 +2549,168 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
             y + first_channel * plane, boxes.box(number), first_row_tile,
             warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
   number += boxes_together;
+}
+
+}  // namespace tconv
+""",
+    "plain": r"""
+namespace tconv {
+
+// plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
+// sizes that they were not made for.
+//
+// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
+// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous. Factors are not
+// rounded: TF32 is a permission, of which it makes no use.
+//
+// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs, its phases.
+// A block has some output channels of one group, at a *run* of neighbouring positions of one phase, anywhere in the
+// batch. Lanes have neighbouring positions, so that they read neighbouring inputs, and one weight for all. Each tap of
+// the phase is one place of the input for a thread's position: what is outside is known before the loop over channels,
+// which has nothing but loads and products. `splits` sets of lanes share the input channels; the first adds the others'
+// sums to its own, in order.
+//
+// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
+// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+//
+// Sizes: batch times positions and one plane of a channel must stay below 2^31 unless wide_index; every axis below
+// 2^31 - stride - padding.
+
+// How the blocks of a layer share its work.
+template <class Layer>
+struct PlainTile {
+  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
+  static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
+  static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
+  static constexpr int lanes = splits > 4 ? 32 : 128 / splits, threads = lanes * splits, blocks = 256 / threads;
+  // Where stores of one phase would be far apart, lanes have all phases of the width side by side.
+  static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
+  static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
+  static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
+  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
+  static constexpr long long phases =
+      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
+};
+
+// Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
+// neighbouring outputs.
+template <class Layer>
+TCONV_CONSTANT long long plain_blocks(int batch, int output_depth, int output_height, int output_width) {
+  using Tile = PlainTile<Layer>;
+  const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
+  const long long heights = (output_height - 1) / Layer::Height::stride + 1;
+  const long long widths = (output_width - 1) / Layer::Width::stride + 1;
+  return (batch * depths * heights * widths + Tile::run - 1) / Tile::run * Tile::channel_blocks * Tile::phases;
+}
+
+template <class Layer, class Tile>
+TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
+                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Element = typename Layer::Element;
+  using Accumulator = typename Tile::Accumulator;
+  using Index = typename Layer::Index;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
+  constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+
+  // The unused axes of 1-D and 2-D layers disappear here.
+  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
+  if (Layer::spatial_dims < 2) input_height = output_height = 1;
+  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
+
+  const int phase = static_cast<int>(blockIdx.x % Tile::phases);
+  const int part = static_cast<int>(blockIdx.x / Tile::phases % Tile::channel_blocks);
+  const Index first_place = static_cast<Index>(blockIdx.x / Tile::phases / Tile::channel_blocks) * Tile::run;
+  constexpr int width_phases = Width::stride / Tile::phases_together;  // of different blocks
+  const int height_phase = phase / width_phases % Height::stride, depth_phase = phase / width_phases / Height::stride;
+  const int group = part % Layer::groups, first_channel = part / Layer::groups * Tile::channels;
+  const int lane = static_cast<int>(threadIdx.x) % Tile::lanes, split = static_cast<int>(threadIdx.x) / Tile::lanes;
+  const int lane_position = lane / Tile::phases_together;
+  const int width_phase = width_phases > 1 ? phase % width_phases : lane % Tile::phases_together;
+
+  // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
+  int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
+  const Element* inputs[Tile::positions];
+#pragma unroll
+  for (int p = 0; p < Tile::positions; ++p) {
+    const Index place = first_place + p * Tile::lane_positions + lane_position;
+    const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
+    const Index sample = slab / Depth::positions(output_depth);
+    widths[p] = static_cast<int>(place - row * Width::positions(output_width));
+    heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
+    depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
+    samples[p] = sample < batch && lane_position < Tile::lane_positions ? static_cast<int>(sample) : -1;
+    inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
+                (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
+  }
+
+  Accumulator sums[Tile::positions][Tile::channels] = {};
+  for (int d = Depth::first_tap(depth_phase); d < Depth::kernel; d += Depth::tap_period)
+    for (int h = Height::first_tap(height_phase); h < Height::kernel; h += Height::tap_period)
+      for (int w = Width::first_tap(width_phase); w < Width::kernel; w += Width::tap_period) {
+        const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
+        const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
+        bool inside[Tile::positions];
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
+                      in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
+        const Element* const filters =
+            weight_at<Layer>(weight, group, 0, first_channel, (d * Height::kernel + h) * Width::kernel + w);
+#pragma unroll 4
+        for (int c = split; c < CI; c += Tile::splits) {
+          Accumulator values[Tile::positions];
+#pragma unroll
+          for (int p = 0; p < Tile::positions; ++p)
+            values[p] = inside[p]
+                            ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
+                            : Accumulator(0);
+#pragma unroll
+          for (int o = 0; o < Tile::channels; ++o) {
+            // Of channels that do not exist the first one's weights are taken, and nothing is stored.
+            const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
+            const Accumulator factor =
+                to_accumulator(load_constant(filters + (static_cast<long long>(c) * CO + channel) * taps));
+#pragma unroll
+            for (int p = 0; p < Tile::positions; ++p) sums[p][o] = multiply_add(values[p], factor, sums[p][o]);
+          }
+        }
+      }
+
+  if (Tile::splits > 1) {
+    TCONV_SHARED(shared);
+    Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
+#pragma unroll
+    for (int p = 0; p < Tile::positions; ++p) {
+      __syncthreads();  // what lay there has been read
+#pragma unroll
+      for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
+      __syncthreads();
+#pragma unroll
+      for (int o = 0; o < Tile::channels; ++o)
+        for (int other = 1; other < Tile::splits && split == 0; ++other)
+          sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
+    }
+    if (split > 0) return;
+  }
+
+  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
+#pragma unroll
+  for (int p = 0; p < Tile::positions; ++p) {
+    const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
+    const int column = widths[p] * Width::stride + width_phase;
+    if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
+    const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
+#pragma unroll
+    for (int o = 0; o < Tile::channels; ++o)
+      if (first_channel + o < CO)
+        y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
+            from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
+  }
 }
 
 }  // namespace tconv
@@ -3522,6 +2779,7 @@ struct WgmmaShape {
   // ---- channels ----
   static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
@@ -3750,12 +3008,11 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
     for (int turn = 0; turn < turns; ++turn) {
       const int channel = channel_number() + turn * sharers;
       if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
-      const bool present = true;
 #pragma unroll
       for (int i = 0; i < Shape::thread_patches; ++i)
         if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
           copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
-                       present && (inside >> i & 1u) != 0);
+                       (inside >> i & 1u) != 0);
       from += pitch;
     }
   }
@@ -3922,7 +3179,9 @@ struct WgmmaStore {
     const int first = (warp % 4 * 32 + lane) / Own::lanes;
     const auto is_stored = [&](int step) {
       const int channel = first + step * Own::channel_lanes;
-      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels);
+      return (Shape::staged_channels % Own::channel_lanes == 0 || channel < Shape::staged_channels) &&
+             (Layer::group_out_channels % Tile::channels == 0 ||
+              block_channel + first_channel + channel < Layer::group_out_channels);
     };
     const long long pitch = Own::channel_lanes * plane();
     Element* to = y + (first_channel + first) * plane() + at.offset;
@@ -4053,9 +3312,8 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
     Vector<Element, Shape::vector_items> values;
 #pragma unroll
     for (int k = 0; k < Shape::vector_items; ++k) {
-      const bool present = true;
       values.values[k] = Element{};
-      if (present) values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
+      values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
     }
 #pragma unroll
     for (int plane = 0; plane < Shape::planes; ++plane) {

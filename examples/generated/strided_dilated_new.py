@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import math
 import operator
+import warnings
 from collections import namedtuple
 
 import torch
@@ -70,7 +71,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
     """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
 
-    A kernel without a tile takes the one for any size, `DirectDefault`, which says the rest.
+    A kernel without a tile takes the one for any layer, `PlainTile`, which says the rest.
     """
 
     @property
@@ -85,8 +86,8 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the grid is how many
-# multiprocessors there are, from which the CUDA text computes it.
+# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the CUDA text computes grid
+# and shared bytes.
 _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
 # Layers that are called as functions: they are built along with the modules.
@@ -214,18 +215,15 @@ _AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_on
 
 def _any_kernel(layer):
     """A kernel for every size and every GPU."""
-    return _Kernel("direct", layer, None, None, _AnyLaunching(0, 1, 0, 0))
+    return _Kernel("plain", layer, None, None, _AnyLaunching(0, 1, 0, 0))
 
 
 def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of rows, runs or elements of a plane beyond 2^31."""
-    sizes = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # A warp has a run of 32 positions of a row or more, where phases do not lie across its lanes.
-    runs = sizes[2] if problem.layer.stride[2] > 16 else _ceil_div(sizes[2], 32)
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (problem.batch * sizes[0] * sizes[1] * (runs + 1) + 4)
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= 2**31
+    """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
+    positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
+    # A block's walk passes their end by less than as many again; the last block alone by less than 2^12.
+    walked = 4 * (math.prod(positions) * problem.batch + 2**12)
+    return max(walked, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
 
 
 def _kernels(layer, gpu):
@@ -305,7 +303,7 @@ def _sized(problem, gpu):
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
     if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), gpu.multiprocessors, None, None)
+        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), 0, None, None)
     family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
@@ -339,13 +337,27 @@ def _instance(kernel, name):
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
-{_tile_struct(kernel.tile, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
+{_tile_struct(kernel, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
       output_depth, output_height, output_width);
 }}
 """
+
+
+def _tile_struct(kernel, name):
+    """What the tile of the kernel `name` is, as a type."""
+    if kernel.tile is None:
+        return f"using {name}_tile = tconv::PlainTile<{name}_layer>;\n"
+    return f"struct {name}_tile {{\n{str(kernel.tile)}}};\n"
+
+
+def _launch_bounds(kernel, name):
+    """Threads of a block, and blocks that shall fit on a multiprocessor."""
+    if kernel.tile is None:
+        return f"{name}_tile::threads, {name}_tile::blocks"
+    return f"{kernel.threads}, {kernel.blocks}"
 
 
 def _layer_members(layer, wide_index):
@@ -368,20 +380,6 @@ def _layer_members(layer, wide_index):
     )
 
 
-def _tile_struct(tile, name):
-    """What the tile of the kernel `name` is, as a type."""
-    if tile is None:
-        return f"using {name}_tile = tconv::DirectDefault<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{tile}}};\n"
-
-
-def _launch_bounds(kernel, name):
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
-
-
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
@@ -393,9 +391,8 @@ def _start(kernel, name):
     """How the host's side launches a kernel."""
     numbers = kernel.launching
     if kernel.tile is None:
-        blocks = f"tconv::direct_default_blocks<{name}_layer>(a.grid, a.batch, a.output[0], a.output[1], a.output[2])"
-        shared_bytes = f"tconv::DirectShape<{name}_layer, {name}_tile>::shared_bytes"
-        return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
+        blocks = f"tconv::plain_blocks<{name}_layer>(a.batch, a.output[0], a.output[1], a.output[2])"
+        return f"start({name}, {name}_tile::threads, {name}_tile::shared_bytes, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
     functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
@@ -457,6 +454,10 @@ def _build(kernels, device):
     if capability < (7, 5):
         found = ".".join(map(str, capability))
         raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
+    for kernel in missing:
+        if kernel.tile is None:
+            what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
+            warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
     launch = load_inline(**_load_options(missing, capability)).launch
@@ -558,7 +559,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_08dcf4e2a91df2f0::conv_transpose")
+_OPERATOR = _define("tconv_2e20c66c3a853f61::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -816,7 +817,6 @@ namespace tconv {
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
 TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
-TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -1009,6 +1009,35 @@ TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   }
 }
 
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
+// sums.
+
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
+                                                      int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
+// what the channel needs once, and gives what is applied to each of its sums.
+template <class Layer>
+struct Bias {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  struct Channel {
+    Sum bias;
+    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+
+  TCONV_DEVICE Channel of(int out_channel) const {
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
+  }
+};
+
 }  // namespace tconv
 """
 _KERNELS = {
@@ -1027,60 +1056,40 @@ struct DirectShape {
       Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
 
   // ---- who owns what ----
-  static constexpr bool phases_on_lanes = Tile::phase_lanes > 1;
-  static constexpr bool stacked = Tile::stacked != 0;
   static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
   static constexpr int threads = position_threads * Tile::splits;
   static constexpr int block_runs = position_threads / 32;
   static constexpr int run_columns = Tile::columns * Tile::positions;
-  static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
+  static constexpr int run_rows = 32 / Tile::columns;
   static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
 
   // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
   // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
-  static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
-  static constexpr int own_row_taps = stacked ? Height::kernel : 1;
-  static constexpr int top_shift = stacked ? Height::shift_of(Height::kernel - 1) : 0;
-  static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
+  static constexpr int sum_rows = Tile::rows * Height::phases_with_taps;
+  static constexpr int output_rows = Tile::rows * Height::stride;
+  static constexpr int own_row_taps = Height::kernel;
+  static constexpr int top_shift = Height::shift_of(Height::kernel - 1);
+  static constexpr int input_rows = Tile::rows + top_shift - Height::shift_of(0);
 
   static TCONV_CONSTANT int sum_row(int row, int tap) {
-    return stacked ? row * Height::phases_with_taps + tap % Height::tap_period : 0;
+    return row * Height::phases_with_taps + tap % Height::tap_period;
   }
-  static TCONV_CONSTANT int input_row(int row, int tap) {
-    return stacked ? row + top_shift - Height::shift_of(tap) : 0;
-  }
+  static TCONV_CONSTANT int input_row(int row, int tap) { return row + top_shift - Height::shift_of(tap); }
   // -1 for an output row that no tap reaches.
   static TCONV_CONSTANT int sum_row_of_output(int output_row) {
-    const int tap = stacked ? Height::first_tap(output_row % Height::stride) : 0;
-    return tap < Height::kernel ? sum_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
+    const int tap = Height::first_tap(output_row % Height::stride);
+    return tap < Height::kernel ? sum_row(output_row / Height::stride, tap) : -1;
   }
 
   // ---- the grid ----
-  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
+  static constexpr long long row_phases = static_cast<long long>(Depth::stride);
   static constexpr bool phases_without_taps =
-      Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
-  static constexpr int column_chunks = phases_on_lanes ? ceil_div(Width::stride, block_phases) : 1;
+      Depth::phases_with_taps < Depth::stride || (false && Height::phases_with_taps < Height::stride);
+  static constexpr int column_chunks = 1;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
-  static constexpr bool all_taps = Tile::chunk_taps >= Width::taps_per_phase;
   static constexpr int row_taps = Depth::kernel * Height::kernel;
-  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
-  static constexpr bool resident =
-      Tile::chunk_rows == row_taps && Tile::chunk_channels >= Layer::group_in_channels && all_taps && row_phases <= 64;
-  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
+  static constexpr int grid_row_phases = 1;
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
-
-  // ---- long sums ----
-  // Rounding errors grow along a sum. Where nothing else hides them, long sums are taken in chains of about 64
-  // products, which are then added up.
-  static constexpr long long products = static_cast<long long>(Layer::group_in_channels) * Depth::taps_per_phase *
-                                        Height::taps_per_phase * Width::taps_per_phase;
-  static constexpr int chain = 64;
-  static constexpr bool chained = sizeof(Element) == sizeof(Accumulator) && Layer::rounding == Rounding::none &&
-                                  products > static_cast<long long>(chain) * Tile::splits;
-  static constexpr int group_products = Tile::chunk_taps * Tile::unroll * (stacked ? Height::taps_per_phase : 1);
-  static constexpr int chain_groups = chain / group_products > 0 ? chain / group_products : 1;
 
   // ---- inputs ----
   // The columns of one row and channel that a thread needs for one stage of taps, for each of its positions. With
@@ -1089,8 +1098,7 @@ struct DirectShape {
   static constexpr int lowest_shift = Width::lowest_first_shift();
   static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
   static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
-  static constexpr int window =
-      phases_on_lanes ? Tile::chunk_taps * Tile::phases : shift_span + (Tile::chunk_taps - 1) * shift_pitch;
+  static constexpr int window = shift_span + (Tile::chunk_taps - 1) * shift_pitch;
 
   static constexpr int stage_channels = Tile::unroll * Tile::splits;
   // Two stages: one is read while the next one is written.
@@ -1101,29 +1109,18 @@ struct DirectShape {
   // one row tap and input channel if that is little, else those of one tap or of one phase.
   static constexpr int tap_items = block_phases * Tile::channels;
   static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
-  static constexpr int padding_to = phases_on_lanes ? 1 : 16 / accumulator_bytes;
+  static constexpr int padding_to = 16 / accumulator_bytes;
   static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
-  static constexpr bool channel_at_once = !phases_on_lanes && channel_items <= 16;
-  static constexpr int phases_at_once = !phases_on_lanes && Tile::channels < 4 ? Tile::phases : 1;
-  static constexpr int items_at_once = channel_at_once ? channel_items : phases_at_once * Tile::channels;
+  static constexpr int items_at_once = channel_items;
   static constexpr int row_items = Tile::chunk_channels * channel_items;
   static constexpr int weight_items = Tile::chunk_rows * row_items;
 
-  // Interleaved column phases go through shared memory to be stored in rows, unless they are aligned vectors. A warp's
-  // buffer holds [line][row of positions][column], a line being one output channel in one row. An even stride would
-  // put lanes into the same banks: one word in 33 is left out then.
-  static constexpr bool exchange = !phases_on_lanes && Width::stride > 1;
-  static constexpr int vector =
-      exchange && is_power_of_two(Width::stride) && Width::stride * sizeof(Element) <= 16 ? Width::stride : 1;
-  static constexpr int exchange_pitch = 32 + (Width::stride % 2 == 0 ? 1 : 0);
+  static constexpr int exchange_pitch = 32;
   static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one line
-  // Stores that start at lines of memory touch fewer of them.
-  static constexpr bool aligned_lines = run_rows == 1 && Width::stride % 2 == 1;
   static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
-  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
   // So many lines at once that loads from shared memory do not wait for each other.
   static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
-  static constexpr int exchange_items = exchange ? block_runs * exchange_lines * exchange_line_items : 0;
+  static constexpr int exchange_items = block_runs * exchange_lines * exchange_line_items;
 
   // Where warps share the input channels of a run, the first adds up what the others give it.
   static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
@@ -1132,11 +1129,9 @@ struct DirectShape {
   // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
   // at different times.
   static constexpr int weight_start = 2 * tile_stage_items;
-  static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
+  static constexpr int exchange_start = weight_start + weight_items;
   static constexpr int other_items = exchange_items + split_items;
-  static constexpr int shared_items = weight_start + (resident                     ? weight_items + other_items
-                                                      : weight_items > other_items ? weight_items
-                                                                                   : other_items);
+  static constexpr int shared_items = weight_start + (weight_items + other_items);
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
 };
 
@@ -1145,8 +1140,7 @@ struct DirectShape {
 template <class Layer, class Tile>
 TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
   using Shape = DirectShape<Layer, Tile>;
-  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
-                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
+  return first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
 }
 
 // The column phases of a thread, by their first taps. With phases in registers these are constants.
@@ -1158,8 +1152,7 @@ struct DirectPhases {
   TCONV_DEVICE explicit DirectPhases(int first_phase) {
 #pragma unroll
     for (int a = 0; a < Tile::phases; ++a) {
-      const int phase = first_phase + a * Tile::phase_lanes;
-      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
+      first_taps[a] = a;
       first_shifts[a] = Width::shift_of(first_taps[a]);
     }
   }
@@ -1193,7 +1186,7 @@ struct DirectInputs {
             const int row = Shape::input_row(v, row_tap);
             const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
             const bool has_tap = phases.has_tap(a, tap_chunk + j);
-            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
+            if ((true && !has_tap) || seen[row][slot]) continue;
             seen[row][slot] = true;
             visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
           }
@@ -1213,7 +1206,7 @@ struct DirectInputs {
           // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
           typename Layer::Element input{};
           if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
+              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (true || has_tap))
             input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
           values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
         }
@@ -1243,11 +1236,6 @@ struct DirectSums {
   }
 
   TCONV_DEVICE void clear() { each([](Accumulator& sum, int) { sum = 0; }); }
-
-  TCONV_DEVICE void add(const DirectSums& other) {
-    const Accumulator* const others = &other.values[0][0][0][0];
-    each([others](Accumulator& sum, int number) { sum += others[number]; });
-  }
 };
 
 // What a thread has summed up of one stage, and of the chain that it is in.
@@ -1255,26 +1243,23 @@ template <class Layer, class Tile>
 class DirectChain {
   using Shape = DirectShape<Layer, Tile>;
   DirectSums<Layer, Tile>& all_;
-  DirectSums<Layer, Tile> chain_;
-  int links_ = 0;
 
  public:
   TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
-    if (Shape::chained) chain_.clear();
   }
 
   // Adds the products of one group of input channels.
   TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
                              const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
     using Accumulator = typename Shape::Accumulator;
-    DirectSums<Layer, Tile>& sums = Shape::chained ? chain_ : all_;
+    DirectSums<Layer, Tile>& sums = all_;
 #pragma unroll
     for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll
       for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
         const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
         Accumulator weights[Shape::items_at_once];
-        if (Shape::channel_at_once) load_shared(row_weights, weights);
+        load_shared(row_weights, weights);
 #pragma unroll
         for (int j = 0; j < Tile::chunk_taps; ++j)
 #pragma unroll
@@ -1282,8 +1267,7 @@ class DirectChain {
             if (!phases.has_tap(a, tap_chunk + j)) continue;
             const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
             const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
-            if (!Shape::channel_at_once && a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
-            const int first_weight = Shape::channel_at_once ? item : a % Shape::phases_at_once * Tile::channels;
+            const int first_weight = item;
 #pragma unroll
             for (int v = 0; v < Tile::rows; ++v)
 #pragma unroll
@@ -1296,15 +1280,9 @@ class DirectChain {
                 }
           }
       }
-    if (Shape::chained && ++links_ == Shape::chain_groups) {
-      all_.add(chain_);
-      chain_.clear();
-      links_ = 0;
-    }
   }
 
   TCONV_DEVICE void finish() {
-    if (Shape::chained) all_.add(chain_);
   }
 };
 
@@ -1316,10 +1294,6 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename
                                   typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
                                   int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
   using Shape = DirectShape<Layer, Tile>;
-  if (!Shape::all_taps) {
-    x -= static_cast<long long>(tap_chunk) * Shape::Width::shift_period;
-    column -= tap_chunk * Shape::Width::shift_period;
-  }
   const int first = split * Tile::unroll;
   x += first * static_cast<long long>(plane);
   own_weights += first * Shape::channel_items;
@@ -1352,40 +1326,7 @@ struct DirectTarget {
 };
 
 template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return Layer::has_bias ? sum + bias : sum; }
-
-// Stores each position's column phases as one vector. Their width divides that of the output.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
-                                       const DirectTarget<typename Layer::Element>& target) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-  using Wide = Vector<Element, Shape::vector>;
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    if (!Shape::whole_channels && c >= target.channels) break;
-#pragma unroll
-    for (int r = 0; r < Shape::output_rows; ++r) {
-      if (!target.has_row(r)) continue;
-      Element* const row = target.y + (target.place(c, r) + target.column);
-      const int sum_row = Shape::sum_row_of_output(r);
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p) {
-        Wide values;
-#pragma unroll
-        for (int phase = 0; phase < Shape::vector; ++phase) {
-          const int tap = Width::first_tap(phase);
-          const bool has_taps = sum_row >= 0 && tap < Width::kernel;
-          values.values[phase] = from_accumulator<Element>(
-              has_taps ? plus_bias<Layer>(sums.values[sum_row][tap][p][c], biases[c]) : biases[c]);
-        }
-        constexpr int step = Tile::columns * Width::stride;
-        if (target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
-      }
-    }
-  }
-}
+TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return sum; }
 
 // Column phases that no tap reaches stay 0 in a warp's buffer.
 template <class Layer, class Tile, class Accumulator>
@@ -1407,11 +1348,11 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, i
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const long long own_row = target.has_row(r) ? target.place(0, r) : -1;
   // Where all rows are one, stores differ by constants from here, and start at lines of memory.
-  const long long first = (Shape::run_rows == 1 ? own_row : 0) + c * target.plane + run_column;
-  const int ahead = Shape::aligned_lines ? static_cast<int>(first) & 31 : 0;
+  const long long first = own_row + c * target.plane + run_column;
+  const int ahead = static_cast<int>(first) & 31;
   const long long place = kept(first + lane - ahead);
-  constexpr int steps = Shape::exchange_steps + (Shape::aligned_lines ? 1 : 0);
-  constexpr int at_once = Shape::aligned_lines ? steps : Shape::exchange_steps_at_once;
+  constexpr int steps = Shape::exchange_steps + 1;
+  constexpr int at_once = steps;
 #pragma unroll
   for (int first_step = 0; first_step < steps; first_step += at_once) {
     // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
@@ -1420,7 +1361,7 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, i
 #pragma unroll
     for (int s = 0; s < at_once; ++s) {
       const int step = first_step + s, item = step * 32 + lane - ahead;
-      in_line[s] = !Shape::aligned_lines || ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
+      in_line[s] = ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
       values[s] = bias;
       if (from_buffer && in_line[s])
         values[s] = plus_bias<Layer>(line[step * Shape::exchange_pitch + lane - ahead], bias);
@@ -1430,12 +1371,6 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, i
       const int step = first_step + s, item = step * 32 + lane - ahead;
       long long row = own_row, offset = 0;  // from `place`
       int row_item = item;
-      if (Shape::run_rows > 1) {
-        const int row_of_run = item / run;
-        row = __shfl_sync(0xffffffffu, own_row, row_of_run * Tile::columns % 32);
-        offset = row - row_of_run * run;
-        row_item -= row_of_run * run;
-      }
       const int column = run_column + row_item;
       if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width)
         target.y[place + offset + step * 32] = from_accumulator<Element>(values[s]);
@@ -1477,7 +1412,6 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
 #pragma unroll
     for (int n = first; n < first + lines; ++n) {
       const int c = n / Shape::sum_rows;
-      if (!Shape::whole_channels && c >= target.channels) break;
       const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
 #pragma unroll
       for (int r = 0; r < Shape::output_rows; ++r) {
@@ -1488,35 +1422,6 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
         else if (sum_row < 0 && n % Shape::sum_rows == 0)
           direct_store_line<false, Layer, Tile>(line, biases[c], run_column, target, c, r);
       }
-    }
-  }
-}
-
-// Stores results whose column phases do not interleave in a thread: stride 1, or phases across the lanes.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
-                                      const DirectTarget<typename Layer::Element>& target, int first_phase) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    if (!Shape::whole_channels && c >= target.channels) break;
-#pragma unroll
-    for (int r = 0; r < Shape::output_rows; ++r) {
-      if (!target.has_row(r)) continue;
-      Element* const row = target.y + target.place(c, r);
-      const int sum_row = Shape::sum_row_of_output(r);
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int a = 0; a < Tile::phases; ++a) {
-          const int phase = first_phase + a * Tile::phase_lanes;
-          const int column = target.column + p * Tile::columns * Width::stride + phase;
-          if (phase < Width::stride && in_range(column, target.width))
-            row[column] = from_accumulator<Element>(
-                sum_row < 0 ? biases[c] : plus_bias<Layer>(sums.values[sum_row][a][p][c], biases[c]));
-        }
     }
   }
 }
@@ -1594,8 +1499,6 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
     const int out_channel = part.first_channel + tile_channel;
 
     int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
-    if (Shape::phases_on_lanes)
-      tap = part.first_phase + slot < Width::stride ? Width::first_tap(part.first_phase + slot) : Width::kernel;
     const long long column_tap = tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
 
     Accumulator value = 0;
@@ -1662,8 +1565,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
 
   // The unused axes of 1-D and 2-D layers disappear here.
-  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
-  if (Layer::spatial_dims < 2) input_height = output_height = 1;
+  input_depth = output_depth = 1;
 
   TCONV_SHARED(shared);
   Accumulator* const tiles = reinterpret_cast<Accumulator*>(shared);
@@ -1674,8 +1576,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const int phase_lane = thread % Tile::phase_lanes;
   // The thread's first position in the tile of its block, or in its warp's run.
   const int warps_wide = 1, warp = 0;
-  const int row_lane = Shape::phases_on_lanes ? 0 : lane / Tile::columns;
-  const int column_lane = Shape::phases_on_lanes ? 0 : lane % Tile::columns;
+  const int row_lane = lane / Tile::columns;
+  const int column_lane = lane % Tile::columns;
   const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
   const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
 
@@ -1687,7 +1589,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       number_in_grid % Shape::column_chunks * Shape::block_phases,
   };
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
+  const int end_row_phase = static_cast<int>(Shape::row_phases);
   const int own_channel = part.first_channel;
   const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
 
@@ -1702,32 +1604,27 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
 #pragma unroll
   for (int c = 0; c < Tile::channels; ++c) {
     biases[c] = 0;
-    if (Layer::has_bias && own_channel + c < CO)
-      biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
   }
 
   const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
 
   Accumulator* const buffer =
       tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
-  const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
-  const bool exchanges = Shape::exchange && !in_vectors && split == 0;
-  if (Shape::resident) {
-    direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
-    if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
-    __syncthreads();
-  }
+  const bool exchanges = split == 0;
+  direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
+  if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
+  __syncthreads();
 
   const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
   for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
     const DirectRun at = walk.at(step, tile_row, tile_column);
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
       // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
-      constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
-      constexpr int height_step = Shape::stacked ? Height::kernel : Height::tap_period;
+      constexpr int height_phases = 1;
+      constexpr int height_step = Height::kernel;
       const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
       const int first_depth_tap = Depth::first_tap(depth_phase);
-      const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
+      const int first_height_tap = 0;
       const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
       DirectSums<Layer, Tile> sums;
       sums.clear();
@@ -1736,7 +1633,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
           const int weight_row = depth_tap * Height::kernel + height_tap;
           const int slab = at.depth - Depth::shift_of(depth_tap);
-          const int top_row = at.height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
+          const int top_row = at.height - Shape::top_shift;
           const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
           int input_columns[Shape::input_rows];
 #pragma unroll
@@ -1744,18 +1641,12 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
             input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
-              if (!Shape::resident) {
-                __syncthreads();
-                direct_stage<Layer, Tile>(part, weight, staged, weight_row, channel_chunk, tap_chunk);
-                __syncthreads();
-              }
               const int channels =
                   CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
               const long long plane =
                   (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
               const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
-              const Accumulator* const row_weights =
-                  own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
+              const Accumulator* const row_weights = own_weights + (weight_row * Shape::row_items);
               direct_multiply<Layer, Tile>(
                   row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
                   input_columns, input_plane, channels, phases, tap_chunk, split, sums);
@@ -1775,150 +1666,174 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
           output_width,
           CO - own_channel,
       };
-      if (!Shape::exchange) {
-        direct_store_single<Layer, Tile>(sums, biases, target, part.first_phase + phase_lane);
-      } else if (in_vectors) {
-        direct_store_vectors<Layer, Tile>(sums, biases, target);
-      } else {
-        if (!Shape::resident) {
-          __syncthreads();  // the weights have been read
-          direct_clear_buffer<Layer, Tile>(buffer);
-        }
-        if (!Shape::phases_without_taps || has_taps)
-          direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
-        else
-          direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
-      }
+      if (!Shape::phases_without_taps || has_taps)
+        direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
+      else
+        direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
     }
   }
 }
 
-// What `direct.cuh` asks of a tile, from the layer alone.
+}  // namespace tconv
+""",
+    "plain": r"""
+namespace tconv {
+
+// plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
+// sizes that they were not made for.
+//
+// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
+// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous. Factors are not
+// rounded: TF32 is a permission, of which it makes no use.
+//
+// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs, its phases.
+// A block has some output channels of one group, at a *run* of neighbouring positions of one phase, anywhere in the
+// batch. Lanes have neighbouring positions, so that they read neighbouring inputs, and one weight for all. Each tap of
+// the phase is one place of the input for a thread's position: what is outside is known before the loop over channels,
+// which has nothing but loads and products. `splits` sets of lanes share the input channels; the first adds the others'
+// sums to its own, in order.
+//
+// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
+// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+//
+// Sizes: batch times positions and one plane of a channel must stay below 2^31 unless wide_index; every axis below
+// 2^31 - stride - padding.
+
+// How the blocks of a layer share its work.
 template <class Layer>
-struct DirectDefault {
-  using Width = typename Layer::Width;
+struct PlainTile {
   using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  static constexpr int item_bytes = static_cast<int>(sizeof(typename Layer::Element));
-  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator)), words = accumulator_bytes / 4;
-
-  static TCONV_CONSTANT int least(int a, int b) { return a < b ? a : b; }
-  static TCONV_CONSTANT int most(int a, int b) { return a > b ? a : b; }
-  static TCONV_CONSTANT int power_of_two_up_to(int value) {
-    int power = 1;
-    while (2 * power <= value) power *= 2;
-    return power;
-  }
-
-  // ---- who owns what: column phases in a thread's registers, or many of them across the lanes of a warp ----
-  static constexpr int splits = 1, stacked = 0, rows = 1, row_origin = 0;
-  static constexpr int threads = 128;
-  static constexpr int phase_lanes = Width::stride > 16 ? 32 : 1;
-  static constexpr int position_lanes = threads / phase_lanes, columns = phase_lanes > 1 ? 1 : 32;
-  static constexpr int phases = phase_lanes > 1 ? least(2, ceil_div(Width::stride, 32)) : Width::phases_with_taps;
-  static constexpr int most_sums = 32 / words, most_loads = 16;
-  static constexpr int positions =
-      phase_lanes > 1 ? most(1, most_loads / (2 * phases)) : most(1, least(2, most_sums / phases));
-  static constexpr int channels =
-      power_of_two_up_to(least(least(Layer::group_out_channels, most(1, most_sums / (phases * positions))), 16));
-
-  // ---- where positions start: so that taps share most inputs, or, where stores matter more, at the first column ----
-  static TCONV_CONSTANT int shift(int tap, int at) {
-    const long long distance = static_cast<long long>(tap) * Width::dilation - Width::padding + at;
-    return static_cast<int>((distance + static_cast<long long>(Width::padding) * Width::stride) / Width::stride) -
-           Width::padding;
-  }
-  // Inputs that the phases' first taps read, and those of each further tap.
-  static TCONV_CONSTANT int first_inputs(int at) {
-    return phase_lanes > 1 ? phases : shift(Width::phases_with_taps - 1, at) - shift(0, at) + 1;
-  }
-  static TCONV_CONSTANT int further_inputs(int at) {
-    return phase_lanes > 1 ? phases : least(first_inputs(at), Width::shift_period);
-  }
-  static TCONV_CONSTANT int inputs(int taps, int at) { return first_inputs(at) + (taps - 1) * further_inputs(at); }
-  static constexpr bool is_vector = is_power_of_two(Width::stride) && (Width::stride * item_bytes <= 16);
-  static TCONV_CONSTANT int best_origin() {
-    int best = 0;
-    const bool stores_matter = is_vector || Layer::group_in_channels == 1 || phase_lanes > 1;
-    const int last = stores_matter ? 0 : least(Width::padding, Width::stride - 1);
-    for (int at = 1; at <= last; ++at)
-      if (inputs(Width::taps_per_phase, at) < inputs(Width::taps_per_phase, best)) best = at;
-    return best;
-  }
-  static constexpr int origin = best_origin();
-
-  // ---- what is asked for at once: no more inputs than hide the cache, no more products than compile quickly ----
-  static constexpr int most_products = 1024, most_inputs = 32;
-  static constexpr int products = positions * phases * channels;
-  static constexpr int most_taps = least(phase_lanes > 1 ? 2 : most_products / products,
-                                         (most_inputs / positions - first_inputs(origin)) / further_inputs(origin) + 1);
-  static constexpr int chunk_taps = least(Width::taps_per_phase, most(1, most_taps));
-  static constexpr int loads = inputs(chunk_taps, origin) * positions;
-  // Channels, and no more than a few of them for nothing.
-  static TCONV_CONSTANT int best_unroll() {
-    int unroll = 1;
-    while (unroll < 16 && 2 * unroll * loads <= most_loads && 2 * unroll * products * chunk_taps <= most_products &&
-           ceil_div(Layer::group_in_channels, 2 * unroll) * 2 * unroll <= 1.15 * Layer::group_in_channels)
-      unroll *= 2;
-    return unroll;
-  }
-  static constexpr int unroll = best_unroll();
-
-  // ---- weights: all of a block's in shared memory if they are few, else in stages ----
-  static constexpr int row_taps = Layer::Depth::kernel * Layer::Height::kernel;
-  static constexpr int groups = ceil_div(Layer::group_in_channels, unroll);
-  static constexpr int padding_to = phase_lanes > 1 ? 1 : 16 / accumulator_bytes;
-  static constexpr int channel_items = ceil_div(chunk_taps * phase_lanes * phases * channels, padding_to) * padding_to;
-  static constexpr long long group_bytes = static_cast<long long>(channel_items) * accumulator_bytes * unroll;
-  static constexpr bool can_stay = chunk_taps >= Width::taps_per_phase &&
-                                   (static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride <= 64);
-  static constexpr bool stays = can_stay && (row_taps * groups * group_bytes <= 44 * 1024);
-  static constexpr int stages = least(groups, most(1, static_cast<int>(16 * 1024 / group_bytes)));
-  static constexpr int chunk_rows = stays ? row_taps : 1, chunk_channels = (stays ? groups : stages) * unroll;
-
-  // ---- blocks of a multiprocessor, by the registers that a thread is expected to want ----
-  static constexpr bool resident = can_stay && chunk_rows == row_taps && (chunk_channels >= Layer::group_in_channels);
-  static constexpr bool chained = sizeof(typename Layer::Element) == sizeof(Accumulator) &&
-                                  Layer::rounding == Rounding::none &&
-                                  (static_cast<long long>(Layer::group_in_channels) * Layer::Depth::taps_per_phase *
-                                       Layer::Height::taps_per_phase * Width::taps_per_phase >
-                                   64);
-  static TCONV_CONSTANT int registers() {
-    double count = 33 + 1.27 * products * words * (chained ? 2 : 1);
-    count = count + loads * words * unroll * 1.1;
-    if (phase_lanes > 1) {
-      count = count + 5 * phases;
-    } else if (Width::stride > 1 && !is_vector) {
-      count = count + 4;
-    }
-    return static_cast<int>(count + (resident ? 0 : 36) + (Layer::spatial_dims == 3 ? 17 : 0));
-  }
-  static TCONV_CONSTANT int register_limit(int wanted) {
-    return wanted <= 48    ? 48
-           : wanted <= 64  ? 64
-           : wanted <= 80  ? 80
-           : wanted <= 96  ? 96
-           : wanted <= 128 ? 128
-           : wanted <= 168 ? 168
-                           : 255;
-  }
-  static constexpr int blocks = most(1, least(16, 64 * 1024 / (register_limit(registers()) * threads)));
+  static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
+  static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
+  static constexpr int lanes = splits > 4 ? 32 : 128 / splits, threads = lanes * splits, blocks = 256 / threads;
+  // Where stores of one phase would be far apart, lanes have all phases of the width side by side.
+  static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
+  static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
+  static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
+  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
+  static constexpr long long phases =
+      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
 };
 
-// Blocks of a launch on so many multiprocessors. Those with resident weights go on to further positions: 32 for each
-// multiprocessor, or as many as there are positions for.
+// Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
+// neighbouring outputs.
 template <class Layer>
-TCONV_CONSTANT long long direct_default_blocks(long long multiprocessors, int batch, int output_depth,
-    int output_height,
-                                               int output_width) {
-  using Shape = DirectShape<Layer, DirectDefault<Layer>>;
-  const long long depths = (output_depth - 1) / Shape::Depth::stride + 1;
-  const long long heights = (output_height - 1) / Shape::Height::stride + 1;
-  const long long widths = (output_width + DirectDefault<Layer>::origin - 1) / Shape::Width::stride + 1;
-  const long long in_row = (widths + Shape::run_columns - 1) / Shape::run_columns;
-  const long long in_map = (batch * depths * heights + Shape::run_rows - 1) / Shape::run_rows * in_row;
-  const long long blocks = (in_map + Shape::block_runs - 1) / Shape::block_runs;
-  const long long at_once = 32 * multiprocessors / Shape::parts > 0 ? 32 * multiprocessors / Shape::parts : 1;
-  return Shape::parts * (Shape::resident && at_once < blocks ? at_once : blocks);
+TCONV_CONSTANT long long plain_blocks(int batch, int output_depth, int output_height, int output_width) {
+  using Tile = PlainTile<Layer>;
+  const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
+  const long long heights = (output_height - 1) / Layer::Height::stride + 1;
+  const long long widths = (output_width - 1) / Layer::Width::stride + 1;
+  return (batch * depths * heights * widths + Tile::run - 1) / Tile::run * Tile::channel_blocks * Tile::phases;
+}
+
+template <class Layer, class Tile>
+TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
+                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Element = typename Layer::Element;
+  using Accumulator = typename Tile::Accumulator;
+  using Index = typename Layer::Index;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
+  constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
+
+  // The unused axes of 1-D and 2-D layers disappear here.
+  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
+  if (Layer::spatial_dims < 2) input_height = output_height = 1;
+  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
+
+  const int phase = static_cast<int>(blockIdx.x % Tile::phases);
+  const int part = static_cast<int>(blockIdx.x / Tile::phases % Tile::channel_blocks);
+  const Index first_place = static_cast<Index>(blockIdx.x / Tile::phases / Tile::channel_blocks) * Tile::run;
+  constexpr int width_phases = Width::stride / Tile::phases_together;  // of different blocks
+  const int height_phase = phase / width_phases % Height::stride, depth_phase = phase / width_phases / Height::stride;
+  const int group = part % Layer::groups, first_channel = part / Layer::groups * Tile::channels;
+  const int lane = static_cast<int>(threadIdx.x) % Tile::lanes, split = static_cast<int>(threadIdx.x) / Tile::lanes;
+  const int lane_position = lane / Tile::phases_together;
+  const int width_phase = width_phases > 1 ? phase % width_phases : lane % Tile::phases_together;
+
+  // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
+  int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
+  const Element* inputs[Tile::positions];
+#pragma unroll
+  for (int p = 0; p < Tile::positions; ++p) {
+    const Index place = first_place + p * Tile::lane_positions + lane_position;
+    const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
+    const Index sample = slab / Depth::positions(output_depth);
+    widths[p] = static_cast<int>(place - row * Width::positions(output_width));
+    heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
+    depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
+    samples[p] = sample < batch && lane_position < Tile::lane_positions ? static_cast<int>(sample) : -1;
+    inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
+                (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
+  }
+
+  Accumulator sums[Tile::positions][Tile::channels] = {};
+  for (int d = Depth::first_tap(depth_phase); d < Depth::kernel; d += Depth::tap_period)
+    for (int h = Height::first_tap(height_phase); h < Height::kernel; h += Height::tap_period)
+      for (int w = Width::first_tap(width_phase); w < Width::kernel; w += Width::tap_period) {
+        const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
+        const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
+        bool inside[Tile::positions];
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
+                      in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
+        const Element* const filters =
+            weight_at<Layer>(weight, group, 0, first_channel, (d * Height::kernel + h) * Width::kernel + w);
+#pragma unroll 4
+        for (int c = split; c < CI; c += Tile::splits) {
+          Accumulator values[Tile::positions];
+#pragma unroll
+          for (int p = 0; p < Tile::positions; ++p)
+            values[p] = inside[p]
+                            ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
+                            : Accumulator(0);
+#pragma unroll
+          for (int o = 0; o < Tile::channels; ++o) {
+            // Of channels that do not exist the first one's weights are taken, and nothing is stored.
+            const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
+            const Accumulator factor =
+                to_accumulator(load_constant(filters + (static_cast<long long>(c) * CO + channel) * taps));
+#pragma unroll
+            for (int p = 0; p < Tile::positions; ++p) sums[p][o] = multiply_add(values[p], factor, sums[p][o]);
+          }
+        }
+      }
+
+  if (Tile::splits > 1) {
+    TCONV_SHARED(shared);
+    Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
+#pragma unroll
+    for (int p = 0; p < Tile::positions; ++p) {
+      __syncthreads();  // what lay there has been read
+#pragma unroll
+      for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
+      __syncthreads();
+#pragma unroll
+      for (int o = 0; o < Tile::channels; ++o)
+        for (int other = 1; other < Tile::splits && split == 0; ++other)
+          sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
+    }
+    if (split > 0) return;
+  }
+
+  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
+#pragma unroll
+  for (int p = 0; p < Tile::positions; ++p) {
+    const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
+    const int column = widths[p] * Width::stride + width_phase;
+    if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
+    const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
+#pragma unroll
+    for (int o = 0; o < Tile::channels; ++o)
+      if (first_channel + o < CO)
+        y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
+            from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
+  }
 }
 
 }  // namespace tconv

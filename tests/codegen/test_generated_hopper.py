@@ -105,7 +105,9 @@ def as_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], str], N
 def test_a_portable_kernel_stands_behind_each(file: Namespace, text: str) -> None:
     recorded = file["_RECORDED"].values()
     assert [[kernel.family for kernel in kernels] for kernels in recorded] == [["wgmma", "mma"]] * 3
-    assert all(kernel.launching.columns_together > 1 for kernels in recorded for kernel in kernels)
+    assert all(best.launching.columns_together > 1 for best, _ in recorded)
+    assert all(portable.launching.columns_together == 1 for _, portable in recorded)
+    assert all(portable.launching.shared_bytes <= 99 * 1024 for _, portable in recorded)
     header = text.partition("\n\n")[0]
     assert header.count("  wgmma: ") == header.count("  elsewhere mma: ") == 3
 
@@ -118,7 +120,8 @@ def test_a_portable_kernel_stands_behind_each(file: Namespace, text: str) -> Non
         ((9, 0), "11.8", ["mma"] * 3, "90"),
         ((8, 0), "13.0", ["mma"] * 3, "80"),
         ((10, 0), "13.0", ["mma"] * 3, "100"),
-        ((7, 5), "12.0", ["direct"] * 3, "75"),
+        ((8, 6), "13.0", ["mma"] * 3, "86"),
+        ((7, 5), "12.0", ["plain"] * 3, "75"),
     ],
 )
 def test_what_a_model_builds(
@@ -131,7 +134,10 @@ def test_what_a_model_builds(
     assert [kernel.family for kernel in built] == families
     options = file["_load_options"](built, capability)
     assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in options["extra_cuda_cflags"]
-    assert [name for name in FAMILIES if f"{name.capitalize()}Shape {{" in options["cuda_sources"][0]] == families[:1]
+    text = options["cuda_sources"][0]
+    structs = {**{name: f"{name.capitalize()}Shape {{" for name in FAMILIES}, "plain": "PlainTile {"}
+    carried = [name for name, struct in structs.items() if struct in text]
+    assert carried == families[:1]
 
 
 @pytest.mark.parametrize("multiprocessors", [78, 114, 132])
@@ -177,12 +183,12 @@ def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torc
     [
         ("wide", 2, (1, 10, 16), ("wgmma", "mma")),
         ("wide", 1, (1, 3, 40), ("wgmma", "mma")),
-        ("wide", 3, (1, 5, 7), ("direct", "direct")),  # rows that do not divide into what both load at once
+        ("wide", 3, (1, 5, 7), ("mma", "mma")),  # rows that do not divide into what both load at once
         ("up", 2, (1, 7, 8), ("wgmma", "mma")),
         ("up", 5, (1, 1, 24), ("wgmma", "mma")),
-        ("up", 1, (1, 5, 9), ("direct", "direct")),
+        ("up", 1, (1, 5, 9), ("mma", "mma")),
         ("signal", 2, (1, 1, 72), ("wgmma", "mma")),
-        ("signal", 3, (1, 1, 31), ("direct", "direct")),
+        ("signal", 3, (1, 1, 31), ("mma", "mma")),
     ],
 )
 def test_each_kernel_is_right_at_other_sizes(
@@ -222,6 +228,5 @@ def test_the_next_kernel_takes_what_the_first_does_not_run(file: Namespace) -> N
     problem = file["_Problem"](layer, 1, (1, 4, 24), (1, 4, 24))
     assert file["_sized"](problem, file["_PLANNED"]).kernel.tile == portable.tile
     assert file["_sized"](problem._replace(input_size=(1, 4, 32)), file["_PLANNED"]).kernel.tile == wider.tile
-    assert (
-        file["_sized"](problem, file["_Gpu"](portable.launching.shared_bytes - 1, True, 132)).kernel.family == "direct"
-    )
+    smaller = file["_Gpu"](portable.launching.shared_bytes - 1, True, 132)
+    assert file["_sized"](problem, smaller).kernel.family == "plain"

@@ -21,7 +21,7 @@ from tconv.codegen.headers.syntax import Text, declared_name, walk, words
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.kernels.cases import CASES
-from tconv.planner import DIRECT, FAMILIES, Kernel
+from tconv.planner import FAMILIES, Kernel
 
 ON_TENSOR_CORES = [name for name, i in INSTANCES.items() if i.kernel.family != "direct"]
 
@@ -33,7 +33,7 @@ def of_family(family: str) -> dict[str, Text]:
 
 def written(kernels: Sequence[Kernel[Any]]) -> str:
     """What a file that records `kernels` would compile for the first of them."""
-    texts = kernel_texts(kernels, "direct/default.cuh", HOST_ASKS)
+    texts = kernel_texts(kernels, HOST_ASKS)
     families = {kernel.family for kernel in kernels}
     carried = source.in_namespace(text for name, text in texts.items() if name in (PRIMITIVES, *families))
     return f"{carried}\n{source.functions(kernels[0], 'tconv_kernel')}"
@@ -227,32 +227,25 @@ def test_a_written_kernel_is_the_librarys(name: str) -> None:
 @pytest.mark.rotates(6)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
-    """In a file that records no other of its family."""
-    kernel = DIRECT.default(CASES[name].problem("fp32").layer)
+    """In a file that records no other."""
+    kernel = Kernel[Any](source.ANY_LAYER, CASES[name].problem("fp32").layer, None)
     expected = machine_code(compile_source(source.unit(kernel), "sm_80", headers=source.header_directory()).cubin)
     own = source.instance(kernel, "tconv_kernel")
-    tile = source.tile_struct(kernel.tile, "tconv_kernel")
-    bounds = source.launch_bounds(kernel, "tconv_kernel")
-    assert own.count(tile) == own.count(bounds) == 1
-    any_layer = own.replace(tile, "using tconv_kernel_tile = tconv::DirectDefault<tconv_kernel_layer>;\n")
-    any_layer = any_layer.replace(bounds, "tconv_kernel_tile::threads, tconv_kernel_tile::blocks")
-    texts = kernel_texts([], "direct/default.cuh", HOST_ASKS)
-    assert list(texts) == [PRIMITIVES, "direct"]
-    text = f"{source.in_namespace(texts.values())}\n{any_layer}"
-    assert machine_code(compile_source(text, "sm_80").cubin) == expected
+    texts = kernel_texts([], f"{own} {HOST_ASKS}")
+    assert list(texts) == [PRIMITIVES, source.ANY_LAYER]
+    text = f"{source.in_namespace(texts.values())}\n{own}"
+    assert machine_code(compile_source(text, "sm_80").cubin)[".text.tconv_kernel"] == expected[".text.tconv_kernel"]
 
 
 @pytest.mark.parametrize("name", ["mma", "wgmma"])
 def test_a_kernel_alone_carries_less(name: str) -> None:
     kernels = [i.kernel for i in INSTANCES.values() if i.kernel.family == name]
-    alone, all_of_them = (kernel_texts(some, "direct/default.cuh", "")[name] for some in (kernels[:1], kernels))
+    alone, all_of_them = (kernel_texts(some, "")[name] for some in (kernels[:1], kernels))
     complete = "\n".join(text.bytes.decode() for text in of_family(name).values())
     assert len(alone.splitlines()) < 0.85 * len(all_of_them.splitlines()) < 0.95 * len(complete.splitlines())
 
 
 def test_files_name_no_headers() -> None:
-    texts = kernel_texts(
-        [i.kernel for i in INSTANCES.values() if i.kernel.family != "direct"], "direct/default.cuh", ""
-    )
+    texts = kernel_texts([i.kernel for i in INSTANCES.values() if i.kernel.family != "direct"], "")
     assert not [line for text in texts.values() for line in text.splitlines() if ".cuh" in line]
     assert not [line for text in texts.values() for line in text.splitlines() if len(line) > 120]

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,6 +99,21 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
     other = kernels[0]._replace(layer=kernels[0].layer._replace(precision="fp16"))
     file["_build"]([other, *kernels], device)
     assert len(builds) == 2
+
+
+def test_a_layer_that_no_kernel_was_made_for_is_named_once(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpp_extension, "load_inline", lambda **options: SimpleNamespace(launch=None))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    device, layer = torch.device("cuda", 1), kernels_of(file)[0].layer  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        file["_build"](kernels_of(file), device)
+    other = file["_kernel"](layer._replace(out_channels=6))
+    with pytest.warns(UserWarning, match=r"was made for 2-D 512→6 k2 s2 bias \w+ on cuda:1: the plain .* tconv optimize"):
+        file["_build"]([other], device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        file["_build"]([other], device)
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from tconv.codegen.loading import calls_its_own
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
-from tconv.kernels.source import DEFAULT_BLOCKS, DEFAULT_BYTES, family_header
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, numbers
 from tconv.problem import Layer, Triple
 from tconv.sandbox.model_file import ModelFileError
@@ -38,10 +37,8 @@ _BLANK = "\r\n"
 _EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
 #: What launches ask of a family.
 _RULES = ("grid", "counted", "needs_wide_index")
-#: Where no layer takes `direct`, what runs any layer is in few lines; it needs no header for its tile.
-_PLAIN = "plain"
-#: The header of the tile for any layer, of the family that runs those.
-DEFAULT_HEADERS = {"direct": "direct/default.cuh", _PLAIN: family_header(_PLAIN)}
+#: What the host's side asks of the kernels' text.
+HOST_ASKS = "plain_blocks<>() PlainTile<>::threads ::blocks ::shared_bytes"
 _RENAMED = {
     "Axis": "_Axis",
     "ceil_div": "_ceil_div",
@@ -50,8 +47,8 @@ _RENAMED = {
     "most": "max",
     "whole": "int",
     "where": "_where",
-    "launch_bounds": "_launch_bounds",
-    "tile_struct": "_tile_struct",
+    # Tiles are CUDA text already.
+    "tile_members": "str",
 }
 #: Of an axis: what runtime.py itself asks.
 _OF_AXES = ("positions", "output_size")
@@ -73,7 +70,7 @@ class PlannedLayer:
         called: it is a call of a function, not a module.
         line: of the model file, for a call that stands there.
         left: it stays PyTorch's, for this reason.
-        portable: what other GPUs run, where they have not got what `plan` takes.
+        portable: what runs the layer at other sizes and on other GPUs, where that is not `plan`.
     """
 
     name: str
@@ -87,7 +84,7 @@ class PlannedLayer:
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Of every kernel that the file records for it, the first one for the GPU that was planned for."""
+        """Of every kernel that the file records for it, the best one first."""
         return (self.plan,) if self.portable is None else (self.plan, self.portable)
 
 
@@ -108,19 +105,18 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     families = _families(planned)
     kernels = _kernels(planned)
     rules = "\n\n".join(map(_rules, dict.fromkeys(FAMILIES[name].rules for name in families)))
-    parts = ["instance", *(["weights_instance"] if any(FAMILIES[name].preparing_threads for name in families) else [])]
+    parts = ["instance"]
+    if any(FAMILIES[name].preparing_threads for name in families):
+        parts.append("weights_instance")
     inputs_prepared = any(plan.inputs is not None for layer in planned for plan in layer.plans)
     if inputs_prepared:
         parts.append("inputs_instance")
     configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
-    default = "direct" if "direct" in families else _PLAIN
     recorded = [kernel for of_layer in kernels.values() for kernel in of_layer]
     headers = {
         name: _cuda(text)
-        for name, text in kernel_texts(
-            recorded, DEFAULT_HEADERS[default], f"{configuration} {host_asks(default)}"
-        ).items()
+        for name, text in kernel_texts(recorded, f"{configuration} {HOST_ASKS}").items()
     }
     runtime = _filled(
         {
@@ -131,7 +127,6 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
-            '_DEFAULT = "direct"\n': f'_DEFAULT = "{default}"\n',
             "_MULTIPROCESSORS = 1\n": f"_MULTIPROCESSORS = {gpu.multiprocessors}\n",
             _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}),
             _place("    # ", "what a layer knows of itself"): methods(
@@ -154,12 +149,6 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     text = f"{_header(layers)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return text.replace(_OPERATOR_NAME, _OPERATOR_NAME.replace("DIGEST", digest), 1)
-
-
-def host_asks(default: str) -> str:
-    """What the host's side asks of the text of the kernels for any layer, which are of this family."""
-    functions = " ".join(f"{each.format(default)}<>()" for each in (DEFAULT_BLOCKS, DEFAULT_BYTES))
-    return f"{functions} {default.capitalize()}Default<>::threads ::blocks"
 
 
 @cache
@@ -265,14 +254,14 @@ def plan_words(plan: Plan, left: bool = False) -> str:
 
 
 def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Kernel[Any]]]:
-    """The kernels that are recorded for each layer, one of a family.
-
-    Those that run on fewer GPUs, or at fewer of the sizes that a layer may have, come first: the families' last.
-    """
-    kernels: dict[Layer, dict[str, Kernel[Any]]] = {}
-    for plan in (plan for layer in layers for plan in layer.plans):
-        kernels.setdefault(plan.problem.layer, {})[plan.kernel.family] = plan.kernel
-    return {layer: [of[name] for name in reversed(list(FAMILIES)) if name in of] for layer, of in kernels.items()}
+    """The kernels that are recorded for each layer, the one that runs at every size and on every GPU last."""
+    kernels: dict[Layer, list[Kernel[Any]]] = {}
+    # At some sizes the first one does not run: who has both says the order.
+    for plan in (plan for layer in sorted(layers, key=lambda each: -len(each.plans)) for plan in layer.plans):
+        of_layer = kernels.setdefault(plan.problem.layer, [])
+        if plan.kernel not in of_layer:
+            of_layer.append(plan.kernel)
+    return {plan.problem.layer: kernels[plan.problem.layer] for layer in layers for plan in layer.plans}
 
 
 def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]], gpu: Gpu) -> str:

@@ -14,6 +14,7 @@ import hashlib
 import inspect
 import math
 import operator
+import warnings
 from collections import namedtuple
 
 import torch
@@ -42,7 +43,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
     """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
 
-    A kernel without a tile takes the one for any size, `DirectDefault`, which says the rest.
+    A kernel without a tile takes the one for any layer, `PlainTile`, which says the rest.
     """
 
     @property
@@ -57,8 +58,8 @@ class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_ind
 
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the grid is how many
-# multiprocessors there are, from which the CUDA text computes it.
+# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the CUDA text computes grid
+# and shared bytes.
 _Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
 _Preparation = namedtuple("_Preparation", "grid threads bytes")
 # Layers that are called as functions: they are built along with the modules.
@@ -121,15 +122,13 @@ _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 _PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
 
 
-# The family of kernels without a tile, which run what was not planned for.
-_DEFAULT = "direct"
-# What is known of such a kernel before it is compiled.
+# What is known of a kernel without a tile before it is compiled.
 _AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
 
 
 def _any_kernel(layer):
     """A kernel for every size and every GPU."""
-    return _Kernel(_DEFAULT, layer, None, None, _AnyLaunching(0, 1, 0, 0))
+    return _Kernel("plain", layer, None, None, _AnyLaunching(0, 1, 0, 0))
 
 
 def _any_is_wide(problem):
@@ -217,7 +216,7 @@ def _sized(problem, gpu):
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
     kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
     if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), gpu.multiprocessors, None, None)
+        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), 0, None, None)
     family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
     counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
     if counted >= 2**31:
@@ -235,20 +234,6 @@ def _sized(problem, gpu):
 # (the configuration of a kernel as CUDA text)
 
 
-def _tile_struct(tile, name):
-    """What the tile of the kernel `name` is, as a type."""
-    if tile is None:
-        return f"using {name}_tile = tconv::{_DEFAULT.capitalize()}Default<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{tile}}};\n"
-
-
-def _launch_bounds(kernel, name):
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
-
-
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
     threads = kernel.launching.preparing_threads
@@ -260,10 +245,8 @@ def _start(kernel, name):
     """How the host's side launches a kernel."""
     numbers = kernel.launching
     if kernel.tile is None:
-        of_output = "a.batch, a.output[0], a.output[1], a.output[2]"
-        blocks = f"tconv::{_DEFAULT}_default_blocks<{name}_layer>(a.grid, {of_output})"
-        shared_bytes = f"tconv::{_DEFAULT}_default_bytes<{name}_layer>()"
-        return f"start({name}, {name}_tile::threads, {shared_bytes}, a.with_grid({blocks}))"
+        blocks = f"tconv::plain_blocks<{name}_layer>(a.batch, a.output[0], a.output[1], a.output[2])"
+        return f"start({name}, {name}_tile::threads, {name}_tile::shared_bytes, a.with_grid({blocks}))"
     if not numbers.preparing_threads:
         return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
     functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
@@ -325,6 +308,10 @@ def _build(kernels, device):
     if capability < (7, 5):
         found = ".".join(map(str, capability))
         raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
+    for kernel in missing:
+        if kernel.tile is None:
+            what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
+            warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
     launch = load_inline(**_load_options(missing, capability)).launch

@@ -22,13 +22,13 @@ ELEMENT: dict[Precision, str] = {
     "fp64": "double",
 }
 ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-#: Of a family's tile for any layer: the blocks of a launch, and their shared memory.
-DEFAULT_BLOCKS, DEFAULT_BYTES = "tconv::{}_default_blocks", "tconv::{}_default_bytes"
+#: The family that runs any layer, in written files alone: it has one tile, which its header computes from the layer.
+ANY_LAYER = "plain"
 #: What the function is called that prepares the weights of the kernel NAME.
 PREPARING = "{}_weights"
 #: The same of its inputs.
 PREPARING_INPUTS = "{}_inputs"
-#: What the function is called that tells how the kernel NAME is launched, where its tile is that of any layer.
+#: What the function is called that tells how the kernel NAME is launched, where it has no tile.
 LAUNCHING = "{}_launching"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
 _OPENED, _CLOSED = "namespace tconv {\n\n", "\n}  // namespace tconv\n"
@@ -62,9 +62,13 @@ def family_header(family: str) -> str:
 def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
     """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`.
 
-    It does not compile if the template computes other constants than the planner.
+    It does not compile if the template computes other constants than the planner. Of a kernel without a tile nothing is
+    known to the planner; there the unit has the function that `launching_of_any` describes.
     """
-    return f'#include "{family_header(kernel.family)}"\n\n' + functions(kernel, name) + assertions(kernel, name)
+    included = f'#include "{family_header(kernel.family)}"\n\n'
+    if kernel.tile is None:
+        return included + instance(kernel, name) + launching_of_any(name)
+    return included + functions(kernel, name) + assertions(kernel, name)
 
 
 def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
@@ -112,7 +116,7 @@ def instance(kernel: Kernel[Any], name: str) -> str:
 // {kernel.layer.describe()}
 struct {name}_layer {{
 {_layer_members(kernel.layer, kernel.wide_index)}}};
-{tile_struct(kernel.tile, name)}extern "C" __global__ void __launch_bounds__({launch_bounds(kernel, name)})
+{tile_struct(kernel, name)}extern "C" __global__ void __launch_bounds__({launch_bounds(kernel, name)})
 {name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
@@ -143,18 +147,17 @@ extern "C" __global__ void __launch_bounds__({threads})
 """
 
 
-def launching_of_any(name: str, family: str) -> str:
+def launching_of_any(name: str) -> str:
     """A function that writes blocks, threads and bytes of shared memory of a launch of `name`.
 
-    `name` is a kernel with the family's tile for any layer, whose configuration stands above.
+    `name` is a kernel without a tile, whose configuration stands above.
     """
-    blocks, shared_bytes = (each.format(family) for each in (DEFAULT_BLOCKS, DEFAULT_BYTES))
     return f"""
-extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int multiprocessors, int batch,
-    int output_depth, int output_height, int output_width) {{
-  numbers[0] = {blocks}<{name}_layer>(multiprocessors, batch, output_depth, output_height, output_width);
+extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int batch, int output_depth, int output_height,
+    int output_width) {{
+  numbers[0] = tconv::plain_blocks<{name}_layer>(batch, output_depth, output_height, output_width);
   numbers[1] = {name}_tile::threads;
-  numbers[2] = {shared_bytes}<{name}_layer>();
+  numbers[2] = {name}_tile::shared_bytes;
 }}
 """
 
@@ -170,6 +173,8 @@ def assertions(kernel: Kernel[Any], name: str) -> str:
 
 def functions(kernel: Kernel[Any], name: str) -> str:
     """All functions of `kernel`."""
+    if kernel.tile is None:
+        return instance(kernel, name)
     threads = FAMILIES[kernel.family].preparing_threads
     weights = weights_instance(kernel, name, threads) if threads else ""
     inputs = inputs_instance(kernel, name, threads) if prepares_inputs(kernel) else ""
@@ -181,13 +186,17 @@ def prepares_inputs(kernel: Kernel[Any]) -> bool:
     return bool(getattr(kernel.tile, "prepared_inputs", 0))
 
 
-def tile_struct(tile: Any, name: str) -> str:
+def tile_struct(kernel: Kernel[Any], name: str) -> str:
     """What the tile of the kernel `name` is, as a type."""
-    return f"struct {name}_tile {{\n{tile_members(tile)}}};\n"
+    if kernel.tile is None:
+        return f"using {name}_tile = tconv::PlainTile<{name}_layer>;\n"
+    return f"struct {name}_tile {{\n{tile_members(kernel.tile)}}};\n"
 
 
 def launch_bounds(kernel: Kernel[Any], name: str) -> str:
     """Threads of a block, and blocks that shall fit on a multiprocessor."""
+    if kernel.tile is None:
+        return f"{name}_tile::threads, {name}_tile::blocks"
     return f"{kernel.threads}, {kernel.blocks}"
 
 

@@ -101,6 +101,11 @@ def replan(problem: Problem, kernel: Kernel[Any], gpu: Gpu) -> Plan | None:
     return FAMILIES[kernel.family].replan(problem, kernel, gpu)
 
 
+def runs_on(family: str, problem: Problem, gpu: Gpu, arch: str) -> bool:
+    """Whether a family runs `problem` on a GPU like `gpu` of another arch."""
+    return FAMILIES[family].why_not(problem, replace(gpu, arch=arch)) is None
+
+
 def _measured(question: Question, answer: Tuned, gpu: Gpu) -> Plan | None:
     """The plan with the measured tile; None if the planner would not consider that tile, so that it is of others."""
     problem = question.problem_of(answer.family)

@@ -25,6 +25,7 @@ from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import Compiled, compile_source
 from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Plan, floor_seconds
+from tconv.planner.choice import runs_on
 from tconv.problem import TF32, Problem
 from tconv.rewriter.shrink import describe_change, shrink
 from tconv.sandbox.cut import Cut, WrittenFile
@@ -33,8 +34,6 @@ from tconv.sandbox.emulated import emulator_launches
 #: What NVRTC makes of a text, given with the name of the kernel in it and the arch.
 Compile = Callable[[str, str, str], Compiled]
 
-#: What the kernels for Hopper alone are compiled for.
-_SM_90A = "sm_90a"
 #: Of blocks that go on from box to box as many run in the emulator: at its sizes more would have one box each.
 _EMULATED_AT_ONCE = 2
 #: Draws of inputs and weights; a GPU gets as many as the rules say.
@@ -130,17 +129,14 @@ def check_layers(
         problem = full if gpu else shrink(full)
         wanted = list(dict.fromkeys([full, problem]))
         at_once = None if gpu else _EMULATED_AT_ONCE
-        # As they are launched where sm_90a runs, and elsewhere.
-        cuts = {
-            there: dict(zip(wanted, file.cuts(wanted, sm_90a=there, at_once=at_once), strict=True))
-            for there in (True, False)
-        }
-        of_archs = [(arch, cuts[arch == _SM_90A][full]) for arch in archs]
-        builds = tuple(_build(compiled(cut.source, cut.kernel, arch), arch) for arch, cut in of_archs)
+        # Those of each kernel that the file has for the layer.
+        portable = (False, True)[: len(layer.plans)]
+        cuts = [dict(zip(wanted, file.cuts(wanted, portable=p, at_once=at_once), strict=True)) for p in portable]
+        builds = tuple(_builds(layer, [of_sizes[full] for of_sizes in cuts], archs, compiled))
         device = "cuda" if gpu else "cpu"
         candidates: list[Candidate] = []
         verdicts: list[Verdict] = []
-        for plan, of_sizes in zip(layer.plans, cuts.values(), strict=False):
+        for plan, of_sizes in zip(layer.plans, cuts, strict=True):
             candidates.append(_candidate(of_sizes[problem], plan, problem, compiled, gpu))
             verdicts.append(_judge(candidates[-1], plan, problem, device))
         time = _time(candidates[0], problem, gpu) if gpu and bench and verdicts[0].equal else None
@@ -162,8 +158,15 @@ def compile_text(source: str, kernel: str, arch: str) -> Compiled:
         raise Trouble(f"this NVRTC does not compile for {arch}; leave it out, or install a newer one") from None
 
 
-def _build(compiled: Compiled, arch: str) -> Build:
-    return Build(arch, compiled.registers, compiled.spill_bytes)
+def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], compiled: Compile) -> Iterator[Build]:
+    """Every kernel of the layer is compiled for every arch that has its family; of each arch the best one tells."""
+    for arch in archs:
+        there = [
+            compiled(cut.source, cut.kernel, arch)
+            for plan, cut in zip(layer.plans, cuts, strict=True)
+            if runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)
+        ]
+        yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
 
 
 def _candidate(cut: Cut, plan: Plan, problem: Problem, compiled: Compile, gpu: Gpu | None) -> Candidate:

@@ -15,8 +15,8 @@ from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
 from tconv.jit.loader import compile_kernel
-from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
-from tconv.planner.choice import replan
+from tconv.planner import FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
+from tconv.planner.choice import replan, runs_on
 from tconv.planner.tuned import Answers
 from tconv.problem import Layer, Problem
 from tconv.sandbox.model_file import ModelFileError
@@ -24,8 +24,9 @@ from tconv.sandbox.trace import Trace, TracedLayer
 
 #: What is compiled for where there is no GPU to say it.
 COMMON_ARCHS = ("sm_80", "sm_90a")
-#: A kernel whose family does not run on this one, either, has a portable one beside it in a written file.
+#: Where a written file's portable kernels run: from this one on, and where a block has so much shared memory.
 _PORTABLE_ARCH = "sm_80"
+_PORTABLE_BYTES = 99 * 1024
 _log = logging.getLogger("tconv")
 
 _NOT_TUNED: Answers = MappingProxyType({})
@@ -58,10 +59,7 @@ def plan_layers(
             raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
         try:
             best = choose(Question(problem), gpu, families, tuned)
-            portable = [name for name in families if _runs_on(name, problem, gpu, _PORTABLE_ARCH)]
-            if best.kernel.family in portable or not portable:
-                return [best]
-            return [best, choose(Question(problem), gpu, portable, tuned)]
+            return [best, *_portable(best, families, gpu)]
         except Unplannable as refusal:
             raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
 
@@ -114,12 +112,9 @@ def _plan_each(
     for _, problem, found in sorted(planned, key=lambda each: each[1].multiply_adds):
         kernels[problem.layer] = [plan.kernel for plan in found]
     for traced, problem, (own, *_) in planned:
-        # Where a kernel does not run these sizes, the file takes the next one, at last the one that runs any size.
-        recorded = [*kernels[problem.layer], DIRECT.default(problem.layer)]
-        runs = (plan for kernel in recorded if (plan := replan(problem, kernel, gpu)))
-        shared = next(runs, own)
-        is_portable = _runs_on(shared.kernel.family, problem, gpu, _PORTABLE_ARCH)
-        portable = None if is_portable else next(runs, None)
+        # Where a kernel does not run these sizes, the file takes the next one.
+        runs = (plan for kernel in kernels[problem.layer] if (plan := replan(problem, kernel, gpu)))
+        shared, portable = next(runs, own), next(runs, None)
         taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
         reason = _OUT_OF_REACH if traced.elsewhere else ""
         yield PlannedLayer(
@@ -127,9 +122,18 @@ def _plan_each(
         )
 
 
-def _runs_on(family: str, problem: Problem, gpu: Gpu, arch: str) -> bool:
-    """Whether a family runs `problem` on a GPU like `gpu` of another arch."""
-    return FAMILIES[family].why_not(problem, replace(gpu, arch=arch)) is None
+def _portable(best: Plan, families: Collection[str], gpu: Gpu) -> list[Plan]:
+    """The plan of a kernel that runs the layer at rows of any width and on GPUs with less; none where `best` does."""
+    problem, less = best.problem, replace(gpu, arch=_PORTABLE_ARCH, shared_bytes_per_block=_PORTABLE_BYTES)
+    unused = 3 - problem.layer.spatial_dims
+    # Some kernels are for axes of one input alone, some for rows that are even.
+    depth, height, width = (size if axis < unused else max(size, 2) for axis, size in enumerate(problem.input_size))
+    uneven = replace(problem, input_size=(depth, height, width + 1 - width % 2))
+    portable = [name for name in families if runs_on(name, problem, gpu, _PORTABLE_ARCH)]
+    if best.kernel.family in portable and best.shared_bytes <= _PORTABLE_BYTES and replan(uneven, best.kernel, gpu):
+        return []
+    found = replan(problem, choose(Question(uneven), less, portable).kernel, gpu) if portable else None
+    return [] if found is None else [found]
 
 
 def _settled(layer: PlannedLayer, gpu: Gpu) -> PlannedLayer:
@@ -144,7 +148,7 @@ def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
     kernel = plan.kernel
     try:
         for arch in dict.fromkeys((*COMMON_ARCHS, gpu.arch)):
-            if _runs_on(kernel.family, plan.problem, gpu, arch):
+            if runs_on(kernel.family, plan.problem, gpu, arch):
                 kernel, _ = compile_kernel(kernel, arch)
     except (MissingToolchain, CompileError) as error:
         _log.info("registers stay estimated: %s", error)

@@ -28,21 +28,18 @@ _OWN = vars(builtins)
 
 @dataclass(frozen=True)
 class Cut:
-    """One launch as the file would make it: its whole CUDA text, the kernel in it, its family, and the launch's numbers.
+    """One launch as the file would make it: its whole CUDA text, the kernel in it, and the launch's numbers.
 
-    Where the text itself computes these (a kernel for any layer), they are None, and `multiprocessors` is what it
-    computes them from.
+    Where the text itself computes these (a kernel for any layer), they are None.
     """
 
     source: str
     kernel: str
-    family: str
     grid: int | None
     threads: int | None
     shared_bytes: int | None
     preparation: Preparation | None = None
     inputs: InputPreparation | None = None
-    multiprocessors: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,18 +71,18 @@ class WrittenFile:
         self._timeout_s = timeout_s
         self._worker = workshop.start(Cutter, timeout_s=timeout_s, path=str(path), needed=sorted(needed))
 
-    def cuts(self, problems: Sequence[Problem], *, sm_90a: bool = True, at_once: int | None = None) -> list[Cut]:
-        """The launches that the file would make for these problems.
+    def cuts(self, problems: Sequence[Problem], *, portable: bool = False, at_once: int | None = None) -> list[Cut]:
+        """The launches that the file would make for these problems on the GPU that it was planned for.
 
         Args:
-            sm_90a: on a GPU that runs that; else on another one as large.
+            portable: by the last kernel that it has recorded for the layer, which runs on other GPUs, too.
             at_once: of blocks that go on from box to box at most so many, so that they do on small problems, too.
 
         Raises:
             ModelFileError: the file plans none for one of them.
         """
         asked = [asdict(problem) for problem in problems]
-        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, sm_90a=sm_90a, at_once=at_once)
+        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, portable=portable, at_once=at_once)
         return [
             Cut(
                 **{
@@ -120,9 +117,8 @@ def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
         inputs = InputPreparation(numbers.input_blocks, numbers.preparing_threads, numbers.input_shared_bytes)
     source = cuda_source([plan.kernel])
     if plan.kernel.tile is None:
-        return Cut(source, "tconv_kernel_0", plan.kernel.family, None, None, None, multiprocessors=plan.grid)
-    numbers_of_launch = (plan.grid, plan.kernel.threads, plan.shared_bytes)
-    return Cut(source, "tconv_kernel_0", plan.kernel.family, *numbers_of_launch, preparation, inputs)
+        return Cut(source, "tconv_kernel_0", None, None, None)
+    return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation, inputs)
 
 
 def _of(kind: type[Any], fields: dict[str, int] | None) -> Any:
@@ -144,17 +140,30 @@ class Cutter:
                 "rename it, or import by name instead of by star"
             )
 
-    def cuts(self, problems: list[dict[str, Any]], sm_90a: bool, at_once: int | None) -> list[dict[str, Any]]:
-        gpu = self._file["_PLANNED"]._replace(sm_90a=sm_90a)
-        return [asdict(self._cut(Problem.from_dict(problem), gpu, at_once)) for problem in problems]
+    def cuts(self, problems: list[dict[str, Any]], portable: bool, at_once: int | None) -> list[dict[str, Any]]:
+        with self._portable_alone() if portable else contextlib.nullcontext():
+            return [asdict(self._cut(Problem.from_dict(problem), at_once)) for problem in problems]
 
-    def _cut(self, problem: Problem, gpu: Any, at_once: int | None) -> Cut:
+    @contextlib.contextmanager
+    def _portable_alone(self) -> Iterator[None]:
+        """While it is entered, the file has of each layer the last kernel alone."""
+        recorded, plan = self._file["_RECORDED"], self._file["_plan"]
+        before = dict(recorded)
+        plan.cache_clear()
+        recorded.update({layer: kernels[-1:] for layer, kernels in before.items()})
+        try:
+            yield
+        finally:
+            recorded.update(before)
+            plan.cache_clear()
+
+    def _cut(self, problem: Problem, at_once: int | None) -> Cut:
         layer = problem.layer
         used = slice(3 - layer.spatial_dims, None)
         shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
         options = (layer.stride[used], layer.padding[used], problem.output_padding[used], layer.groups)
         dtype = getattr(torch, layer.dtype)
-        plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used], gpu)
+        plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used])
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
         if at_once is not None and plan.kernel.tile is not None:

@@ -93,8 +93,7 @@ def _numbers(cut: Cut, problem: Any) -> tuple[int, int, int]:
     if cut.grid is not None and cut.threads is not None and cut.shared_bytes is not None:
         return cut.grid, cut.threads, cut.shared_bytes
     numbers = torch.zeros(3, dtype=torch.int64)
-    arguments = (numbers, cut.multiprocessors, problem.batch, *problem.output_size)
-    source = cut.source + launching_of_any(cut.kernel, cut.family)
-    run(source, [Launch(LAUNCHING.format(cut.kernel), 1, 1, 0, arguments)])
+    arguments = (numbers, problem.batch, *problem.output_size)
+    run(cut.source + launching_of_any(cut.kernel), [Launch(LAUNCHING.format(cut.kernel), 1, 1, 0, arguments)])
     grid, threads, shared_bytes = numbers.tolist()
     return grid, threads, shared_bytes

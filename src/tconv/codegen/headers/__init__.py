@@ -13,7 +13,7 @@ from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
-from tconv.kernels.source import family_header, header_texts, prepares_inputs
+from tconv.kernels.source import ANY_LAYER, family_header, header_texts, prepares_inputs
 from tconv.planner import Kernel
 
 #: What families share.
@@ -22,23 +22,20 @@ PRIMITIVES = "primitives"
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
 
 
-def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dict[str, str]:
+def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
     """The headers of the families of `kernels`, and of the kernel that runs any layer, after `PRIMITIVES`.
 
     Each text is to be pasted into one `in_namespace`, a family's behind that of the primitives. What the constants of
     its kernels decide is decided in a family's text.
 
     Args:
-        general: the header of a tile for any layer, in the folder of its family. Where it is the family's own, that has
-            no other tiles, and nothing to decide.
         user: what else mentions them.
     """
-    of_any = general.partition("/")[0]
-    families = sorted({of_any, *(kernel.family for kernel in kernels)})
+    families = sorted({ANY_LAYER, *(kernel.family for kernel in kernels)})
     # What instances call.
     user = " ".join([user, *(f"{name}() {name}_weights()" for name in families)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
-    headers = header_texts([*map(family_header, families), general])
+    headers = header_texts(list(map(family_header, families)))
     primitives = "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))
     texts = {PRIMITIVES: listed(primitives, kernels)}
     for family in families:
@@ -47,10 +44,9 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], general: str, user: str) -> dic
             for name, text in headers.items()
             if name.startswith(f"{family}/")
         ]
-        of_kernels = [kernel for kernel in kernels if kernel.family == family]
-        parsed = [Text(text) for text in of_family]
-        if family != of_any or general != family_header(of_any):
-            constants = Constants(family, of_kernels, parsed, any_layer=of_any == family)
+        if family != ANY_LAYER:
+            parsed = [Text(text) for text in of_family]
+            constants = Constants(family, [kernel for kernel in kernels if kernel.family == family], parsed)
             of_family = [folded(text, constants) for text in parsed]
         texts[family] = "\n".join(of_family)
     while True:

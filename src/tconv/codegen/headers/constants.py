@@ -69,12 +69,9 @@ class Constants:
 
     Args:
         texts: of the family's headers.
-        any_layer: any layer may come, too, with the tile ``Default`` of the headers.
     """
 
-    def __init__(
-        self, family: str, kernels: Sequence[Kernel[Any]], texts: Sequence[Text], *, any_layer: bool = False
-    ) -> None:
+    def __init__(self, family: str, kernels: Sequence[Kernel[Any]], texts: Sequence[Text]) -> None:
         structs = {
             declared_name(field(node, "name")): node
             for text in texts
@@ -83,9 +80,6 @@ class Constants:
         }
         name = f"{family.capitalize()}Shape"
         self._kernels = [_OfKernel(name, structs[name], _known_of(kernel)) for kernel in dict.fromkeys(kernels)]
-        if any_layer:
-            tile = scope_of_struct(structs[f"{family.capitalize()}Default"], None)
-            self._kernels.append(_OfKernel(name, structs[name], {}, tile))
 
     def value(self, node: Node, scope: Scope | None) -> int | None:
         """Of an expression."""
@@ -139,14 +133,12 @@ class _OfKernel:
     Args:
         name, shape: the struct of the family's constants.
         known: names with their values.
-        tile: what else is known of the tile.
     """
 
-    def __init__(self, name: str, shape: Node, known: Mapping[str, int], tile: Scope | None = None) -> None:
+    def __init__(self, name: str, shape: Node, known: Mapping[str, int]) -> None:
         self.of_shape = scope_of_struct(shape, None)
         self._prefixes = (f"{name}<Layer,Tile>::", "Shape::")
         self._known: dict[str, int | None] = {**known, "sizeof float": 4, "sizeof unsigned": 4, "sizeof longlong": 8}
-        self._tile = tile
 
     def named(self, name: str) -> int | None:
         """What a qualified name stands for."""
@@ -154,11 +146,8 @@ class _OfKernel:
             name = name[len(prefix) :] if name.startswith(prefix) else name
         if name not in self._known:
             self._known[name] = None  # while it is worked out
-            scope, own = self.of_shape, name
-            if self._tile is not None and name.startswith("Tile::"):
-                scope, own = self._tile, name[len("Tile::") :]
-            if own in scope.constants:
-                self._known[name] = self.value(scope.constants[own], scope)
+            if name in self.of_shape.constants:
+                self._known[name] = self.value(self.of_shape.constants[name], self.of_shape)
         return self._known[name]
 
     def value(self, node: Node, scope: Scope | None) -> int | None:
@@ -268,7 +257,9 @@ def scope_of_function(function: Node, outer: Scope | None) -> Scope:
             if declarator is not None:
                 others.add(declared_name(declarator))
         elif node.type == "declaration":
-            is_constant = any(words(child) == "constexpr" for child in node.children)
+            specifiers = {words(child) for child in node.children}
+            # Of what is worked out when a kernel runs, answers alone: other numbers change the order of instructions.
+            is_constant = "constexpr" in specifiers or {"const", "bool"} <= specifiers
             for declarator in node.children_by_field_name("declarator"):
                 name = declared_name(declarator)
                 value = declarator.child_by_field_name("value")

@@ -75,12 +75,14 @@ class _Folding:
         left, right = field(node, "left"), field(node, "right")
         if sign in ("&&", "||"):
             value = self._value(node, scope)
+            if _is_condition(node) or (value is not None and _is_answer(node)):
+                return self._parts(node, scope)
             if value is not None:
-                return self._parts(node, scope) if _is_answer(node) else "true" if value else "false"
+                return "true" if value else "false"
             for known, other in ((left, right), (right, left)):
                 value = self._value(known, scope)
-                if value is not None and bool(value) != (sign == "||"):  # it does not decide
-                    return self.of(other, scope)
+                if value is not None and bool(value) != (sign == "||") and not _is_condition(known):
+                    return self.of(other, scope)  # the known one does not decide
         made = self._parts(node, scope)
         if made == self.text.of(node):
             return made
@@ -220,6 +222,19 @@ def _is_answer(node: Node) -> bool:
     compound = node.parent
     lambda_ = None if compound is None else compound.parent
     return node.type == "return_statement" and lambda_ is not None and lambda_.type == "lambda_expression"
+
+
+def _is_condition(node: Node) -> bool:
+    """Whether it is a choice in parentheses among other conditions, and about variables.
+
+    Without it branches are laid out in another way.
+    """
+    around = node if node.type == "parenthesized_expression" else node.parent
+    inner = node.named_children[0] if around is node else node
+    if around is None or around.type != "parenthesized_expression" or inner.type != "binary_expression":
+        return False
+    outer = around.parent
+    return outer is not None and outer.type == "binary_expression" and any(n.type == "identifier" for n in walk(inner))
 
 
 def _always_leaves(node: Node) -> bool:

@@ -1,16 +1,22 @@
 // plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
 // sizes that they were not made for.
 //
-// Computes what `direct` computes. x, weight and y are contiguous. TF32 is a permission, of which it makes no use.
+// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
+// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous. Factors are not
+// rounded: TF32 is a permission, of which it makes no use.
 //
-// A block has some output channels of one group, at a *run* of neighbouring positions of one phase, through the whole
+// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs, its phases.
+// A block has some output channels of one group, at a *run* of neighbouring positions of one phase, anywhere in the
 // batch. Lanes have neighbouring positions, so that they read neighbouring inputs, and one weight for all. Each tap of
 // the phase is one place of the input for a thread's position: what is outside is known before the loop over channels,
 // which has nothing but loads and products. `splits` sets of lanes share the input channels; the first adds the others'
 // sums to its own, in order.
 //
-// Not-a-number: as in `direct`. Sizes: batch times positions and one plane of a channel must stay below 2^31 unless
-// wide_index; every axis below 2^31 - stride - padding.
+// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
+// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+//
+// Sizes: batch times positions and one plane of a channel must stay below 2^31 unless wide_index; every axis below
+// 2^31 - stride - padding.
 #pragma once
 #include "primitives/axis.cuh"
 #include "primitives/layer.cuh"
@@ -19,29 +25,26 @@ namespace tconv {
 
 // How the blocks of a layer share its work.
 template <class Layer>
-struct PlainDefault {
+struct PlainTile {
   using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
   static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
-  static constexpr int splits = Layer::group_in_channels >= 512 ? 16 : Layer::group_in_channels >= 64 ? 4 : 1;
-  static constexpr int lanes = splits > 4 ? 32 : 128 / splits, threads = lanes * splits, blocks = 512 / threads;
-  static constexpr int run = lanes * positions;
+  static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
+  static constexpr int lanes = splits > 4 ? 32 : 128 / splits, threads = lanes * splits, blocks = 256 / threads;
+  // Where stores of one phase would be far apart, lanes have all phases of the width side by side.
+  static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
+  static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
+  static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
+  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
-      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Layer::Width::stride;
+      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
 };
-
-template <class Layer>
-TCONV_CONSTANT int plain_default_bytes() {
-  using Tile = PlainDefault<Layer>;
-  return Tile::splits == 1 ? 0 : Tile::threads * Tile::channels * static_cast<int>(sizeof(typename Tile::Accumulator));
-}
 
 // Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
 // neighbouring outputs.
 template <class Layer>
-TCONV_CONSTANT long long plain_default_blocks(long long, int batch, int output_depth, int output_height,
-                                              int output_width) {
-  using Tile = PlainDefault<Layer>;
+TCONV_CONSTANT long long plain_blocks(int batch, int output_depth, int output_height, int output_width) {
+  using Tile = PlainTile<Layer>;
   const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
   const long long heights = (output_height - 1) / Layer::Height::stride + 1;
   const long long widths = (output_width - 1) / Layer::Width::stride + 1;
@@ -66,26 +69,28 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   if (Layer::spatial_dims < 2) input_height = output_height = 1;
   const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
 
-  int phase = static_cast<int>(blockIdx.x % Tile::phases);
+  const int phase = static_cast<int>(blockIdx.x % Tile::phases);
   const int part = static_cast<int>(blockIdx.x / Tile::phases % Tile::channel_blocks);
   const Index first_place = static_cast<Index>(blockIdx.x / Tile::phases / Tile::channel_blocks) * Tile::run;
-  const int width_phase = phase % Width::stride, height_phase = phase / Width::stride % Height::stride;
-  const int depth_phase = phase / Width::stride / Height::stride;
+  constexpr int width_phases = Width::stride / Tile::phases_together;  // of different blocks
+  const int height_phase = phase / width_phases % Height::stride, depth_phase = phase / width_phases / Height::stride;
   const int group = part % Layer::groups, first_channel = part / Layer::groups * Tile::channels;
   const int lane = static_cast<int>(threadIdx.x) % Tile::lanes, split = static_cast<int>(threadIdx.x) / Tile::lanes;
+  const int lane_position = lane / Tile::phases_together;
+  const int width_phase = width_phases > 1 ? phase % width_phases : lane % Tile::phases_together;
 
   // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
   int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
   const Element* inputs[Tile::positions];
 #pragma unroll
   for (int p = 0; p < Tile::positions; ++p) {
-    const Index place = first_place + p * Tile::lanes + lane;
+    const Index place = first_place + p * Tile::lane_positions + lane_position;
     const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
     const Index sample = slab / Depth::positions(output_depth);
     widths[p] = static_cast<int>(place - row * Width::positions(output_width));
     heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
     depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
-    samples[p] = sample < batch ? static_cast<int>(sample) : -1;
+    samples[p] = sample < batch && lane_position < Tile::lane_positions ? static_cast<int>(sample) : -1;
     inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
                 (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
   }

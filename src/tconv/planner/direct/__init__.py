@@ -6,7 +6,6 @@ import math
 from functools import lru_cache
 
 from tconv.planner.direct import launching as rules
-from tconv.planner.direct.builder import default_tile
 from tconv.planner.direct.candidates import candidates
 from tconv.planner.direct.model import predict
 from tconv.planner.direct.shape import DirectShape
@@ -16,7 +15,7 @@ from tconv.planner.gpu import Gpu
 from tconv.planner.numbers import length
 from tconv.planner.plan import Kernel
 from tconv.planner.sizes import representative
-from tconv.problem import Layer, Problem
+from tconv.problem import Problem
 
 _INT_LIMIT = 2**31
 
@@ -48,10 +47,6 @@ class _Direct(Family[DirectTile]):
 
     def runs(self, kernel: Kernel[DirectTile], problem: Problem) -> bool:
         return True
-
-    def default(self, layer: Layer) -> Kernel[DirectTile]:
-        """A kernel for any size of `layer`."""
-        return Kernel(self.name, layer, default_tile(layer))
 
     def reasons(self, problem: Problem, best: Ranked[DirectTile], tried: int) -> tuple[str, ...]:
         layer, tile = problem.layer, best.kernel.tile
