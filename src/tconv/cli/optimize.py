@@ -49,6 +49,9 @@ def optimize(
         bool, typer.Option("--only-faster", help="Leave layers to PyTorch where that is faster.")
     ] = False,
     no_bench: Annotated[bool, typer.Option("--no-bench", help="Do not time anything.")] = False,
+    no_search: Annotated[
+        bool, typer.Option("--no-search", help="Take the planner's first kernels, without measuring others.")
+    ] = False,
 ) -> int:
     """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
     from tconv.rewriter.outcome import Request, to_dict
@@ -66,6 +69,7 @@ def optimize(
         precision.value,
         only_faster,
         not no_bench,
+        not no_search,
         _missing(),
     )
     with progress("starting") as say:
@@ -156,6 +160,7 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
             yield f"load_inline not built: {missing}"
     if outcome.not_checked:
         yield f"Not checked: {'; '.join(outcome.not_checked)}."
+    yield from _search_remarks(outcome)
     for mistake in outcome.mistakes:
         yield f"A bug in tconv, please report it with the model file: a plainer kernel was taken, for {mistake}"
     for reason in outcome.reasons:
@@ -170,6 +175,19 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
         yield f"Planned for one {outcome.gpu.name}."
     if outcome.written:
         yield f"Wrote {outcome.request.output}"
+
+
+def _search_remarks(outcome: Outcome) -> Iterator[str]:
+    """What the search gained; a layer that one kernel was tried for gains nothing."""
+    for answer in outcome.searched.answers:
+        if answer.first_ms is not None and answer.tuned is not None:
+            best, first = answer.tuned.milliseconds, answer.first_ms
+            what = f"the planner's first choice {first:.4g} ms, best of {answer.tuned.tried} kernels {best:.4g} ms"
+            yield f"Search: {answer.job.name}: {what} ({first / best:.2f}x)"
+    if outcome.searched.kept:
+        yield f"Search: {outcome.searched.kept}."
+    for mistake in outcome.searched.mistakes:
+        yield f"A bug in tconv, please report it with the model file: a kernel that was tried is not used: {mistake}"
 
 
 def _summary(outcome: Outcome) -> tuple[str, str]:

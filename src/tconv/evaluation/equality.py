@@ -24,6 +24,10 @@ from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.problem import Problem
 
+#: Draws after the first, and the awkward inputs, have so many samples as hold their inputs and outputs in these bytes:
+#: what depends on the size has shown by then.
+_FURTHER_BYTES = 128 * 2**20
+
 #: ``candidate(x, weight, bias) -> y``; bias is None for a layer without.
 Candidate = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -49,7 +53,7 @@ def check_layer(
             goes through.
         wanted: the arithmetic it may use on float32: PyTorch's on this problem, "tf32" or "fp32".
         baseline: PyTorch's side, called in the same way; by default its own operator.
-        draw_count: draws of inputs and weights over which errors are pooled.
+        draw_count: draws of inputs and weights over which errors are pooled; the first has all samples.
         awkward: also put it to rules 5 and 6, scaling and adversarial inputs.
         awkward_batch: samples that those inputs have at most; None for the problem's own batch.
         reach: how far a non-finite input may spread.
@@ -65,20 +69,21 @@ def check_layer(
             return pytorch(*operands)
 
     comparison = Comparison(Tolerance.of(problem.layer, precision))
+    fewer = further_draws(problem)
     first = draw(problem, device, seed)
     checks: list[Check] = []
     try:
         form, inputs, again = _first_draw(ours, theirs, first, problem, comparison)
         checks += (form, inputs, again)
         for number in range(1, draw_count):
-            operands = draw(problem, device, seed + number)
+            operands = draw(fewer, device, seed + number)
             comparison.add(ours(operands), theirs(operands), operands, problem)
         checks.append(rules.all_written(comparison))
         checks.append(rules.every_element(comparison))
         checks.append(rules.pooled(comparison))
         checks.append(rules.close_to_pytorch(comparison))
         if awkward and problem.batch:
-            few = first._replace(x=first.x[:awkward_batch])
+            few = first._replace(x=first.x[: fewer.batch][:awkward_batch])
             scales = scaling(ours, few, problem)
             if again.passed is None and not scales.passed:
                 reason = f"not required: PyTorch's own runs differ, too; {scales.reason}"
@@ -89,6 +94,13 @@ def check_layer(
     except _WrongForm as wrong:
         checks.append(wrong.check)
     return Verdict(tuple(checks))
+
+
+def further_draws(problem: Problem) -> Problem:
+    """The problem of the draws after the first, and of the awkward inputs: with as many samples, or with fewer."""
+    elements = math.prod(problem.input_shape[1:]) + math.prod(problem.output_shape[1:])
+    samples = max(1, _FURTHER_BYTES // (elements * problem.layer.item_bytes))
+    return replace(problem, batch=min(problem.batch, samples))
 
 
 class _WrongForm(Exception):

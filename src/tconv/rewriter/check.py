@@ -5,7 +5,7 @@ What is compiled and run is the file's own CUDA text. Without a GPU the emulator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +17,7 @@ from tconv.emulator import run
 from tconv.errors import CompileError, Trouble
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
-from tconv.evaluation.equality import Candidate, check_layer
+from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
@@ -127,7 +127,7 @@ def check_layers(
             continue
         full = layer.plan.problem
         problem = full if gpu else shrink(full)
-        wanted = list(dict.fromkeys([full, problem]))
+        wanted = list(dict.fromkeys([full, problem, further_draws(problem)]))
         at_once = None if gpu else _EMULATED_AT_ONCE
         # Those of each kernel that the file has for the layer.
         portable = (False, True)[: len(layer.plans)]
@@ -137,7 +137,7 @@ def check_layers(
         candidates: list[Candidate] = []
         verdicts: list[Verdict] = []
         for plan, of_sizes in zip(layer.plans, cuts, strict=True):
-            candidates.append(_candidate(of_sizes[problem], plan, problem, compiled, gpu))
+            candidates.append(_candidate(of_sizes, plan, problem, compiled, gpu))
             verdicts.append(_judge(candidates[-1], plan, problem, device))
         time = _time(candidates[0], problem, gpu) if gpu and bench and verdicts[0].equal else None
         yield LayerCheck(layer, builds, verdicts[0], _pytorch_error(problem, device), problem, time, *verdicts[1:])
@@ -169,11 +169,21 @@ def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], comp
         yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
 
 
-def _candidate(cut: Cut, plan: Plan, problem: Problem, compiled: Compile, gpu: Gpu | None) -> Candidate:
-    """One of a layer's launches where it can run."""
+def _candidate(
+    cuts: Mapping[Problem, Cut], plan: Plan, problem: Problem, compiled: Compile, gpu: Gpu | None
+) -> Candidate:
+    """One of a layer's launches where it can run; on a GPU for as many samples as draws have."""
     if gpu is None:
-        return partial(_emulated, cut, problem)
-    return _on_gpu(cut, plan, compiled(cut.source, cut.kernel, gpu.arch).cubin)
+        return partial(_emulated, cuts[problem], problem)
+    launches: dict[int, Candidate] = {}
+    for each in (problem, further_draws(problem)):
+        cut = cuts[each]
+        launches[each.batch] = _on_gpu(cut, replace(plan, problem=each), compiled(cut.source, cut.kernel, gpu.arch))
+
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return launches[x.shape[0]](x, weight, bias)
+
+    return candidate
 
 
 def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str) -> Verdict:
@@ -206,7 +216,7 @@ def _pytorch_error(problem: Problem, device: str) -> float:
     return comparison.relative(comparison.baseline.exact)
 
 
-def _on_gpu(cut: Cut, plan: Plan, cubin: bytes) -> Candidate:
+def _on_gpu(cut: Cut, plan: Plan, compiled: Compiled) -> Candidate:
     """The launch by cuda.core, as a candidate."""
     from tconv.jit.loader import Launcher, load_all
 
@@ -216,7 +226,7 @@ def _on_gpu(cut: Cut, plan: Plan, cubin: bytes) -> Candidate:
     plan = replace(
         plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation, inputs=cut.inputs
     )
-    kernel, preparing, of_inputs = load_all(plan, cubin, device, cut.kernel)
+    kernel, preparing, of_inputs = load_all(plan, compiled.cubin, device, cut.kernel)
     launch = Launcher(kernel, plan, device, preparing, of_inputs)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -12,7 +12,9 @@ from tconv.evaluation.report import Report
 from tconv.planner import Gpu, Plan
 from tconv.planner.plan import tile_fields
 from tconv.rewriter.check import LayerCheck
+from tconv.rewriter.search import Searched
 from tconv.sandbox.trace import TIMEOUT_SECONDS
+from tconv.tuning.measure import Answer
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Request:
 
     Args:
         archs: to compile for; empty for the GPU's own, or `pipeline.COMMON_ARCHS`.
+        search: on a GPU, measure the leading kernels of each layer, unless nothing is timed.
         missing: what load_inline lacks on this machine, one clause each with the line that gets it.
     """
 
@@ -31,6 +34,7 @@ class Request:
     precision: Wanted = "match"
     only_faster: bool = False
     bench: bool = True
+    search: bool = True
     missing: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_SECONDS
 
@@ -48,6 +52,7 @@ class Outcome:
         written: the output file is there.
         seconds: of each step.
         mistakes: why kernels that were chosen first were not equal, where the plainest ones took their places.
+        searched: what the search found.
     """
 
     request: Request
@@ -60,6 +65,7 @@ class Outcome:
     written: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
     mistakes: tuple[str, ...] = ()
+    searched: Searched = field(default_factory=Searched)
 
     @property
     def replaced(self) -> tuple[LayerCheck, ...]:
@@ -109,9 +115,24 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
         "missing": list(request.missing),
         "not_checked": list(outcome.not_checked),
         "mistakes": list(outcome.mistakes),
+        "search": [_answer_to_dict(answer) for answer in outcome.searched.answers],
+        "search_mistakes": list(outcome.searched.mistakes),
+        "search_kept": outcome.searched.kept,
         "layers": [_layer_to_dict(check) for check in outcome.layers],
         "whole_file": None if outcome.report is None else outcome.report.to_dict(),
         "seconds": {step: round(taken, 3) for step, taken in outcome.seconds.items()},
+    }
+
+
+def _answer_to_dict(answer: Answer) -> dict[str, Any]:
+    tuned = answer.tuned
+    return {
+        "name": answer.job.name,
+        "problem": answer.question.problem.layer.describe(),
+        "first_ms": answer.first_ms,
+        "best_ms": None if tuned is None else tuned.milliseconds,
+        "pytorch_ms": answer.pytorch_ms,
+        "tried": 0 if tuned is None else tuned.tried,
     }
 
 

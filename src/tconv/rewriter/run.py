@@ -7,6 +7,8 @@ import shutil
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -28,11 +30,13 @@ from tconv.rewriter.findings import with_findings
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
 from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
+from tconv.rewriter.search import SEARCHING, Search, Searched
 from tconv.sandbox.cut import WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
 from tconv.sandbox.worker import WorkerFailed, Workshop
+from tconv.tuning.trials import compilers
 
 #: Those whose arithmetic is the plainest.
 _PLAINEST = tuple(name for name, family in FAMILIES.items() if not family.on_tensor_cores)
@@ -75,22 +79,37 @@ class _Job:
 
     def run(self) -> Outcome:
         """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
-        request, model = self.request, self.request.model
-        self.say(f"tracing {model.name}")
-        found = trace(model, timeout_s=request.timeout_s, workshop=self.workshop)
-        gpu, wanted = self._gpu(), understood(request.precision, found.tf32)
-        outcome = self._first_attempt(found, gpu, wanted)
+        with ExitStack() as stack:
+            # They load while the file is traced.
+            pool = stack.enter_context(compilers()) if self._searches() else None
+            model = self.request.model
+            self.say(f"tracing {model.name}")
+            found = trace(model, timeout_s=self.request.timeout_s, workshop=self.workshop)
+            gpu = self._gpu()
+            searched = Searched() if pool is None else self._search(found, gpu, pool)
+        return replace(self._written(found, gpu, searched), searched=searched)
+
+    def _searches(self) -> bool:
+        return self.on_gpu and self.request.search and self.request.bench
+
+    def _search(self, found: Trace, gpu: Gpu, pool: Executor) -> Searched:
+        self.say(SEARCHING)
+        return Search(gpu, pool, self._tuned(gpu), self.say).run(found, self.request.precision, self._resolve)
+
+    def _written(self, found: Trace, gpu: Gpu, searched: Searched) -> Outcome:
+        wanted = understood(self.request.precision, found.tf32)
+        outcome = self._first_attempt(found, gpu, wanted, {**self._tuned(gpu), **searched.tuned})
         if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
             return outcome
         layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
         return replace(self._attempt(layers, gpu, wanted, takes_slower=True), mistakes=outcome.mistakes)
 
-    def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted) -> Outcome:
+    def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted, tuned: Answers) -> Outcome:
         """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
         mistakes: tuple[str, ...] = ()
         for families in (tuple(FAMILIES), _PLAINEST):
             self.say("planning")
-            layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, self._tuned(gpu))
+            layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, tuned)
             outcome = self._attempt(layers, gpu, wanted, takes_slower=not self.request.only_faster)
             if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
                 break

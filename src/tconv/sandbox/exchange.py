@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 #: The names that `write` gives to files.
 _NAME = re.compile(r"[\w-]+", re.ASCII)
+#: So many bytes go to a GPU at a time.
+_STAGED_BYTES = 64 * 2**20
 #: A tree of tensors and plain values, in the form that JSON can carry.
 Tree = Any
 
@@ -129,12 +131,11 @@ class Exchange:
         path = self._directory / tree["file"]
         with open_plain(path) as file:
             path.unlink()
-            plain = bytearray(size)
-            if os.fstat(file.fileno()).st_size != size or file.readinto(plain) != size:
+            if os.fstat(file.fileno()).st_size != size:
                 raise Malformed("wrote another number of bytes than its tensor has")
-        values = torch.frombuffer(plain, dtype=dtype).view(shape)
-        # A copy in memory of its own: of the right device, stride and alignment, and writable.
-        return _with_layout(values, stride, offset, device)
+            values = _read_bytes(file, size, torch.device(device)).view(dtype).view(shape)
+        # As they were written there are no gaps: the tensor itself may have had some.
+        return values if not offset and values.stride() == tuple(stride) else _with_layout(values, stride, offset)
 
 
 def open_plain(path: Path) -> io.BufferedReader:
@@ -148,6 +149,21 @@ def open_plain(path: Path) -> io.BufferedReader:
         file.close()
         raise OSError(f"{path.name} is no plain file")
     return file
+
+
+def _read_bytes(file: io.BufferedReader, size: int, device: torch.device) -> Tensor:
+    """The next bytes of a file, which nobody may cut short while it is mapped: so it is read."""
+    plain = torch.empty(size, dtype=torch.uint8, device=device)
+    # By way of page-locked memory, which torch keeps: fresh pages take longer than all the rest.
+    step = size if device.type == "cpu" else min(size, _STAGED_BYTES)
+    staged = plain if device.type == "cpu" else torch.empty(step, dtype=torch.uint8, pin_memory=True)
+    for start in range(0, size, step):
+        part = plain[start : start + step]
+        if file.readinto(staged[: part.numel()].numpy()) != part.numel():  # type: ignore[arg-type]
+            raise Malformed("wrote another number of bytes than its tensor has")
+        if staged is not plain:
+            part.copy_(staged[: part.numel()])
+    return plain
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -166,12 +182,12 @@ def _reserve(path: Path, size: int) -> None:
             file.truncate(size)
 
 
-def _with_layout(values: Tensor, stride: list[int], offset: int, device: torch.device | str) -> Tensor:
-    """A copy of `values` with that stride, at that offset into its storage; contiguous where elements would overlap."""
+def _with_layout(values: Tensor, stride: list[int], offset: int) -> Tensor:
+    """A copy of `values` with that stride, at that offset into its storage; as it is where elements would overlap."""
     if 0 in stride:
-        return values.to(device, copy=True).contiguous()
+        return values
     reach = sum((length - 1) * step for length, step in zip(values.shape, stride, strict=True)) + 1
-    storage = torch.empty(offset + reach, dtype=values.dtype, device=device)
+    storage = torch.empty(offset + reach, dtype=values.dtype, device=values.device)
     return storage.as_strided(values.shape, stride, offset).copy_(values)
 
 

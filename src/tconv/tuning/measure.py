@@ -17,6 +17,7 @@ from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
 from tconv.evaluation.reference import Operands, conv_transpose, exact
 from tconv.evaluation.timing import Call, Clock, interleave
+from tconv.evaluation.verdict import Series
 from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import replan
 from tconv.planner.tuned import Question, Tuned
@@ -26,6 +27,8 @@ from tconv.tuning.trials import WRONG, Distance, Trial, caller, memory_format, s
 
 #: Calls of each candidate: by turns in so many rounds of so many each.
 _ROUNDS, _EACH = 6, 5
+#: One call of this many times the fastest says enough of a candidate.
+_HOPELESS = 1.5
 #: How much further out than the pooled error a single element may be, in units of the root mean square.
 _WORST = 10
 
@@ -39,7 +42,8 @@ class Answer:
 
     Args:
         first_ms: of the planner's own choice; None where that was discarded.
-        tuned: the winner; None where no kernel was left.
+        tuned: the winner: the planner's own choice unless another is faster beyond the spread of both. None where no
+            kernel was left.
     """
 
     job: Job
@@ -96,11 +100,14 @@ class Tuner:
         calls = self._checked(job, trials, operands, discarded)
         self.say(0, f"{job.name}: timing {len(calls)} kernels and PyTorch's operator")
         pytorch = {strict: _pytorch(operands, job.problem, strict) for strict in map(_is_strict, job.questions)}
-        named = {str(key): call for key, call in enumerate([*calls.values(), *pytorch.values()])}
         self.clock.warm_up(next(iter(pytorch.values())))
+        once = {kernel: self.clock.device_ms(call, 1)[0] for kernel, call in calls.items()}
+        worth = {kernel: call for kernel, call in calls.items() if once[kernel] <= _HOPELESS * min(once.values())}
+        keys = [*worth, *pytorch]
+        named = {str(number): call for number, call in enumerate([*worth.values(), *pytorch.values()])}
         measured = interleave(self.clock, named, rounds=_ROUNDS, each=_EACH)
-        medians = [measured[name].series.median for name in named]
-        times = dict(zip([*calls, *pytorch], medians, strict=True))
+        times: dict[Any, Series] = {kernel: Series(ms, ms, ms) for kernel, ms in once.items()}
+        times.update({keys[int(number)]: found.series for number, found in measured.items()})
         self.say(len(job.kernels) - len(trials) / 2, job.name)
         return [self._answer(job, number, times) for number in range(len(job.questions))]
 
@@ -127,15 +134,17 @@ class Tuner:
                 discarded.append(Discarded(job, trial.kernel, reason))
         return calls
 
-    def _answer(self, job: Job, number: int, times: Mapping[Any, float]) -> Answer:
+    def _answer(self, job: Job, number: int, times: Mapping[Any, Series]) -> Answer:
         question, kernels = job.questions[number], [kernel for kernel, _ in job.candidates[number]]
-        pytorch = times[_is_strict(question)]
+        pytorch = times[_is_strict(question)].median
         left = [kernel for kernel in kernels if kernel in times]
         if not left:
             return Answer(job, question, pytorch, None, None)
-        best = min(left, key=lambda kernel: times[kernel])
-        tuned = Tuned(best.family, best.tile, times[best], pytorch, len(left))
-        return Answer(job, question, pytorch, times.get(kernels[0]), tuned)
+        best, first = min(left, key=lambda kernel: times[kernel].median), times.get(kernels[0])
+        if first is not None and times[best].high >= first.low:
+            best = kernels[0]
+        tuned = Tuned(best.family, best.tile, times[best].median, pytorch, len(left))
+        return Answer(job, question, pytorch, None if first is None else first.median, tuned)
 
 
 def why_wrong(call: Callable[[], Tensor], expected: Tensor, problem: Problem, allowed: float) -> str | None:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tconv.evaluation.reference import Operands
+from tconv.jit import loader
 from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kernel, load_all
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
@@ -44,9 +45,17 @@ class Trial:
 
 @contextmanager
 def compilers() -> Iterator[Executor]:
-    """Processes that compile, all but one of the processors. What still waits when the block ends is dropped."""
+    """Processes that compile, all but one of the processors. What still waits when the block ends is dropped.
+
+    Where the system can fork, they are forked from one that has imported torch, which it begins to do at once.
+    """
     workers = max(1, (os.cpu_count() or 2) - 1)
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    forks = "forkserver" in get_all_start_methods()
+    context = get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload([loader.__name__])
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
+    pool.submit(int)
     try:
         yield pool
     finally:

@@ -16,7 +16,7 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.files.bench import Timed, TimedOutputs
 from tconv.evaluation.files.calls import Calls, same_values_of
-from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Side, Traced
+from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Outcome, Side, Traced
 from tconv.evaluation.files.weights import check_state
 from tconv.evaluation.files.whole_model import OutputComparison, Results, same_outputs
 from tconv.evaluation.precision import Wanted, arithmetic, resolve
@@ -33,7 +33,8 @@ from tconv.sandbox.model_file import ModelFileError
 SEED = 0
 #: Draws of inputs and weights: for one layer, and for a model of more.
 _LAYER_DRAWS = 5
-_MODEL_DRAWS = 3
+MODEL_DRAWS = 3
+_DRAWN = "one of the calls that were timed, drawn at random, is wrong"
 #: Samples of the awkward inputs, each of which passes through files.
 _AWKWARD_BATCH = 2
 
@@ -43,7 +44,8 @@ class Case:
     """Constructor arguments with inputs for them.
 
     Args:
-        inputs: makes the inputs for a seed, on the judge's device, at the sizes that are judged.
+        inputs: makes the inputs for a seed, on the judge's device, at the sizes that are judged. Of large ones, those
+            for later seeds have fewer samples.
         traced: what `Model` runs at those sizes.
         full: what it runs at the sizes of its own inputs, which decide the arithmetic that PyTorch takes.
         thorough: all draws and the awkward inputs; else one draw.
@@ -137,11 +139,10 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Che
     form = again = Check("", None)
     calls = Calls(candidate)
     in_float64 = True
-    for seed in range(SEED, SEED + (_MODEL_DRAWS if case.thorough else 1)):
+    for seed in range(SEED, SEED + (MODEL_DRAWS if case.thorough else 1)):
         state = model.construct(seed, case.arguments)
         inputs = case.inputs(seed)
-        mode = "fp32" if wanted == "fp32" else "plain"
-        pytorch = model.forward(inputs, state, seed=seed, mode=mode).outputs
+        pytorch, exact, rounded = _references(case, model, inputs, state, seed, wanted)
         size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
         got = calls.forward(inputs, state, seed=seed, output_bytes=size)
         form = same_outputs(got, pytorch)
@@ -149,14 +150,9 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Che
             return _with_calls([form], calls)
         if seed == SEED:
             again = _same_bits(got, calls.forward(inputs, state, seed=seed, output_bytes=size))
-            if (
-                not again.passed
-                and not _same_bits(pytorch, model.forward(inputs, state, seed=seed, mode=mode).outputs).passed
-            ):
+            if not again.passed and not _same_bits(pytorch, _plain(model, inputs, state, seed, wanted).outputs).passed:
                 again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
-        exact = _in_float64(model, inputs, state, seed)
         in_float64 = in_float64 and exact is not None
-        rounded = _rounded(case, model, inputs, state, seed, wanted)
         _add(comparisons, got, pytorch, exact, rounded)
     return _with_calls([form, again, *_outcome(case, comparisons, in_float64)], calls)
 
@@ -168,13 +164,16 @@ def _outcome(case: Case, comparisons: dict[str, OutputComparison], in_float64: b
     return checks
 
 
-def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted) -> Check:
-    """Whether the kept calls gave the result while they were timed, by the rules for whole models."""
+def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted, device: torch.device) -> Check:
+    """Whether the kept calls gave the result while they were timed: for a layer by rule 2, else as whole models."""
     name = "right while it is timed"
     state = model.construct(SEED, case.arguments)
     form = same_outputs([call.inputs for call in timed.candidate], [call.inputs for call in timed.reference])
     if not form.passed:
         return Check(name, False, reason=f"the inputs that it says it was given have another form: {form.reason}")
+    if case.traced.layer is not None and case.traced.layer.weight in state:
+        precision = resolve(case.traced.layer.problem, wanted, device=device)
+        return _timed_layer(name, timed.candidate, case.traced.layer, state, precision)
     wrong = _wrong_in(timed.candidate, case, model, state, wanted)
     if not wrong:
         return Check(name, True)
@@ -182,22 +181,37 @@ def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted) -> Check:
     theirs = _wrong_in(timed.reference, case, model, state, wanted)
     if theirs:
         return Check(name, None, reason=f"not required: Model's own timed calls do not give the same again; {theirs}")
-    return Check(name, False, reason=f"one of the calls that were timed, drawn at random, is wrong: {wrong}")
+    return Check(name, False, reason=f"{_DRAWN}: {wrong}")
+
+
+def _timed_layer(
+    name: str, calls: list[TimedOutputs], layer: OneLayer, state: dict[str, Tensor], precision: Precision
+) -> Check:
+    """Rule 2 on the calls of a model that is one layer, which is computed here."""
+    comparison = Comparison(Tolerance.of(layer.problem.layer, precision))
+    for call in calls:
+        given = Operands(call.inputs[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
+        with arithmetic(precision):
+            expected = conv_transpose(*given, layer.problem)
+        form = same_form(call.outputs, expected)
+        if not form.passed:
+            return replace(form, name=name)
+        comparison.add(call.outputs, expected, given, layer.problem)
+    found = every_element(comparison, name)
+    return found if found.passed else replace(found, reason=f"{_DRAWN}: {found.reason}")
 
 
 def _wrong_in(calls: list[TimedOutputs], case: Case, model: Side, state: dict[str, Tensor], wanted: Wanted) -> str:
     """What is wrong with the outputs of the calls; empty if nothing is."""
-    mode = "fp32" if wanted == "fp32" else "plain"
     comparisons: dict[str, OutputComparison] = {}
     in_float64 = True
     for call in calls:
-        pytorch = model.forward(call.inputs, state, seed=SEED, mode=mode).outputs
+        pytorch, exact, rounded = _references(case, model, call.inputs, state, SEED, wanted)
         form = same_outputs(call.outputs, pytorch)
         if not form.passed:
             return form.reason
-        exact = _in_float64(model, call.inputs, state, SEED)
         in_float64 = in_float64 and exact is not None
-        _add(comparisons, call.outputs, pytorch, exact, _rounded(case, model, call.inputs, state, SEED, wanted))
+        _add(comparisons, call.outputs, pytorch, exact, rounded)
     return next(iter(Verdict(tuple(_outcome(case, comparisons, in_float64))).reasons), "")
 
 
@@ -207,7 +221,25 @@ def _with_calls(checks: list[Check], calls: Calls) -> list[Check]:
     return checks if Verdict(tuple(checks)).equal else [*calls.repeats(), *checks]
 
 
-def _in_float64(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int) -> Any:
+def _references(
+    case: Case, model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted
+) -> tuple[Any, Any, Any]:
+    """What `Model` gives as it is, in float64, and on rounded operands; the last two as below."""
+    plain = _plain(model, inputs, state, seed, wanted)
+    # They are gigabytes, perhaps, and there already, unless the model changes what it is given.
+    there = inputs if any(name.startswith("input") for name in plain.changed) else None
+    return (
+        plain.outputs,
+        _in_float64(model, there, state, seed),
+        _rounded(case, model, there, state, seed, wanted),
+    )
+
+
+def _plain(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted) -> Outcome:
+    return model.forward(inputs, state, seed=seed, mode="fp32" if wanted == "fp32" else "plain")
+
+
+def _in_float64(model: Side, inputs: list[Any] | None, state: dict[str, Tensor], seed: int) -> Any:
     """The outputs of a copy in float64; None where the model does not run so, because it makes tensors of its own."""
     try:
         return model.forward(inputs, state, seed=seed, mode="float64").outputs
@@ -215,7 +247,9 @@ def _in_float64(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: 
         return None
 
 
-def _rounded(case: Case, model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted) -> Any:
+def _rounded(
+    case: Case, model: Side, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, wanted: Wanted
+) -> Any:
     """The outputs with transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
     if wanted == "fp32":
         return None

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
-from tconv.evaluation.files.case import SEED, Case, check_case, check_timed
+from tconv.evaluation.files.case import MODEL_DRAWS, SEED, Case, check_case, check_timed
 from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
-from tconv.evaluation.files.sizes import cut_down
+from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.variations import variations, varied_shape
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
@@ -34,6 +34,8 @@ from tconv.sandbox.worker import Workshop
 #: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
 _CPU_WORK = 10**8
 _EMULATOR_WORK = 10**7
+#: Inputs beyond these bytes are drawn once; later draws are some of their samples.
+_FURTHER_BYTES = 128 * 2**20
 #: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
 _ANSWER_SHARE = 4
 
@@ -164,13 +166,28 @@ class _Court:
         arguments = self.model.arguments()
         self.model.construct(SEED, arguments)
         shapes = self.model.example(SEED)
-        sizes = cut_down(shapes, self._work, self._cpu_work) if self.device.type == "cpu" else shapes
+        if self.device.type == "cuda":
+            traced = self.model.trace()
+            return Case(arguments, self._drawn(shapes), traced, traced), ()
+        sizes = cut_down(shapes, self._work, self._cpu_work)
         if sizes == shapes:
             traced = self.model.trace()
             return Case(arguments, self.model.inputs, traced, traced), ()
         note = f"the full size: judged at {_show(sizes)} instead of {_show(shapes)}, for want of a GPU"
         full, traced = self.model.trace(shapes=shapes), self.model.trace(shapes=sizes)
         return Case(arguments, lambda seed: self.model.inputs(seed, sizes), traced, full), (note,)
+
+    def _drawn(self, shapes: Shapes) -> Callable[[int], list[Any]]:
+        """Makes the inputs for a seed: after the first draw of large ones, other samples of that."""
+        fewer = fewer_samples(shapes, _FURTHER_BYTES, MODEL_DRAWS)
+        if fewer == shapes or self._work(fewer) is None:
+            return self.model.inputs
+        samples = next(shape[0] for shape in fewer if shape)
+
+        def inputs(seed: int) -> list[Any]:
+            return self.model.inputs(SEED, None if seed == SEED else fewer, first=(seed - SEED) * samples)
+
+        return inputs
 
     def _work(self, shapes: Shapes) -> int | None:
         try:
@@ -210,7 +227,7 @@ class _Court:
             timed = timer.time(*self.paths, floor_ms=None if floor is None else floor * 1e3)
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
-        check = check_timed(case, self.model, timed, self.wanted)
+        check = check_timed(case, self.model, timed, self.wanted, self.device)
         return check, None if check.passed is False else timed.timing
 
 

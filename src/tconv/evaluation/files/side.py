@@ -134,13 +134,14 @@ class Side:
         shapes = self._call("example", "get_inputs()", seed=seed)
         return [None if shape is None else tuple(shape) for shape in shapes]
 
-    def inputs(self, seed: int, shapes: Shapes | None = None) -> list[Any]:
-        """What `get_inputs()` returns after seeding, on the judge's device; cut down to `shapes`."""
-        return self._read(self._call("inputs", "get_inputs()", seed=seed, shapes=shapes))
+    def inputs(self, seed: int, shapes: Shapes | None = None, first: int = 0) -> list[Any]:
+        """What `get_inputs()` returns after seeding, on the judge's device; cut to `shapes`, from a sample on."""
+        return self._read(self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first))
 
-    def forward(self, inputs: Sequence[Any], state: dict[str, Tensor] | None = None, **options: Any) -> Outcome:
-        """Run the module; `options` are those of `Subject.forward`."""
-        trees = {"inputs": self._exchange.write(list(inputs)), "state": self._exchange.write(state)}
+    def forward(self, inputs: Sequence[Any] | None, state: dict[str, Tensor] | None = None, **options: Any) -> Outcome:
+        """Run the module, without `inputs` on the last ones; `options` are those of `Subject.forward`."""
+        given = None if inputs is None else list(inputs)
+        trees = {"inputs": self._exchange.write(given), "state": self._exchange.write(state)}
         found = self._call("forward", "forward", **trees, **options)
         try:
             names = [tuple(map(str, found[key])) for key in ("changed", "late", "rebound")]

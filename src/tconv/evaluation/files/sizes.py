@@ -1,7 +1,8 @@
-"""Smaller inputs for machines without a GPU, on which a layer's own sizes would take hours."""
+"""Smaller inputs: where a layer's own sizes would take hours, without a GPU, or many times the time of the first."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tconv.evaluation.files.side import Shapes
@@ -27,6 +28,20 @@ def cut_down(shapes: Shapes, work: Callable[[Shapes], int | None], limit: int) -
                 found = smaller
                 break
     return found
+
+
+def fewer_samples(shapes: Shapes, limit_bytes: int, times: int) -> Shapes:
+    """The shapes with a batch within so many bytes of float32; as they are if that is not many `times` less.
+
+    The batch is the first axis of the first tensor, and of all others whose first axis is as long.
+    """
+    tensors = [shape for shape in shapes if shape]
+    needed = 4 * sum(map(math.prod, tensors))
+    batch = tensors[0][0] if tensors else 0
+    samples = max(_SMALLEST_BATCH, batch * limit_bytes // max(1, needed))
+    if samples * times > batch:
+        return shapes
+    return [(samples, *shape[1:]) if shape and shape[0] == batch else shape for shape in shapes]
 
 
 def _smaller(shapes: Shapes) -> tuple[Shapes, ...]:

@@ -91,12 +91,15 @@ class Subject:
         self._make(seed)
         return [list(value.shape) if isinstance(value, Tensor) else None for value in self._example]
 
-    def inputs(self, seed: int, shapes: list[list[int] | None] | None = None) -> Tree:
-        """What `get_inputs()` returns after seeding; tensors cut down to `shapes` where those are given."""
+    def inputs(self, seed: int, shapes: list[list[int] | None] | None = None, first: int = 0) -> Tree:
+        """What `get_inputs()` returns after seeding; tensors cut down to `shapes` where those are given.
+
+        `first` is the first sample that remains of what is cut.
+        """
         self._make(seed)
         inputs = self._example
         if shapes is not None:
-            inputs = [_cut(value, shape) for value, shape in zip(inputs, shapes, strict=True)]
+            inputs = [_cut(value, shape, first) for value, shape in zip(inputs, shapes, strict=True)]
         return self._write(inputs, "get_inputs()")
 
     def _make(self, seed: int) -> None:
@@ -107,7 +110,7 @@ class Subject:
 
     def forward(
         self,
-        inputs: Tree,
+        inputs: Tree = None,
         state: Tree = None,
         *,
         seed: int = 0,
@@ -119,12 +122,14 @@ class Subject:
 
         `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
         convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
-        poisoned before. Returns the outputs and the names of inputs and parameters that the call changed, of outputs
-        that changed after it had returned, and of what the file has patched.
+        poisoned before. Without `inputs` those of the last call are taken once more. Returns the outputs and the names
+        of inputs and parameters that the call changed, of outputs that changed after it had returned, and of what the
+        file has patched.
         """
-        values = self._exchange.read(inputs, self._device)
-        if mode == "plain":
-            values = self._values = self._placed(values)
+        if inputs is not None:
+            values = self._exchange.read(inputs, self._device)
+            self._values = self._placed(values) if mode == "plain" else values
+        values = self._values
         module = self._module
         if state is not None:
             module.load_state_dict(self._exchange.read(state, self._device))
@@ -230,10 +235,10 @@ def _into(old: Any, new: Any) -> Any:
     return old.copy_(new) if forms[0] == forms[1] else new
 
 
-def _cut(value: Any, shape: list[int] | None) -> Any:
-    if shape is None:
+def _cut(value: Any, shape: list[int] | None, first: int) -> Any:
+    if shape is None or list(value.shape) == shape:
         return value
-    return value[tuple(slice(length) for length in shape)].contiguous()
+    return value[first:][tuple(slice(length) for length in shape)].contiguous()
 
 
 def _like(value: Any, shape: list[int] | None) -> Any:
