@@ -109,7 +109,7 @@ def test_a_layer_that_no_kernel_was_made_for_is_named_once(file: Namespace, monk
         warnings.simplefilter("error")
         file["_build"](kernels_of(file), device)
     other = file["_kernel"](layer._replace(out_channels=6))
-    with pytest.warns(UserWarning, match=r"was made for 2-D 512→6 k2 s2 bias \w+ on cuda:1: the plain .* tconv optimize"):
+    with pytest.warns(UserWarning, match=r"made for 2-D 512→6 k2 s2 bias \w+ on cuda:1: the plain .* tconv optimize"):
         file["_build"]([other], device)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -182,8 +182,8 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(
 def break_kernels(monkeypatch: pytest.MonkeyPatch, headers: str, right: str, wrong: str) -> None:
     """Files are written with a mistake in these headers."""
 
-    def broken(kernels: list[Kernel[Any]], general: str, user: str) -> dict[str, str]:
-        texts = kernel_texts(kernels, general, user)
+    def broken(kernels: list[Kernel[Any]], user: str) -> dict[str, str]:
+        texts = kernel_texts(kernels, user)
         if headers in texts:
             assert right in texts[headers]
             texts[headers] = texts[headers].replace(right, wrong)

@@ -63,6 +63,7 @@ def job(
             for layer in layers:
                 verdict = UNEQUAL if layer.plan.kernel.family in wrong else EQUAL
                 checked = LayerCheck(layer, (Build("sm_90", 64, 0),), verdict, 1e-7, layer.plan.problem)
+                checked = replace(checked, portable=None if layer.portable is None else EQUAL)
                 yield LayerCheck(layer) if layer.left else replace(checked, time=LayerTime(*times[layer.name], 0.5))
 
         def judge(model: Path, candidate: Path, **options: Any) -> Report:
@@ -75,7 +76,7 @@ def job(
         monkeypatch.setattr(run._Job, "_gpu", lambda self: Gpu.h200())
         monkeypatch.setattr(run._Job, "_resolve", lambda self, problem, wanted: by_kind(problem, wanted))
         model = model_file(MODEL)
-        request = Request(model, model.with_name("out.py"), **options)
+        request = Request(model, model.with_name("out.py"), search=False, **options)
         return run._Job(request, workshop, lambda step: None, on_gpu=True).run()
 
     return run_it

@@ -150,6 +150,26 @@ def test_the_fastest_kernel_of_each_question_wins(tune: Callable[..., list[Any]]
     assert tune.kept == {in_library.question: in_library.tuned, in_file.question: in_file.tuned}  # type: ignore
 
 
+def test_the_first_choice_stays_where_another_is_faster_within_the_spread(
+    tune: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = jobs_of(HALF)
+    first, second = (kernel for kernel, _ in job.candidates[0][:2])
+    steady = Clock.device_ms
+
+    def device_ms(self: Clock, call: Call, count: int, between: Call = nothing) -> list[float]:
+        return [ms + spread * (number % 3) for number, ms in enumerate(steady(self, call, count))]
+
+    monkeypatch.setattr(Clock, "device_ms", device_ms)
+    times = {first: 1.0, second: 0.95}
+    spread = 0.05
+    (answer,) = tune([job], lambda kernel: times.get(replace(kernel, wide_index=False), 1.4))
+    assert answer.tuned.tile == first.tile and answer.tuned.milliseconds == answer.first_ms
+    spread = 0.01
+    (answer,) = tune([job], lambda kernel: times.get(replace(kernel, wide_index=False), 1.4))
+    assert answer.tuned.tile == second.tile and answer.first_ms > answer.tuned.milliseconds
+
+
 def test_pytorch_is_timed_under_the_flags_of_the_question(
     tune: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,7 +142,8 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Che
     for seed in range(SEED, SEED + (MODEL_DRAWS if case.thorough else 1)):
         state = model.construct(seed, case.arguments)
         inputs = case.inputs(seed)
-        pytorch, exact, rounded = _references(case, model, inputs, state, seed, wanted)
+        plain = _plain(model, inputs, state, seed, wanted)
+        pytorch = plain.outputs
         size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
         got = calls.forward(inputs, state, seed=seed, output_bytes=size)
         form = same_outputs(got, pytorch)
@@ -152,6 +153,7 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted) -> list[Che
             again = _same_bits(got, calls.forward(inputs, state, seed=seed, output_bytes=size))
             if not again.passed and not _same_bits(pytorch, _plain(model, inputs, state, seed, wanted).outputs).passed:
                 again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
+        exact, rounded = _finer(case, model, plain, inputs, state, seed, wanted)
         in_float64 = in_float64 and exact is not None
         _add(comparisons, got, pytorch, exact, rounded)
     return _with_calls([form, again, *_outcome(case, comparisons, in_float64)], calls)
@@ -206,12 +208,13 @@ def _wrong_in(calls: list[TimedOutputs], case: Case, model: Side, state: dict[st
     comparisons: dict[str, OutputComparison] = {}
     in_float64 = True
     for call in calls:
-        pytorch, exact, rounded = _references(case, model, call.inputs, state, SEED, wanted)
-        form = same_outputs(call.outputs, pytorch)
+        plain = _plain(model, call.inputs, state, SEED, wanted)
+        form = same_outputs(call.outputs, plain.outputs)
         if not form.passed:
             return form.reason
+        exact, rounded = _finer(case, model, plain, call.inputs, state, SEED, wanted)
         in_float64 = in_float64 and exact is not None
-        _add(comparisons, call.outputs, pytorch, exact, rounded)
+        _add(comparisons, call.outputs, plain.outputs, exact, rounded)
     return next(iter(Verdict(tuple(_outcome(case, comparisons, in_float64))).reasons), "")
 
 
@@ -221,18 +224,13 @@ def _with_calls(checks: list[Check], calls: Calls) -> list[Check]:
     return checks if Verdict(tuple(checks)).equal else [*calls.repeats(), *checks]
 
 
-def _references(
-    case: Case, model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted
-) -> tuple[Any, Any, Any]:
-    """What `Model` gives as it is, in float64, and on rounded operands; the last two as below."""
-    plain = _plain(model, inputs, state, seed, wanted)
+def _finer(
+    case: Case, model: Side, plain: Outcome, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted
+) -> tuple[Any, Any]:
+    """What `Model` gives on the inputs of its last call, `plain`, in float64 and on rounded operands."""
     # They are gigabytes, perhaps, and there already, unless the model changes what it is given.
     there = inputs if any(name.startswith("input") for name in plain.changed) else None
-    return (
-        plain.outputs,
-        _in_float64(model, there, state, seed),
-        _rounded(case, model, there, state, seed, wanted),
-    )
+    return _in_float64(model, there, state, seed), _rounded(case, model, there, state, seed, wanted)
 
 
 def _plain(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted) -> Outcome:

@@ -1,0 +1,93 @@
+"""What the search of `tconv optimize` measures, keeps and says. Times are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tconv.errors import Trouble
+from tconv.planner import Gpu
+from tconv.planner.choice import leading
+from tconv.planner.tuned import Answers, Question, Tuned
+from tconv.problem import Layer, Precision, Problem
+from tconv.rewriter import search
+from tconv.rewriter.search import Search, Searched
+from tconv.sandbox.trace import Trace, TracedLayer
+from tconv.tuning.jobs import Job
+from tconv.tuning.measure import Answer, Discarded
+
+H200 = Gpu.h200()
+UP = Problem(Layer(2, 64, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="fp16"), 2, (1, 32, 32))
+LAST = Problem(Layer(2, 64, 32, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="fp16"), 2, (1, 32, 32))
+TRACE = Trace((TracedLayer("up", UP), TracedLayer("again", UP), TracedLayer("last", LAST)))
+KEPT: list[dict[Question, Tuned]] = []
+
+
+def as_it_is(problem: Problem, wanted: str) -> Precision:
+    return problem.layer.precision
+
+
+class Tuner:
+    """Finds the third kernel of each job the fastest, and the second one wrong."""
+
+    def __init__(self, gpu: Gpu, clock: object, pool: object, keep: Any, say: Any) -> None:
+        self.keep, self.say = keep, say
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Answer | Discarded]:
+        for job in jobs:
+            self.say(1, "")
+            yield Discarded(job, job.kernels[1], "its results are WRONG")
+            for question, candidates in zip(job.questions, job.candidates, strict=True):
+                best = candidates[2][0]
+                found = Answer(job, question, 3.0, 2.0, Tuned(best.family, best.tile, 1.0, 3.0, len(candidates)))
+                assert found.tuned is not None
+                self.keep({question: found.tuned})
+                yield found
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def run(known: Answers = {}, others: int = 0, trouble: bool = False) -> Searched:  # noqa: B006
+        def store(gpu: Gpu, found: dict[Question, Tuned]) -> Path:
+            if trouble:
+                raise Trouble("no place")
+            KEPT.append(found)
+            return Path("tuned.json")
+
+        KEPT.clear()
+        monkeypatch.setattr(search, "Tuner", Tuner)
+        monkeypatch.setattr(search, "CudaClock", lambda: None)
+        monkeypatch.setattr(search, "store", store)
+        monkeypatch.setattr(search, "_others_bytes", lambda: others)
+        pool: Any = None
+        return Search(H200, pool, known, lambda step: None).run(TRACE, "match", as_it_is)
+
+    return run
+
+
+def test_every_distinct_layer_is_measured_once_and_kept(searched: Any) -> None:
+    found = searched()
+    assert [answer.job.name for answer in found.answers] == ["up", "last"]
+    assert found.tuned[Question(UP)].tile == leading(Question(UP), H200, 12)[2][0].tile
+    assert found.kept == "kept for the library in tuned.json" and [dict(found.tuned)] == KEPT
+    assert len(found.mistakes) == 2 and found.mistakes[0].startswith("up: ") and "WRONG" in found.mistakes[0]
+
+
+def test_what_was_measured_before_is_not_measured_again(searched: Any) -> None:
+    before = searched().tuned
+    assert [answer.job.name for answer in searched({Question(UP): before[Question(UP)]}).answers] == ["last"]
+    assert searched(before) == Searched() and KEPT == []
+
+
+def test_on_a_gpu_that_others_use_winners_are_for_the_file_alone(searched: Any) -> None:
+    found = searched(others=3 * 2**30)
+    assert found.tuned and KEPT == []
+    assert found.kept == "not kept for the library: other programs use this GPU"
+
+
+def test_where_nothing_can_be_written_the_file_has_the_winners(searched: Any) -> None:
+    found = searched(trouble=True)
+    assert found.tuned and found.kept == "not kept for the library: no place"
