@@ -247,9 +247,9 @@ def _any_kernel(layer):
 def _any_is_wide(problem):
     """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
     positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # A block's walk passes their end by less than as many again; the last block alone by less than 2^12.
-    walked = 4 * (math.prod(positions) * problem.batch + 2**12)
-    return max(walked, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
+    # The last block goes beyond them by less than 2^12; inputs around a position lie no further off than it counts.
+    reached = 4 * (math.prod(positions) * problem.batch + 2**12)
+    return max(reached, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
 
 
 def _kernels(layer, gpu):
@@ -598,7 +598,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_13018fd1a462017d::conv_transpose")
+_OPERATOR = _define("tconv_82eeb15b148535c1::conv_transpose")
 
 
 def _tuple(value, dims):

@@ -221,9 +221,9 @@ def _any_kernel(layer):
 def _any_is_wide(problem):
     """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
     positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # A block's walk passes their end by less than as many again; the last block alone by less than 2^12.
-    walked = 4 * (math.prod(positions) * problem.batch + 2**12)
-    return max(walked, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
+    # The last block goes beyond them by less than 2^12; inputs around a position lie no further off than it counts.
+    reached = 4 * (math.prod(positions) * problem.batch + 2**12)
+    return max(reached, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
 
 
 def _kernels(layer, gpu):
@@ -559,7 +559,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_2e20c66c3a853f61::conv_transpose")
+_OPERATOR = _define("tconv_784a4624b4bec886::conv_transpose")
 
 
 def _tuple(value, dims):

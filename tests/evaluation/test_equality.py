@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tconv.evaluation import equality
 from tconv.evaluation.equality import Candidate, check_layer
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.verdict import Verdict
@@ -364,6 +365,26 @@ def test_closeness_to_a_result_outside_its_bound_is_not_required_of_one_inside(f
     assert close.passed is (False if further else None)
     assert verdict.equal is not bool(further)
     assert ("PyTorch's own result is outside" in close.reason) is not bool(further)
+
+
+def test_draws_after_the_first_have_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as are allowed; a mistake in another sample of the first draw shows all the same."""
+    problem = Problem(Layer(1, 2, 3, (1, 1, 4), (1, 1, 2)), 5, (1, 1, 6))
+    monkeypatch.setattr(equality, "_FURTHER_BYTES", 2 * 4 * (2 * 6 + 3 * 14))
+    assert equality.further_draws(problem).batch == 2
+    monkeypatch.setattr(equality, "_FURTHER_BYTES", 1)
+    assert equality.further_draws(problem).batch == 1
+    batches: list[int] = []
+
+    def candidate(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        batches.append(len(x))
+        y = conv_transpose(x, weight, bias, problem)
+        if len(x) > 3:
+            y[3, 0, 0] += 1
+        return y
+
+    assert not check_layer(candidate, problem, draw_count=3, awkward=False).equal
+    assert batches == [5, 5, 1, 1]
 
 
 def test_awkward_inputs_may_have_fewer_samples() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tconv.evaluation.files.side import Shapes
-from tconv.evaluation.files.sizes import cut_down
+from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.variations import variations, varied_shape
 
 VALUES = {
@@ -85,3 +85,19 @@ def test_maps_and_rows_of_one_batch_are_halved_together() -> None:
         return None if x is None or labels is None or x[0] != labels[0] else x[0]
 
     assert cut_down([(16, 3, 8, 8), (16, 10)], work_of_pair, 4) == [(4, 3, 8, 8), (4, 10)]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "found"),
+    [
+        ([(128, 64, 256, 256)], [(8, 64, 256, 256)]),  # 16 MiB a sample
+        ([(128, 64, 256, 256), (128, 10), None, (3, 3)], [(7, 64, 256, 256), (7, 10), None, (3, 3)]),
+        ([(8, 64, 1024, 1024)], [(2, 64, 1024, 1024)]),  # no batch is cut below two
+        ([(4, 64, 1024, 1024)], [(4, 64, 1024, 1024)]),  # three draws of two samples are no less
+        ([(64, 3, 32, 32)], [(64, 3, 32, 32)]),
+        ([None], [None]),
+        ([(0, 3, 8)], [(0, 3, 8)]),
+    ],
+)
+def test_later_draws_of_large_inputs_have_fewer_samples(shapes: Shapes, found: Shapes) -> None:
+    assert fewer_samples(shapes, 128 * 2**20, 3) == found

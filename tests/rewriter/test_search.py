@@ -14,7 +14,7 @@ from tconv.planner.choice import leading
 from tconv.planner.tuned import Answers, Question, Tuned
 from tconv.problem import Layer, Precision, Problem
 from tconv.rewriter import search
-from tconv.rewriter.search import Search, Searched
+from tconv.rewriter.search import Searched
 from tconv.sandbox.trace import Trace, TracedLayer
 from tconv.tuning.jobs import Job
 from tconv.tuning.measure import Answer, Discarded
@@ -33,12 +33,11 @@ def as_it_is(problem: Problem, wanted: str) -> Precision:
 class Tuner:
     """Finds the third kernel of each job the fastest, and the second one wrong."""
 
-    def __init__(self, gpu: Gpu, clock: object, pool: object, keep: Any, say: Any) -> None:
-        self.keep, self.say = keep, say
+    def __init__(self, gpu: Gpu, clock: object, pool: object, keep: Any) -> None:
+        self.keep = keep
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Answer | Discarded]:
         for job in jobs:
-            self.say(1, "")
             yield Discarded(job, job.kernels[1], "its results are WRONG")
             for question, candidates in zip(job.questions, job.candidates, strict=True):
                 best = candidates[2][0]
@@ -63,7 +62,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(search, "store", store)
         monkeypatch.setattr(search, "_others_bytes", lambda: others)
         pool: Any = None
-        return Search(H200, pool, known, lambda step: None).run(TRACE, "match", as_it_is)
+        return search.search(TRACE, H200, pool, "match", as_it_is, known)
 
     return run
 

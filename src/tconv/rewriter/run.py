@@ -7,7 +7,6 @@ import shutil
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -30,7 +29,7 @@ from tconv.rewriter.findings import with_findings
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
 from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
-from tconv.rewriter.search import SEARCHING, Search, Searched
+from tconv.rewriter.search import Searched, search
 from tconv.sandbox.cut import WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
 from tconv.sandbox.model_file import ModelFileError
@@ -86,15 +85,14 @@ class _Job:
             self.say(f"tracing {model.name}")
             found = trace(model, timeout_s=self.request.timeout_s, workshop=self.workshop)
             gpu = self._gpu()
-            searched = Searched() if pool is None else self._search(found, gpu, pool)
+            searched = Searched()
+            if pool is not None:
+                self.say("measuring the leading kernels")
+                searched = search(found, gpu, pool, self.request.precision, self._resolve, self._tuned(gpu))
         return replace(self._written(found, gpu, searched), searched=searched)
 
     def _searches(self) -> bool:
         return self.on_gpu and self.request.search and self.request.bench
-
-    def _search(self, found: Trace, gpu: Gpu, pool: Executor) -> Searched:
-        self.say(SEARCHING)
-        return Search(gpu, pool, self._tuned(gpu), self.say).run(found, self.request.precision, self._resolve)
 
     def _written(self, found: Trace, gpu: Gpu, searched: Searched) -> Outcome:
         wanted = understood(self.request.precision, found.tf32)

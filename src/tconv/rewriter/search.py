@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -44,51 +43,40 @@ class Searched:
         return {answer.question: answer.tuned for answer in self.answers if answer.tuned is not None}
 
 
-@dataclass
-class Search:
-    """Measures the layers of a model on the current GPU, each at most once.
+def search(
+    trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers
+) -> Searched:
+    """Measures every distinct layer of a model whose question, as the file asks it, has no answer yet.
 
     Args:
+        gpu: the current one.
         pool: compiles.
-        known: what was measured here before, and is not measured again.
-        say: is told in a few words what begins.
+        wanted, resolve: as in `tconv.tuning.jobs.jobs`.
+        known: what was measured here before.
     """
-
-    gpu: Gpu
-    pool: Executor
-    known: Answers
-    say: Callable[[str], None]
-    _found: dict[Question, Tuned] = field(default_factory=dict)
-
-    def run(self, trace: Trace, wanted: Wanted, resolve: Resolve) -> Searched:
-        """Every layer whose question, as the file asks it, has no answer yet."""
-        asked = [job for job in jobs(trace, self.gpu, wanted, resolve, _FIRST) if job.questions[-1] not in self.known]
-        if not asked:
-            return Searched()
-        alone = _others_bytes() < _CONTEXT_BYTES
-        answers: list[Answer] = []
-        mistakes: list[str] = []
-        tuner = Tuner(self.gpu, CudaClock(), self.pool, self._found.update, lambda done, what: self.say(SEARCHING))
-        for found in tuner.run(asked):
-            if not isinstance(found, Answer):
-                mistakes.append(f"{found.job.name}: {found.kernel.family}: {found.reason}")
-            elif found.question == found.job.questions[-1]:
-                answers.append(found)
-        return Searched(tuple(answers), tuple(mistakes), _keep(self.gpu, self._found, alone))
+    asked = [job for job in jobs(trace, gpu, wanted, resolve, _FIRST) if job.questions[-1] not in known]
+    if not asked:
+        return Searched()
+    alone = _others_bytes() < _CONTEXT_BYTES
+    winners: dict[Question, Tuned] = {}
+    answers: list[Answer] = []
+    mistakes: list[str] = []
+    for found in Tuner(gpu, CudaClock(), pool, winners.update).run(asked):
+        if not isinstance(found, Answer):
+            mistakes.append(f"{found.job.name}: {found.kernel.family}: {found.reason}")
+        elif found.question == found.job.questions[-1]:
+            answers.append(found)
+    return Searched(tuple(answers), tuple(mistakes), _keep(gpu, winners, alone))
 
 
-#: The step, whatever of it is going on.
-SEARCHING = "measuring the leading kernels"
-
-
-def _keep(gpu: Gpu, found: Mapping[Question, Tuned], alone: bool) -> str:
+def _keep(gpu: Gpu, found: dict[Question, Tuned], alone: bool) -> str:
     """Winners of a GPU that others use may be chance: they are for this file alone."""
     if not found:
         return ""
     if not alone:
         return "not kept for the library: other programs use this GPU"
     try:
-        return f"kept for the library in {store(gpu, dict(found))}"
+        return f"kept for the library in {store(gpu, found)}"
     except Trouble as trouble:
         return f"not kept for the library: {trouble}"
 

@@ -21,7 +21,7 @@ from tconv.evaluation.files.weights import check_state
 from tconv.evaluation.files.whole_model import OutputComparison, Results, same_outputs
 from tconv.evaluation.precision import Wanted, arithmetic, resolve
 from tconv.evaluation.reference import Operands, conv_transpose
-from tconv.evaluation.rules import every_element, same_form
+from tconv.evaluation.rules import all_written, close_to_pytorch, every_element, pooled, same_form
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.precision import of_kind
@@ -167,15 +167,17 @@ def _outcome(case: Case, comparisons: dict[str, OutputComparison], in_float64: b
 
 
 def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted, device: torch.device) -> Check:
-    """Whether the kept calls gave the result while they were timed: for a layer by rule 2, else as whole models."""
+    """Whether the kept calls gave the result while they were timed: a layer by rules 2 to 4, others as whole models."""
     name = "right while it is timed"
     state = model.construct(SEED, case.arguments)
     form = same_outputs([call.inputs for call in timed.candidate], [call.inputs for call in timed.reference])
     if not form.passed:
         return Check(name, False, reason=f"the inputs that it says it was given have another form: {form.reason}")
     if case.traced.layer is not None and case.traced.layer.weight in state:
+        # Nothing in it is random: it gives the same again.
         precision = resolve(case.traced.layer.problem, wanted, device=device)
-        return _timed_layer(name, timed.candidate, case.traced.layer, state, precision)
+        wrong = _wrong_in_layer(timed.candidate, case.traced.layer, state, precision)
+        return Check(name, False, reason=f"{_DRAWN}: {wrong}") if wrong else Check(name, True)
     wrong = _wrong_in(timed.candidate, case, model, state, wanted)
     if not wrong:
         return Check(name, True)
@@ -184,23 +186,6 @@ def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted, device: t
     if theirs:
         return Check(name, None, reason=f"not required: Model's own timed calls do not give the same again; {theirs}")
     return Check(name, False, reason=f"{_DRAWN}: {wrong}")
-
-
-def _timed_layer(
-    name: str, calls: list[TimedOutputs], layer: OneLayer, state: dict[str, Tensor], precision: Precision
-) -> Check:
-    """Rule 2 on the calls of a model that is one layer, which is computed here."""
-    comparison = Comparison(Tolerance.of(layer.problem.layer, precision))
-    for call in calls:
-        given = Operands(call.inputs[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
-        with arithmetic(precision):
-            expected = conv_transpose(*given, layer.problem)
-        form = same_form(call.outputs, expected)
-        if not form.passed:
-            return replace(form, name=name)
-        comparison.add(call.outputs, expected, given, layer.problem)
-    found = every_element(comparison, name)
-    return found if found.passed else replace(found, reason=f"{_DRAWN}: {found.reason}")
 
 
 def _wrong_in(calls: list[TimedOutputs], case: Case, model: Side, state: dict[str, Tensor], wanted: Wanted) -> str:
@@ -216,6 +201,23 @@ def _wrong_in(calls: list[TimedOutputs], case: Case, model: Side, state: dict[st
         in_float64 = in_float64 and exact is not None
         _add(comparisons, call.outputs, plain.outputs, exact, rounded)
     return next(iter(Verdict(tuple(_outcome(case, comparisons, in_float64))).reasons), "")
+
+
+def _wrong_in_layer(
+    calls: list[TimedOutputs], layer: OneLayer, state: dict[str, Tensor], precision: Precision
+) -> str:
+    """The same for a model that is one layer, which is computed here: nothing passes to `Model` and back."""
+    comparison = Comparison(Tolerance.of(layer.problem.layer, precision))
+    for call in calls:
+        given = Operands(call.inputs[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
+        with arithmetic(precision):
+            expected = conv_transpose(*given, layer.problem)
+        form = same_form(call.outputs, expected)
+        if not form.passed:
+            return form.reason
+        comparison.add(call.outputs, expected, given, layer.problem)
+    checks = tuple(rule(comparison) for rule in (all_written, every_element, pooled, close_to_pytorch))
+    return next(iter(Verdict(checks).reasons), "")
 
 
 def _with_calls(checks: list[Check], calls: Calls) -> list[Check]:
