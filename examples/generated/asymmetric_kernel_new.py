@@ -4,7 +4,9 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
 #   conv_transpose2d  2-D 64→64 k(3,7) s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
-#                                               elsewhere mma: 8840 blocks of 128, 81552 bytes of shared memory
+#                                               elsewhere: mma: 8840 blocks of 128, 81552 bytes of shared memory
+#                                               float16: wgmma: 132 blocks of 384, 219872 bytes of shared memory
+#                                               float16, elsewhere: mma: 17544 blocks of 128, 66960 bytes of shared memory
 
 import functools
 import hashlib
@@ -220,7 +222,49 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(2, 64, 64, (1, 3, 7), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"): [
+        _Kernel(
+            "wgmma",
+            _Layer(2, 64, 64, (1, 3, 7), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"),
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 12, columns = 40;\n"
+            "  };\n"
+            "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, "
+            "input_stages = 2, raw_stages = 1, weight_stages = 12, patch_columns = 8, channels_last = 0, "
+            "resident = 0, prepared_inputs = 0;\n",
+            1,
+            _BoxesLaunching(
+                threads=384, shared_bytes=219872, box=(1, 1, 12, 40), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=132, input_reach=64, output_reach=1, columns_together=8, weight_bytes=172032,
+                preparing_blocks=21, preparing_threads=256, input_blocks=0, input_shared_bytes=8448
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(2, 64, 64, (1, 3, 7), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, position_tiles = 4;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 4, columns = 32, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 1, chunk_shifts = 11, patch_columns = 1, copied = 0, "
+            "resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
+            3,
+            _BoxesLaunching(
+                threads=128, shared_bytes=66960, box=(1, 1, 4, 32), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=0, input_reach=80, output_reach=32, columns_together=1, weight_bytes=172032,
+                preparing_blocks=42, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
 }
+# Both types of 16 bits take the same kernels.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
 # What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
 # of how many bytes its tensors begin.
@@ -254,7 +298,9 @@ def _any_is_wide(problem):
 
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
-    for kernel in _RECORDED.get(layer, ()):
+    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
+    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
+        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
@@ -598,7 +644,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_6283cdcb4f965c73::conv_transpose")
+_OPERATOR = _define("tconv_82e56f5c037aff38::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -1123,6 +1169,18 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 }
 #endif
 
+// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
+// and the next one. PTX ldmatrix with .trans.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+#endif
+
 // `operand`, by one instruction where there is one.
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
@@ -1170,6 +1228,8 @@ struct MatrixProduct;
     }                                                                                              \
   };
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
+TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 #undef TCONV_MATRIX_PRODUCT
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
@@ -1369,6 +1429,19 @@ TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
                  "r"(bytes)
                  : "memory");
 }
+template <int Bytes, int OfGroup, int Groups>
+struct ThreadCopies {
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    begin_part(shared, global, present ? Bytes : 0);
+  }
+  // The first so many bytes, and zeros behind them.
+  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N>
+  TCONV_DEVICE void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  }
+};
 #endif
 
 // A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
@@ -1536,6 +1609,15 @@ TCONV_DEVICE void take_registers() {
 template <int Count>
 TCONV_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+// Stores four 8x8 matrices of 16-bit items as `load_matrices` gets them: lane l names row l % 8 of matrix l / 8, 16
+// aligned bytes of shared memory, and has word l % 4 of row l / 4 of each. PTX stmatrix.
+TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
 }
 
 // Eight registers of sums: their numbers in the text of an instruction, and the constraints.
@@ -1781,6 +1863,9 @@ struct MmaShape {
   static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
 
+  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
+  // others position by position, as what they are multiplied as.
+  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
   static constexpr int row_places = halo_columns;
 
   // How far the input at a shift lies behind that at the highest one.
@@ -1916,7 +2001,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Index = typename Layer::Index;
   static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
   static constexpr int load_bytes = columns_together * Shape::item_bytes;
-  static constexpr int loads = side, words = load_bytes / 4;
+  static constexpr int loads = side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -2223,7 +2308,7 @@ struct MmaFilters {
   using Width = typename Shape::Width;
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
 
   Element* prepared;
@@ -2793,6 +2878,13 @@ struct WgmmaShape {
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
+  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
+  // ldmatrix, which turns them.
+  static constexpr bool straight = false;
+  static constexpr bool by_channel = (item_bytes == 4 || straight);
+  // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
+  // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
+  static constexpr bool turned = item_bytes == 2;
   // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
   // and the most of them with the halo.
   static TCONV_CONSTANT int patch_lead(int highest) {
@@ -2800,7 +2892,7 @@ struct WgmmaShape {
   }
   static TCONV_CONSTANT int lead_and_halo() { return patch_lead(WidthShifts::highest) + WidthShifts::halo; }
   // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
-  static constexpr int columns_brought = Tile::patch_columns;
+  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
   static constexpr int row_patches = ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
                                                      (columns_brought / Tile::patch_columns);
   static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
@@ -2812,13 +2904,15 @@ struct WgmmaShape {
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
-  static constexpr int channel_shift = 32;
+  static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
   static constexpr int channel_bytes = (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
-  static constexpr int place_bytes = item_bytes;
-  static constexpr int input_stage_bytes = chunk_channels * channel_bytes;
-  static constexpr int raw_stage_bytes = 0;
+  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
+  static constexpr int input_stage_bytes =
+      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
   static constexpr int patch_lanes = wgmma_patch_lanes(loaders, halo_patches, chunk_channels);
   static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes);
+  static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
   // Where the halo's input lies that is so far behind its first one on each axis, in places.
@@ -3032,11 +3126,107 @@ struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<Wgmm
   }
 };
 
+// The channels of a place together, from channels_last inputs that are no whole vectors: by way of registers, one by
+// one.
+template <class Layer, class Tile>
+struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
+  using Map = WgmmaInputMap<Layer, Tile>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  static constexpr int side = Shape::vector_items, vectors = Shape::chunk_vectors, items = 4 / Shape::item_bytes;
+  static constexpr int units = Shape::halo_all_rows * Shape::halo_columns * vectors;
+  static constexpr int together = 2;  // vectors whose loads are on their way at once
+  const int number;
+
+  TCONV_DEVICE WgmmaSingleChannels(int number, const Element* x, int batch, int depths, int rows, int columns,
+                                   unsigned char*)
+      : Map(x, batch, depths, rows, columns), number(number) {}
+
+  TCONV_DEVICE void begin(const BoxPosition& halo, int group) { this->enter(halo, group); }
+
+  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
+#pragma unroll 1
+    for (int unit = number; unit < units; unit += together * Shape::loaders) {
+      unsigned values[together][side][1];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders, place_number = own / vectors;
+        const auto place = this->place(place_number / Shape::halo_columns, place_number % Shape::halo_columns);
+        const int channel = chunk * Shape::chunk_channels + own % vectors * side;
+        const Element* const from =
+            this->first + (place.image * this->plane + place.position) * Map::channels + channel;
+#pragma unroll
+        for (int k = 0; k < side; ++k)
+          load_present<Shape::item_bytes>(
+              from + k, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
+              values[i][k]);
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int own = unit + i * Shape::loaders;
+        if (own >= units) break;
+        Vector<unsigned, 4> vector;
+#pragma unroll
+        for (int w = 0; w < 4; ++w)
+          vector.values[w] =
+              items == 1 ? values[i][w][0] : values[i][2 * w % side][0] | values[i][(2 * w + 1) % side][0] << 16;
+        *reinterpret_cast<Vector<unsigned, 4>*>(stage + own / vectors * Shape::place_bytes + own % vectors * 16) =
+            vector;
+      }
+    }
+    arrive(barrier);
+  }
+};
+
+// What a thread copies raw.
+template <class Shape, class Tile>
+using WgmmaRawCopies = ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1>;
+
+// 16-bit inputs that lie channel by channel: copied so, and turned in shared memory.
+template <class Layer, class Tile>
+struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>> {
+  using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
+  using Shape = WgmmaShape<Layer, Tile>;
+  static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
+
+  TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
+                                   int columns)
+      : Base(number, x, batch, depths, rows, columns) {}
+
+  TCONV_DEVICE void enter_turned(const BoxPosition&, int) {}
+
+  // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
+  // of a column that lie together afterwards. Some items' loads are on their way at once.
+  TCONV_DEVICE void turn(int, const unsigned char* raw, unsigned char* stage) const {
+    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 3;
+    const int thread = renewed(this->number), lane = thread % 32;  // not kept where copies are begun
+    const unsigned char* const from = raw + lane * Shape::channel_bytes;
+    unsigned char* const to = stage + lane % 8 * Shape::place_bytes + lane / 8 * 16;
+#pragma unroll 1
+    for (int first = thread / 32; first < items; first += together * warps) {
+      unsigned words[together][4];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        if (item < items) load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
+        if (item < items) store_matrices(to + eight * 8 * Shape::place_bytes + of_vectors * 64, words[i]);
+      }
+    }
+  }
+};
+
 // Brings all inputs of a block's work, into stages that go round.
 template <class Layer, class Tile>
 struct WgmmaInputs {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = WgmmaCopiedChannels<Layer, Tile>;
+  using Inputs = typename Choice<
+      Shape::by_channel, WgmmaCopiedChannels<Layer, Tile>,
+      WgmmaSingleChannels<Layer, Tile>>::type;
 
   static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
                                const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
@@ -3054,8 +3244,54 @@ struct WgmmaInputs {
   }
 };
 
+// The same of inputs that are turned: copies of them go on while the oldest is turned.
 template <class Layer, class Tile>
-using WgmmaProducer = WgmmaInputs<Layer, Tile>;
+struct WgmmaTurnedInputs {
+  using Shape = WgmmaShape<Layer, Tile>;
+  using Inputs = WgmmaTurnedChannels<Layer, Tile>;
+
+  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
+                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
+    Inputs inputs(number, x, batch, depths, rows, columns);
+    WgmmaStages<Tile::input_stages> stages(barriers);
+    WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
+    int chunk_ahead = 0, raw_ahead = 0, raw = 0;
+    const auto copy = [&] {
+      if (ahead.is_left()) {
+        if (chunk_ahead == 0) inputs.begin(ahead.halo(), ahead.group());
+        inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
+        if (++chunk_ahead == Shape::chunks) {
+          chunk_ahead = 0;
+          ahead.next();
+        }
+        raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
+      }
+      inputs.copies.end_group();
+    };
+#pragma unroll 1
+    for (int i = 0; i < Tile::raw_stages; ++i) copy();
+    for (; work.is_left(); work.next()) {
+      inputs.enter_turned(work.halo(), work.group());
+#pragma unroll 1
+      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+        inputs.copies.template wait<Tile::raw_stages - 1>();
+        meet<Shape::loaders>(3);  // all threads' copies have landed
+        stages.wait_empty();
+        inputs.turn(chunk, shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
+                    shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
+        arrive(stages.full());
+        stages.next();
+        raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
+        meet<Shape::loaders>(3);  // nobody reads what was turned any more
+        copy();
+      }
+    }
+  }
+};
+
+template <class Layer, class Tile>
+using WgmmaProducer =
+    typename Choice<WgmmaShape<Layer, Tile>::turned, WgmmaTurnedInputs<Layer, Tile>, WgmmaInputs<Layer, Tile>>::type;
 
 // A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
 // warp's sixteen, for two of every eight rows of weights.
@@ -3414,7 +3650,7 @@ struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
   // Tiles that are stacked lie a row apart.
   static constexpr int own = 1;
-  static constexpr int halves = 2;
+  static constexpr int halves = Shape::by_channel ? 2 : 1;
   int places[own][halves];
 
   // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
@@ -3424,13 +3660,14 @@ struct WgmmaPlaces {
     for (int tile = 0; tile < own; ++tile)
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
-        const int number = first + (lane / 4 + 8 * half);
+        const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
         const int channel = lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place =
             ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
-        places[tile][half] = place * Shape::place_bytes + (channel * Shape::channel_bytes);
+        places[tile][half] =
+            place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
       }
   }
 
@@ -3441,13 +3678,18 @@ struct WgmmaPlaces {
     for (int f = 0; f < Shape::fragments; ++f) {
       const int further = f * Shape::row_places * Shape::place_bytes;
       const int tile = 0;
+      if (Shape::by_channel) {
 #pragma unroll
-      for (int word = 0; word < 4; ++word)
-        fragments[f][0][word] =
-            *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-                                               (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+        for (int word = 0; word < 4; ++word)
+          fragments[f][0][word] =
+              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+      } else {
+        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f][0]);
+      }
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
+        if (Shape::item_bytes == 2) continue;
         const float value = bits_float(fragments[f][0][word]);
 #pragma unroll
         for (int plane = 0; plane < Shape::planes; ++plane)

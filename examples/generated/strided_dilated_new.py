@@ -4,6 +4,7 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
+#                                                     float16: direct: 4224 blocks of 128, 13312 bytes of shared memory
 
 import functools
 import hashlib
@@ -195,7 +196,23 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"): [
+        _Kernel(
+            "direct",
+            _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"),
+            "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, "
+            "positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, "
+            "chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 3;\n",
+            3,
+            _DirectLaunching(
+                threads=128, shared_bytes=13312, parts=32, rows=1, columns=64, groups=1, block_runs=4, at_once=132,
+                origins=(0, 1, 1), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
+            ),
+        ),
+    ],
 }
+# Both types of 16 bits take the same kernels.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
 # What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
 # of how many bytes its tensors begin.
@@ -228,7 +245,9 @@ def _any_is_wide(problem):
 
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
-    for kernel in _RECORDED.get(layer, ()):
+    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
+    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
+        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
@@ -559,7 +578,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_784a4624b4bec886::conv_transpose")
+_OPERATOR = _define("tconv_aeffc1b7906e5aad::conv_transpose")
 
 
 def _tuple(value, dims):

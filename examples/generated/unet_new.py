@@ -4,13 +4,21 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
-#                                          elsewhere mma: 256 blocks of 128, 77072 bytes of shared memory
+#                                          elsewhere: mma: 256 blocks of 128, 77072 bytes of shared memory
+#                                          float16: wgmma: 128 blocks of 384, 217792 bytes of shared memory
+#                                          float16, elsewhere: mma: 256 blocks of 128, 77072 bytes of shared memory
 #   ups.1.up  2-D 256→128 k2 s2 bias tf32  wgmma: 128 blocks of 384, 215664 bytes of shared memory
-#                                          elsewhere mma: 256 blocks of 128, 93200 bytes of shared memory
+#                                          elsewhere: mma: 256 blocks of 128, 93200 bytes of shared memory
+#                                          float16: wgmma: 128 blocks of 384, 232176 bytes of shared memory
+#                                          float16, elsewhere: mma: 256 blocks of 128, 83984 bytes of shared memory
 #   ups.2.up  2-D 128→64 k2 s2 bias tf32   wgmma: 128 blocks of 384, 217728 bytes of shared memory
-#                                          elsewhere mma: 512 blocks of 128, 93200 bytes of shared memory
+#                                          elsewhere: mma: 512 blocks of 128, 93200 bytes of shared memory
+#                                          float16: wgmma: 128 blocks of 384, 117376 bytes of shared memory
+#                                          float16, elsewhere: mma: 256 blocks of 128, 94224 bytes of shared memory
 #   ups.3.up  2-D 64→32 k2 s2 bias tf32    mma: 256 blocks of 128, 105488 bytes of shared memory
-#                                          elsewhere mma: 256 blocks of 128, 88080 bytes of shared memory
+#                                          elsewhere: mma: 256 blocks of 128, 88080 bytes of shared memory
+#                                          float16: wgmma: 128 blocks of 384, 100960 bytes of shared memory
+#                                          float16, elsewhere: mma: 256 blocks of 128, 47120 bytes of shared memory
 
 """A small U-Net for segmentation: four levels down, four up by transposed convolutions, a skip connection at each."""
 
@@ -228,6 +236,46 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "wgmma",
+            _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 16;\n"
+            "  };\n"
+            "  static constexpr int channels = 64, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 4, "
+            "input_stages = 4, raw_stages = 0, weight_stages = 8, patch_columns = 8, channels_last = 0, "
+            "resident = 0, prepared_inputs = 0;\n",
+            1,
+            _BoxesLaunching(
+                threads=384, shared_bytes=217792, box=(1, 1, 8, 16), origins=(0, 0, 0), weight_sets=8, together=1,
+                at_once=132, input_reach=512, output_reach=1, columns_together=8, weight_bytes=1048576,
+                preparing_blocks=64, preparing_threads=256, input_blocks=0, input_shared_bytes=8448
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 4, wide = 1, splits = 1, row_tiles = 4, position_tiles = 8;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 2, columns = 20, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 1, patch_columns = 1, copied = 0, "
+            "resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
+            2,
+            _BoxesLaunching(
+                threads=128, shared_bytes=77072, box=(1, 1, 2, 20), origins=(0, 0, 0), weight_sets=4, together=4,
+                at_once=0, input_reach=576, output_reach=32, columns_together=1, weight_bytes=1048576,
+                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
     _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [
         _Kernel(
             "wgmma",
@@ -268,6 +316,46 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "wgmma",
+            _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Box {\n"
+            "    static constexpr int images = 4, depths = 1, rows = 1, columns = 32;\n"
+            "  };\n"
+            "  static constexpr int channels = 128, phases = 2, position_tiles = 1, stacked = 0, chunk_steps = 2,"
+            " input_stages = 4, raw_stages = 0, weight_stages = 11, patch_columns = 8, channels_last = 0, "
+            "resident = 0, prepared_inputs = 0;\n",
+            1,
+            _BoxesLaunching(
+                threads=384, shared_bytes=232176, box=(4, 1, 1, 32), origins=(0, 0, 0), weight_sets=2, together=1,
+                at_once=132, input_reach=1024, output_reach=1, columns_together=8, weight_bytes=262144,
+                preparing_blocks=32, preparing_threads=256, input_blocks=0, input_shared_bytes=8448
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 8, position_tiles = 4;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 4, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 1, patch_columns = 1, copied = 0, "
+            "resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
+            2,
+            _BoxesLaunching(
+                threads=128, shared_bytes=83984, box=(4, 1, 1, 16), origins=(0, 0, 0), weight_sets=2, together=2,
+                at_once=0, input_reach=1088, output_reach=32, columns_together=1, weight_bytes=262144,
+                preparing_blocks=64, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
     _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [
         _Kernel(
             "wgmma",
@@ -305,6 +393,46 @@ _RECORDED = {
                 threads=128, shared_bytes=93200, box=(4, 1, 1, 16), origins=(0, 0, 0), weight_sets=1, together=1,
                 at_once=0, input_reach=544, output_reach=32, columns_together=1, weight_bytes=131072,
                 preparing_blocks=32, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
+    _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "wgmma",
+            _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Box {\n"
+            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 64;\n"
+            "  };\n"
+            "  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 2, "
+            "input_stages = 4, raw_stages = 0, weight_stages = 4, patch_columns = 8, channels_last = 0, "
+            "resident = 1, prepared_inputs = 0;\n",
+            1,
+            _BoxesLaunching(
+                threads=384, shared_bytes=117376, box=(2, 1, 1, 64), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=132, input_reach=256, output_reach=1, columns_together=8, weight_bytes=65536,
+                preparing_blocks=8, preparing_threads=256, input_blocks=0, input_shared_bytes=8448
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 4, wide = 1, splits = 1, row_tiles = 4, position_tiles = 8;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 1, copied = 0, "
+            "resident = 1;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
+            2,
+            _BoxesLaunching(
+                threads=128, shared_bytes=94224, box=(2, 1, 1, 32), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=264, input_reach=288, output_reach=32, columns_together=1, weight_bytes=65536,
+                preparing_blocks=16, preparing_threads=256, input_blocks=0, input_shared_bytes=0
             ),
         ),
     ],
@@ -354,7 +482,49 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "wgmma",
+            _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Box {\n"
+            "    static constexpr int images = 2, depths = 1, rows = 1, columns = 128;\n"
+            "  };\n"
+            "  static constexpr int channels = 32, phases = 4, position_tiles = 2, stacked = 0, chunk_steps = 2, "
+            "input_stages = 4, raw_stages = 0, weight_stages = 2, patch_columns = 8, channels_last = 0, "
+            "resident = 1, prepared_inputs = 0;\n",
+            1,
+            _BoxesLaunching(
+                threads=384, shared_bytes=100960, box=(2, 1, 1, 128), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=132, input_reach=128, output_reach=1, columns_together=8, weight_bytes=16384,
+                preparing_blocks=2, preparing_threads=256, input_blocks=0, input_shared_bytes=8448
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 4, position_tiles = 8;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 4, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 1, chunk_shifts = 1, patch_columns = 1, copied = 0, "
+            "resident = 1;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
+            2,
+            _BoxesLaunching(
+                threads=128, shared_bytes=47120, box=(4, 1, 1, 32), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=264, input_reach=272, output_reach=32, columns_together=1, weight_bytes=16384,
+                preparing_blocks=4, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
 }
+# Both types of 16 bits take the same kernels.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
 # What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
 # of how many bytes its tensors begin.
@@ -388,7 +558,9 @@ def _any_is_wide(problem):
 
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
-    for kernel in _RECORDED.get(layer, ()):
+    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
+    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
+        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
@@ -732,7 +904,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_3f5e4657814503ce::conv_transpose")
+_OPERATOR = _define("tconv_474c3a900c28b8cd::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -1274,6 +1446,18 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 }
 #endif
 
+// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
+// and the next one. PTX ldmatrix with .trans.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+#endif
+
 // `operand`, by one instruction where there is one.
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
@@ -1321,6 +1505,8 @@ struct MatrixProduct;
     }                                                                                              \
   };
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
+TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 #undef TCONV_MATRIX_PRODUCT
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
@@ -2010,7 +2196,7 @@ struct MmaShape {
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int position_bytes = planes * stage_steps * 32 + 16;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
-  static constexpr int channel_shift = 32;
+  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
   static constexpr int channel_bytes =
       by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
                  : item_bytes;
@@ -2124,7 +2310,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Index = typename Layer::Index;
   static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
   static constexpr int load_bytes = columns_together * Shape::item_bytes;
-  static constexpr int loads = side, words = load_bytes / 4;
+  static constexpr int loads = side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -2305,6 +2491,29 @@ struct MmaPositionColumns {
   }
 };
 
+// Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
+template <class Layer, class Tile>
+struct MmaTurnedColumns {
+  using Shape = MmaShape<Layer, Tile>;
+  using Inputs = MmaCopiedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
+
+  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
+  static TCONV_DEVICE int number(int) { return 0; }
+  static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
+#pragma unroll
+    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
+      unsigned words[4];
+      load_turned_matrices(places[j / 2] + moved, words);
+      columns[0][j][0] = words[0], columns[0][j][1] = words[1];
+      columns[0][j + 1][0] = words[2], columns[0][j + 1][1] = words[3];
+    }
+  }
+};
+
 // Inputs by channel, of one word or two: each lane loads its own, and rounds them.
 template <class Layer, class Tile>
 struct MmaWordColumns {
@@ -2332,7 +2541,8 @@ struct MmaWordColumns {
 template <class Layer, class Tile>
 using MmaColumns =
     typename Choice<!MmaShape<Layer, Tile>::by_channel, MmaPositionColumns<Layer, Tile>,
-                    MmaWordColumns<Layer, Tile>>::type;
+                    typename Choice<MmaShape<Layer, Tile>::item_bytes == 2, MmaTurnedColumns<Layer, Tile>,
+                                    MmaWordColumns<Layer, Tile>>::type>::type;
 
 // A warp's sums.
 template <class Layer, class Tile>
@@ -2523,7 +2733,7 @@ struct MmaFilters {
   using Width = typename Shape::Width;
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
 
   Element* prepared;
@@ -3086,7 +3296,7 @@ struct WgmmaShape {
   // the height.
   static constexpr int row_visits = 1;
   static constexpr int fragments = Tile::position_tiles + row_visits - 1;
-  static constexpr int batch_steps = 2;
+  static constexpr int batch_steps = Tile::chunk_steps == 4 ? 2 : 1;
   static constexpr int batches = 2;  // whose fragments are in registers
 
   // ---- channels ----
@@ -3107,6 +3317,9 @@ struct WgmmaShape {
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
+  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
+  // ldmatrix, which turns them.
+  static constexpr bool straight = item_bytes == 2 && Tile::patch_columns == 8;
   static constexpr bool by_channel = true;
   // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
   // and the most of them with the halo.
@@ -3127,7 +3340,7 @@ struct WgmmaShape {
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
-  static constexpr int channel_shift = 32;
+  static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
   static constexpr int channel_bytes = (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
   static constexpr int place_bytes = item_bytes;
   static constexpr int input_stage_bytes = chunk_channels * channel_bytes;
@@ -3766,7 +3979,7 @@ struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
   // Tiles that are stacked lie a row apart.
   static constexpr int own = Tile::position_tiles;
-  static constexpr int halves = 2;
+  static constexpr int halves = !Shape::straight ? 2 : 1;
   int places[own][halves];
 
   // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
@@ -3776,8 +3989,8 @@ struct WgmmaPlaces {
     for (int tile = 0; tile < own; ++tile)
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
-        const int number = first + (lane / 4 + 8 * half);
-        const int channel = lane % 4;
+        const int number = first + (Shape::straight ? lane / 8 % 2 * 8 : lane / 4 + 8 * half);
+        const int channel = Shape::straight ? lane / 16 * 8 + lane % 8 : lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place =
@@ -3793,13 +4006,19 @@ struct WgmmaPlaces {
     for (int f = 0; f < Shape::fragments; ++f) {
       const int further = 0;
       const int tile = f;
+      if (Shape::straight) {
+        load_turned_matrices(moved + places[tile][0] + further + step * Shape::step_channels * Shape::channel_bytes,
+                             fragments[f][0]);
+      } else {
 #pragma unroll
-      for (int word = 0; word < 4; ++word)
-        fragments[f][0][word] =
-            *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-                                               (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+        for (int word = 0; word < 4; ++word)
+          fragments[f][0][word] =
+              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+      }
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
+        if (Shape::item_bytes == 2) continue;
         const float value = bits_float(fragments[f][0][word]);
 #pragma unroll
         for (int plane = 0; plane < Shape::planes; ++plane)

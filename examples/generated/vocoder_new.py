@@ -4,12 +4,19 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
-#                                           elsewhere mma: 80 blocks of 256, 100912 bytes of shared memory
+#                                           elsewhere: mma: 80 blocks of 256, 100912 bytes of shared memory
+#                                           float16: mma: 128 blocks of 256, 84016 bytes of shared memory
+#                                           float16, elsewhere: mma: 136 blocks of 128, 74800 bytes of shared memory
 #   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 86032 bytes of shared memory
-#                                           elsewhere mma: 260 blocks of 64, 75792 bytes of shared memory
+#                                           elsewhere: mma: 260 blocks of 64, 75792 bytes of shared memory
+#                                           float16: mma: 260 blocks of 128, 74528 bytes of shared memory
+#                                           float16, elsewhere: mma: 260 blocks of 128, 74528 bytes of shared memory
 #   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 256 blocks of 128, 67600 bytes of shared memory
-#                                           elsewhere mma: 513 blocks of 64, 43024 bytes of shared memory
+#                                           elsewhere: mma: 513 blocks of 64, 43024 bytes of shared memory
+#                                           float16: mma: 512 blocks of 64, 38992 bytes of shared memory
+#                                           float16, elsewhere: mma: 512 blocks of 64, 38992 bytes of shared memory
 #   ups.3  1-D 32→16 k4 s2 p1 bias tf32     direct: 256 blocks of 256, 61568 bytes of shared memory
+#                                           float16: direct: 128 blocks of 256, 61760 bytes of shared memory
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
 
@@ -276,6 +283,52 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "mma",
+            _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 1, position_tiles = 8;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 2, copied = 0, "
+            "resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 1;\n",
+            1,
+            _BoxesLaunching(
+                threads=256, shared_bytes=84016, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=32, together=32,
+                at_once=0, input_reach=512, output_reach=32, columns_together=2, weight_bytes=1572864,
+                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, position_tiles = 2;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
+            "row_origin = 0, origin = 4;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 1, copied = 0, "
+            "resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
+            3,
+            _BoxesLaunching(
+                threads=128, shared_bytes=74800, box=(1, 1, 1, 16), origins=(0, 0, 4), weight_sets=8, together=8,
+                at_once=0, input_reach=384, output_reach=32, columns_together=1, weight_bytes=1048576,
+                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
     _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): [
         _Kernel(
             "mma",
@@ -319,6 +372,52 @@ _RECORDED = {
                 threads=64, shared_bytes=75792, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
                 at_once=0, input_reach=160, output_reach=32, columns_together=1, weight_bytes=524288,
                 preparing_blocks=128, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
+    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "mma",
+            _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, position_tiles = 2;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
+            "row_origin = 0, origin = 4;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 8, copied = 0, "
+            "resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
+            3,
+            _BoxesLaunching(
+                threads=128, shared_bytes=74528, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
+                at_once=0, input_reach=256, output_reach=32, columns_together=8, weight_bytes=262144,
+                preparing_blocks=64, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, position_tiles = 2;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
+            "row_origin = 0, origin = 4;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, copied = 0, "
+            "resident = 0;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
+            3,
+            _BoxesLaunching(
+                threads=128, shared_bytes=74528, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
+                at_once=0, input_reach=256, output_reach=32, columns_together=1, weight_bytes=262144,
+                preparing_blocks=64, preparing_threads=256, input_blocks=0, input_shared_bytes=0
             ),
         ),
     ],
@@ -368,6 +467,52 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "mma",
+            _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, position_tiles = 2;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 0, "
+            "resident = 1;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
+            5,
+            _BoxesLaunching(
+                threads=64, shared_bytes=38992, box=(1, 1, 1, 16), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=660, input_reach=128, output_reach=32, columns_together=4, weight_bytes=24576,
+                preparing_blocks=4, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+        _Kernel(
+            "mma",
+            _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
+            "  struct Warps {\n"
+            "    static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, position_tiles = 2;\n"
+            "  };\n"
+            "  struct Box {\n"
+            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
+            "row_origin = 0, origin = 0;\n"
+            "  };\n"
+            "  struct Pipeline {\n"
+            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 1, copied = 0, "
+            "resident = 1;\n"
+            "  };\n"
+            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
+            5,
+            _BoxesLaunching(
+                threads=64, shared_bytes=38992, box=(1, 1, 1, 16), origins=(0, 0, 0), weight_sets=1, together=1,
+                at_once=660, input_reach=128, output_reach=32, columns_together=1, weight_bytes=24576,
+                preparing_blocks=4, preparing_threads=256, input_blocks=0, input_shared_bytes=0
+            ),
+        ),
+    ],
     _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): [
         _Kernel(
             "direct",
@@ -382,7 +527,23 @@ _RECORDED = {
             ),
         ),
     ],
+    _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"): [
+        _Kernel(
+            "direct",
+            _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
+            "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 2, columns = 32, "
+            "positions = 4, stacked = 1, rows = 1, warps_wide = 4, channels = 8, phases = 2, chunk_rows = 1, "
+            "chunk_channels = 32, chunk_taps = 2, unroll = 2, ahead = 0, origin = 0, row_origin = 0, blocks = 1;\n",
+            1,
+            _DirectLaunching(
+                threads=256, shared_bytes=61760, parts=2, rows=1, columns=512, groups=0, block_runs=4, at_once=2112,
+                origins=(0, 0, 0), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
+            ),
+        ),
+    ],
 }
+# Both types of 16 bits take the same kernels.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
 # What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
 # of how many bytes its tensors begin.
@@ -416,7 +577,9 @@ def _any_is_wide(problem):
 
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
-    for kernel in _RECORDED.get(layer, ()):
+    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
+    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
+        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
@@ -760,7 +923,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_e8358a0ad1eaf8cd::conv_transpose")
+_OPERATOR = _define("tconv_ad32511fc596aaca::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -1357,6 +1520,18 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
 }
 #endif
 
+// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
+// and the next one. PTX ldmatrix with .trans.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+#endif
+
 // `operand`, by one instruction where there is one.
 template <Rounding rounding>
 TCONV_DEVICE float matrix_operand(float value) {
@@ -1404,6 +1579,8 @@ struct MatrixProduct;
     }                                                                                              \
   };
 TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
+TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 #undef TCONV_MATRIX_PRODUCT
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
@@ -1665,6 +1842,7 @@ struct DirectShape {
       Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
 
   // ---- who owns what ----
+  static constexpr bool stacked = Tile::stacked != 0;
   static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
   static constexpr int threads = position_threads * Tile::splits;
   static constexpr int block_runs = position_threads / 32;
@@ -1674,26 +1852,33 @@ struct DirectShape {
 
   // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
   // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = 1;
-  static constexpr int output_rows = 1;
-  static constexpr int own_row_taps = 1;
-  static constexpr int input_rows = 1;
+  static constexpr int sum_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
+  static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
+  static constexpr int own_row_taps = stacked ? Height::kernel : 1;
+  static constexpr int top_shift = stacked ? Height::shift_of(Height::kernel - 1) : 0;
+  static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
 
-  static TCONV_CONSTANT int sum_row(int row, int tap) { return 0; }
-  static TCONV_CONSTANT int input_row(int row, int tap) { return 0; }
+  static TCONV_CONSTANT int sum_row(int row, int tap) {
+    return stacked ? row * Height::phases_with_taps + tap % Height::tap_period : 0;
+  }
+  static TCONV_CONSTANT int input_row(int row, int tap) {
+    return stacked ? row + top_shift - Height::shift_of(tap) : 0;
+  }
   // -1 for an output row that no tap reaches.
   static TCONV_CONSTANT int sum_row_of_output(int output_row) {
-    const int tap = 0;
-    return tap < Height::kernel ? sum_row(output_row, tap) : -1;
+    const int tap = stacked ? Height::first_tap(output_row % Height::stride) : 0;
+    return tap < Height::kernel ? sum_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
   }
 
   // ---- the grid ----
-  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * Height::stride;
+  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
   static constexpr bool phases_without_taps =
-      Depth::phases_with_taps < Depth::stride || (true && Height::phases_with_taps < Height::stride);
+      Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = 1;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int row_taps = Depth::kernel * Height::kernel;
+  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
+  static constexpr bool resident = true;
   static constexpr int grid_row_phases = 1;
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
@@ -1706,9 +1891,20 @@ struct DirectShape {
   static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
   static constexpr int window = shift_span + (Tile::chunk_taps - 1) * shift_pitch;
 
+  // Or the inputs of a whole block, which owns a tile of positions then and brings all that they need to shared memory:
+  // `warps_wide` runs side by side, the others below them.
+  static constexpr bool tiled = Tile::warps_wide > 0;
+  static constexpr int tile_columns = tiled ? Tile::warps_wide * run_columns : 1;
+  static constexpr int tile_rows = tiled ? block_runs / Tile::warps_wide * run_rows * Tile::rows : 1;
+  static constexpr int last_shift = Width::shift_of(Width::kernel - 1);
+  static constexpr int tile_input_rows = tile_rows + (tiled ? input_rows - Tile::rows : 0);
+  static constexpr int tile_input_columns = tile_columns + last_shift - lowest_shift;
+  // Lanes of different rows read different banks, if a pitch can bring that about.
+  static constexpr int tile_pitch = tile_input_columns;
+  static constexpr int tile_items = tile_input_rows * tile_pitch;  // of one channel
   static constexpr int stage_channels = Tile::unroll * Tile::splits;
   // Two stages: one is read while the next one is written.
-  static constexpr int tile_stage_items = 0;
+  static constexpr int tile_stage_items = tiled ? ceil_div(stage_channels * tile_items, 4) * 4 : 0;
 
   // ---- shared memory, in accumulators ----
   // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
@@ -1821,6 +2017,63 @@ struct DirectInputs {
           values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
         }
     });
+  }
+
+  // From the tile of a block, where the thread's inputs start at `own`.
+  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
+    each(phases, 0, [&](int r, int slot, int shift, bool) {
+#pragma unroll
+      for (int k = 0; k < Tile::unroll; ++k)
+#pragma unroll
+        for (int p = 0; p < Tile::positions; ++p)
+          values[k][r][slot][p] =
+              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
+    });
+  }
+};
+
+// A thread's part of the inputs of a block, on their way from memory to shared memory.
+template <class Layer, class Tile>
+struct DirectTileInputs {
+  using Shape = DirectShape<Layer, Tile>;
+  using Element = typename Layer::Element;
+  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
+  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
+  Element values[Shape::stage_channels][items];
+
+  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
+  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
+#pragma unroll
+    for (int i = 0; i < items; ++i) {
+      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
+      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
+      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
+    }
+  }
+
+  // Asks for the places in `channels` channels, the first of which starts at `x`.
+  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        Element input{};
+        if (offsets[i] >= 0 && (Layer::group_in_channels % Shape::stage_channels == 0 || k < channels))
+          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
+        values[k][i] = input;
+      }
+  }
+
+  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
+#pragma unroll
+    for (int k = 0; k < Shape::stage_channels; ++k)
+#pragma unroll
+      for (int i = 0; i < items; ++i) {
+        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
+        if (item < Shape::tile_items)
+          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
+      }
   }
 };
 
@@ -1938,6 +2191,39 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename
     inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
     x += Shape::stage_channels * static_cast<long long>(plane);
     chain.multiply(inputs, own_weights, phases, tap_chunk);
+    own_weights += Shape::stage_channels * Shape::channel_items;
+  }
+  chain.finish();
+}
+
+// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
+// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
+// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
+template <class Layer, class Tile, class Accumulator>
+TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
+                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
+                                        Accumulator* stages, int own, int split,
+                                        const DirectPhases<Layer, Tile>& phases, int& stage,
+                                        DirectSums<Layer, Tile>& sums) {
+  using Shape = DirectShape<Layer, Tile>;
+  own_weights += split * Tile::unroll * Shape::channel_items;
+  own += split * Tile::unroll * Shape::tile_items;
+  DirectChain<Layer, Tile> chain(sums);
+  tile.load(x, plane, channels);
+#pragma unroll 1
+  for (int group = 0; group < channels; group += Shape::stage_channels) {
+    Accumulator* const written = stages + stage * Shape::tile_stage_items;
+    tile.write(written);
+    // All have written this stage, and have read the other one, which is written next.
+    __syncthreads();
+    stage ^= 1;
+    x += Shape::stage_channels * static_cast<long long>(plane);
+    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
+    if (group + split * Tile::unroll < channels) {
+      DirectInputs<Layer, Tile> inputs;
+      inputs.read(written + own, phases);
+      chain.multiply(inputs, own_weights, phases, 0);
+    }
     own_weights += Shape::stage_channels * Shape::channel_items;
   }
   chain.finish();
@@ -2195,24 +2481,25 @@ struct DirectWalk {
   Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
 
   TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
-    groups = (heights - 1) / Tile::rows + 1;
-    runs_a_row = (widths - 1) / Shape::run_columns + 1;
+    groups = (heights - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
+    runs_a_row = (widths - 1) / (Shape::tiled ? Shape::tile_columns : Shape::run_columns) + 1;
     rows = batch * depths * groups;
     const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
-    steps = (runs - 1) / Shape::block_runs + 1;
+    steps = Shape::tiled ? rows * runs_a_row : (runs - 1) / Shape::block_runs + 1;
   }
 
   // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
   TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
     const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
-    const Index run = step * Shape::block_runs + warp;
+    const Index run = Shape::tiled ? step : step * Shape::block_runs + warp;
     const Index row_group = run / runs_a_row;
-    const Index group = row_group * Shape::run_rows + row / Tile::rows;
+    const Index group = Shape::tiled ? row_group : row_group * Shape::run_rows + row / Tile::rows;
     const Index slab = group / groups, sample = slab / depths;
-    const int height = static_cast<int>(group - slab * groups) * Tile::rows;
-    const int width = static_cast<int>(run - row_group * runs_a_row) * Shape::run_columns;
+    const int height = static_cast<int>(group - slab * groups) * (Shape::tiled ? Shape::tile_rows : Tile::rows);
+    const int width =
+        static_cast<int>(run - row_group * runs_a_row) * (Shape::tiled ? Shape::tile_columns : Shape::run_columns);
     return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
-            height, width + column};
+            height + (Shape::tiled ? row : 0), width + column};
   }
 };
 
@@ -2241,7 +2528,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
   // The thread's first position in the tile of its block, or in its warp's run.
-  const int warps_wide = 1, warp = 0;
+  const int warps_wide = Shape::tiled ? Tile::warps_wide : 1, warp = Shape::tiled ? thread / 32 : 0;
   const int row_lane = lane / Tile::columns;
   const int column_lane = lane % Tile::columns;
   const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
@@ -2284,16 +2571,21 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
   __syncthreads();
 
+  int stage = 0;
   const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
   for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
     const DirectRun at = walk.at(step, tile_row, tile_column);
+    DirectTileInputs<Layer, Tile> tile_inputs;
+    if (Shape::tiled)
+      tile_inputs.place(at.height - tile_row - Shape::top_shift, at.width - tile_column - Shape::last_shift,
+                        input_height, input_width);
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
       // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
-      constexpr int height_phases = Height::stride;
-      constexpr int height_step = Height::tap_period;
+      constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
+      constexpr int height_step = Shape::stacked ? Height::kernel : Height::tap_period;
       const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
       const int first_depth_tap = Depth::first_tap(depth_phase);
-      const int first_height_tap = Height::first_tap(height_phase);
+      const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
       const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
       DirectSums<Layer, Tile> sums;
       sums.clear();
@@ -2302,8 +2594,9 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
           const int weight_row = depth_tap * Height::kernel + height_tap;
           const int slab = at.depth - Depth::shift_of(depth_tap);
-          const int top_row = at.height - Height::shift_of(height_tap);
+          const int top_row = at.height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
           const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
+          if (Shape::tiled && !inside) continue;  // the whole block
           int input_columns[Shape::input_rows];
 #pragma unroll
           for (int r = 0; r < Shape::input_rows; ++r)
@@ -2316,9 +2609,14 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
                   (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
               const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
               const Accumulator* const row_weights = own_weights + (weight_row * Shape::row_items);
-              direct_multiply<Layer, Tile>(
-                  row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
-                  input_columns, input_plane, channels, phases, tap_chunk, split, sums);
+              if (Shape::tiled)
+                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, channels, tile_inputs, tiles,
+                                                   tile_row * Shape::tile_pitch + tile_column, split, phases, stage,
+                                                   sums);
+              else  // rows outside the input are not read, whatever their address
+                direct_multiply<Layer, Tile>(
+                    row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
+                    input_columns, input_plane, channels, phases, tap_chunk, split, sums);
             }
         }
       direct_join<Layer, Tile>(sums, split, tiles + Shape::split_start);
@@ -2507,7 +2805,9 @@ struct MmaShape {
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = Tile::Pipeline::copied > 0 ? Tile::Pipeline::copied : chunks > 1 ? 2 : 1;
+  static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
+                                      : chunks > 1 || Tile::Pipeline::resident ? 2
+                                                                               : 1;
   static TCONV_CONSTANT int next_input_stage(int stage) {
     return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
   }
@@ -2517,11 +2817,11 @@ struct MmaShape {
   // So many chunks are asked for before the first is waited for.
   static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
   static constexpr int steps = chunks * shift_groups;
-  static constexpr int weight_stages = steps > 1 ? 2 : 1;
+  static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
   // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
   static constexpr int position_bytes = planes * stage_steps * 32 + 16;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
-  static constexpr int channel_shift = 32;
+  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
   static constexpr int channel_bytes =
       by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
                  : item_bytes;
@@ -2553,12 +2853,12 @@ struct MmaShape {
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
       Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
+      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
                                                                                      : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
-  static constexpr int stored_at = joined_bytes;
+  static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
   static constexpr int stored_bytes = stored_at + warps * turn_bytes;
   // Behind all of it, what tells when weights have landed.
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
@@ -2638,7 +2938,7 @@ struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
   using Index = typename Layer::Index;
   static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
   static constexpr int load_bytes = columns_together * Shape::item_bytes;
-  static constexpr int loads = side, words = load_bytes / 4;
+  static constexpr int loads = side, words = load_bytes < 4 ? 1 : load_bytes / 4;
   unsigned inside;                       // by patch: whether it is one of the input
   Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
   // Words are not taken apart before they are stored: that would wait for each load.
@@ -2822,6 +3122,29 @@ struct MmaPositionColumns {
   }
 };
 
+// Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
+template <class Layer, class Tile>
+struct MmaTurnedColumns {
+  using Shape = MmaShape<Layer, Tile>;
+  using Inputs = MmaCopiedInputs<Layer, Tile>;
+  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
+
+  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
+  static TCONV_DEVICE int number(int) { return 0; }
+  static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
+
+  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
+                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
+#pragma unroll
+    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
+      unsigned words[4];
+      load_turned_matrices(places[j / 2] + moved, words);
+      columns[0][j][0] = words[0], columns[0][j][1] = words[1];
+      columns[0][j + 1][0] = words[2], columns[0][j + 1][1] = words[3];
+    }
+  }
+};
+
 // Inputs by channel, of one word or two: each lane loads its own, and rounds them.
 template <class Layer, class Tile>
 struct MmaWordColumns {
@@ -2849,7 +3172,8 @@ struct MmaWordColumns {
 template <class Layer, class Tile>
 using MmaColumns =
     typename Choice<!MmaShape<Layer, Tile>::by_channel, MmaPositionColumns<Layer, Tile>,
-                    MmaWordColumns<Layer, Tile>>::type;
+                    typename Choice<MmaShape<Layer, Tile>::item_bytes == 2, MmaTurnedColumns<Layer, Tile>,
+                                    MmaWordColumns<Layer, Tile>>::type>::type;
 
 // A warp's sums.
 template <class Layer, class Tile>
@@ -2880,6 +3204,7 @@ struct MmaSums {
 template <class Layer, class Tile>
 TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
+  if (Tile::Warps::splits == 1) return true;
   constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
   const int split = static_cast<int>(threadIdx.x) / set;
   // A vector of a thread's sums of one tile lies beside its neighbours'. Nobody reads the stages any more.
@@ -3073,7 +3398,7 @@ struct MmaFilters {
   using Width = typename Shape::Width;
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
 
   Element* prepared;
@@ -3185,7 +3510,7 @@ struct MmaWeightStages {
   const unsigned char* from;
   unsigned char* const stages;
   const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Shape::steps;
+  int stage = 0, shift_group = 0, left = Tile::Pipeline::resident ? 1 : Shape::steps;
 
   TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
       : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
@@ -3195,7 +3520,9 @@ struct MmaWeightStages {
     if (left == 0) return;
     constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = last ? of_last : Tile::Pipeline::chunk_shifts;
+    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
+                       : last                   ? of_last
+                                                : Tile::Pipeline::chunk_shifts;
     const int pieces = 1;
     copy.begin(stages + stage, from, shifts * Shape::shift_bytes, pieces,
                {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
@@ -3315,20 +3642,27 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
                                         Shape::Height::positions(output_height + Tile::Box::row_origin),
                                         Shape::Width::positions(output_width + Tile::Box::origin));
+  const int box_count = boxes.count(batch);
   int number = static_cast<int>(blockIdx.x) / weight_sets;
   const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
   using Columns = MmaColumns<Layer, Tile>;
   typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
-  int chunk_ahead = 0;
-  const auto is_there = [&] { return chunk_ahead < Shape::chunks; };
+  int chunk_ahead = 0, number_ahead = number;
+  const auto is_there = [&] {
+    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
+  };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
   };
   const auto end_asking = [&](int stage) {
     inputs.end_chunk(is_there(), shared + stage);
     ++chunk_ahead;
+    if (!Tile::Pipeline::resident || chunk_ahead < Shape::chunks) return;
+    chunk_ahead = 0;
+    number_ahead += boxes_together;
+    if (is_there()) inputs.begin(boxes.box(number_ahead));
   };
   inputs.begin(boxes.box(number));
   ask(0, 1, 0);
@@ -3361,54 +3695,58 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     ask(0, 1, ahead * Shape::input_stage_bytes);
     end_asking(ahead * Shape::input_stage_bytes);
   }
+  if (Tile::Pipeline::resident) weights.copy.wait();
 
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
-  sums.clear();
+  do {
+    sums.clear();
 #pragma unroll 1
-  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-    const unsigned char* places_of_chunk[Columns::lane_places];
+    for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
+      const unsigned char* places_of_chunk[Columns::lane_places];
 #pragma unroll
-    for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
-    const int stage_ahead = Shape::input_stage_before(input_stage);
+      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      const int stage_ahead = Shape::input_stage_before(input_stage);
 #pragma unroll(Shape::shift_groups)
-    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-      weights.copy.wait();
-      if (shift_group == 0) inputs.wait();
-      __syncthreads();
-      if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-      weights.ask();
+      for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
+        if (!Tile::Pipeline::resident) weights.copy.wait();
+        if (shift_group == 0) inputs.wait();
+        __syncthreads();
+        if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
+        if (!Tile::Pipeline::resident) weights.ask();
 
 #pragma unroll(Tile::Pipeline::chunk_shifts)
-      for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
+        for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
 #pragma unroll
-        for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-          const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
-          if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
-          const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
-          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile,
-                                    fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
-                                    [&](int step) {
-                                      const int part = shift * Tile::Pipeline::chunk_steps + step;
-                                      if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
-                                    });
+          for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
+            const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
+            if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
+            const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
+            mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile,
+                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
+                                      [&](int step) {
+                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
+                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+                                      });
+          }
         }
+        weight_stage = Shape::next_weight_stage(weight_stage);
       }
-      weight_stage = Shape::next_weight_stage(weight_stage);
+      end_asking(stage_ahead);
+      input_stage = Shape::next_input_stage(input_stage);
     }
-    end_asking(stage_ahead);
-    input_stage = Shape::next_input_stage(input_stage);
-  }
 
-  __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-  if (!mma_join(sums, shared)) return;
-  const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-  const Bias<Layer> epilogue{bias + first_channel};
-  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-  mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-            y + first_channel * plane, boxes.box(number), first_row_tile,
-            warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
-  number += boxes_together;
+    if (!Tile::Pipeline::resident)
+      __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
+    if (!mma_join(sums, shared)) return;
+    const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
+    const Bias<Layer> epilogue{bias + first_channel};
+    const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
+    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+              y + first_channel * plane, boxes.box(number), first_row_tile,
+              warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
+    number += boxes_together;
+  } while (Tile::Pipeline::resident && number < box_count);
 }
 
 }  // namespace tconv

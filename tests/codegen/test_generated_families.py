@@ -129,13 +129,42 @@ def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[s
     """
     file = executed(generated_text(model_file(model), families=["mma"]))
     install(file)
-    assert [kernel.layer.stride for kernel in recorded(file)] == [(1, 3, 3), (1, 1, 1)]
+    # In float32, and cast to 16 bits.
+    assert [kernel.layer.stride for kernel in recorded(file)] == [(1, 3, 3), (1, 1, 1)] * 2
     original: Namespace = {}
     exec(model_file(model).read_text(), original)
     theirs, ours = original["Model"](), file["ModelNew"]()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(64, 16, 1, 1)
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
+def test_cast_to_16_bits(file: Namespace, dtype: torch.dtype, precision: str) -> None:
+    """A model in float32 has kernels for both types, on tensor cores, of the same tiles."""
+    theirs, ours = pair(file)
+    for module in (theirs, ours):
+        module.to(dtype)
+    kernels = list(file["_module_kernels"](ours))
+    assert [(kernel.family, kernel.layer.precision) for kernel in kernels] == [("mma", precision)] * 3
+    tiles = [kernel.tile for layer, of in file["_RECORDED"].items() if layer.precision == "fp16" for kernel in of]
+    assert {kernel.tile for kernel in kernels} <= set(tiles)
+    for shape in ((2, 20, 1, 1), (1, 20, 3, 5)):
+        x = torch.randn(shape).to(dtype)
+        torch.testing.assert_close(ours(x).double(), theirs.double()(x.double()), rtol=2e-2, atol=2e-2)
+        theirs.to(dtype)
+
+
+def test_a_model_in_16_bits_has_kernels_for_float32(model_file: Callable[[str], Path]) -> None:
+    text = MODEL.replace("torch.randn(2, 20, 1, 1)", "torch.randn(2, 20, 1, 1).bfloat16()")
+    text = text.replace("bias=False)", "bias=False).bfloat16()").replace("4)\n", "4).bfloat16()\n")
+    text = text.replace("output_padding=1)", "output_padding=1).bfloat16()")
+    file = executed(generated_text(model_file(text), families=["mma"]))
+    install(file)
+    assert {layer.precision for layer in file["_RECORDED"]} == {"bf16", "fp32"}
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        ours = file["ModelNew"]().to(dtype)
+        assert {kernel.family for kernel in file["_module_kernels"](ours)} == {"mma"}
 
 
 def test_other_constructor_arguments_take_the_kernel_that_runs_everything(file: Namespace) -> None:

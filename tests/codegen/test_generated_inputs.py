@@ -69,7 +69,7 @@ def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
         patch_columns=1,
         prepared_inputs=1,
     )
-    prepared = replace(planned, plan=WGMMA.plan_with(problem, Kernel("wgmma", layer, tile), GPU))
+    prepared = replace(planned, cast=(), plan=WGMMA.plan_with(problem, Kernel("wgmma", layer, tile), GPU))
     return build(path, [prepared], GPU, "match")
 
 

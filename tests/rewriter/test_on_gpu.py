@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from codegen_helpers import DENSE, EXAMPLES, PREPARED
 
-from tconv.jit.compile import compile_source
-from tconv.rewriter import check
 from tconv.rewriter.outcome import Request
 from tconv.rewriter.run import optimize, own_tools_on_path
 from tconv.sandbox.emulated import install
@@ -65,7 +61,8 @@ def test_hoppers_kernel_is_built_and_the_portable_one_judged_as_well(
     (layer,) = outcome.layers
     assert outcome.reasons == () and outcome.written and outcome.load_inline == "built"
     assert [plan.kernel.family for plan in layer.layer.plans] == ["wgmma", "mma"]
-    assert list(layer.verdicts) == ["up", "up, elsewhere"] and layer.equal
+    assert list(layer.verdicts)[:2] == ["up", "up, elsewhere"] and layer.equal
+    assert len(layer.verdicts) == 6
     assert (layer.layer.plan.inputs is not None) == prepares_inputs
 
 
@@ -103,21 +100,6 @@ def test_without_nvcc_the_kernels_run_all_the_same(model_file: Callable[[str], P
     outcome = optimize(Request(model, model.with_name("out.py"), missing=missing))
     assert outcome.equal and outcome.written and outcome.load_inline == "not built"
     assert outcome.report is None and outcome.speedup is not None
-
-
-def test_a_text_is_compiled_once(model_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The report's registers are those of the very code that ran."""
-    compiled: Counter[tuple[str, str]] = Counter()
-
-    def compile_and_count(source: str, arch: str, **options: Any) -> Any:
-        compiled[source, arch] += 1
-        return compile_source(source, arch, **options)
-
-    monkeypatch.setattr(check, "compile_source", compile_and_count)
-    model = model_file(MODEL)
-    outcome = optimize(Request(model, model.with_name("out.py"), missing=("nvcc not found: install it",)))
-    assert outcome.equal and len(outcome.replaced) == 3
-    assert list(compiled.values()) == [1, 1, 1]
 
 
 def test_the_emulator_agrees_bit_for_bit_on_integers(model_file: Callable[[str], Path]) -> None:

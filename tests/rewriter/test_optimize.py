@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tconv.codegen import generate
 from tconv.codegen.generate import PlannedLayer
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.errors import OutOfMemory, Trouble
-from tconv.jit.compile import compile_source
+from tconv.jit.compile import Compiled, compile_source
 from tconv.planner import DIRECT, Gpu, Kernel
 from tconv.rewriter import check, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
@@ -160,7 +161,8 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(
     # The file stands alone, and what was left runs as it did.
     text = outcome.request.output.read_text()
     kernels = text.split('_PRIMITIVES = r"""')[1].split('"""')[0]
-    assert len(compiled) == 2 and compiled == emulated  # each replaced layer's, byte for byte from the file
+    # Each replaced layer's in three types, byte for byte from the file.
+    assert len(compiled) == 6 and compiled == emulated
     assert all(source.startswith(kernels) for source in compiled)
     assert "own " in text.split("\n\n")[0] and "left to PyTorch" in text.split("\n\n")[0]
     monkeypatch.syspath_prepend(str(mixed.parent))
@@ -237,13 +239,17 @@ def test_every_kernel_of_a_layer_is_checked(model_file: Write, monkeypatch: pyte
     (layer,) = outcome.layers
     assert outcome.written and layer.layer.portable is not None
     assert [plan.kernel.family for plan in layer.layer.plans] == ["wgmma", "mma"]
-    assert list(layer.verdicts) == ["up", "up, elsewhere"] and layer.equal
+    uses = [f"{dtype}{where}" for dtype in ("", ", float16", ", bfloat16") for where in ("", ", elsewhere")]
+    assert list(layer.verdicts) == [f"up{use}" for use in uses] and layer.equal
     assert {family for family, _ in launches} == {"wgmma", "mma"}
     assert {grid for family, grid in launches if family == "wgmma"} == {2}
     assert {made.arch for made in layer.builds} == {"sm_80", "sm_90a"}
     report = json.loads(json.dumps(to_dict(outcome)))["layers"][0]
-    assert (report["plan"]["family"], report["portable_plan"]["family"]) == ("wgmma", "mma")
-    assert report["portable_verdict"]["equal"]
+    assert report["plan"]["family"] == "wgmma"
+    others = {use: plan["family"] for use, plan in report["other_plans"].items()}
+    assert others == {use.removeprefix(", "): "mma" if "elsewhere" in use else "wgmma" for use in uses[1:]}
+    assert list(report["other_verdicts"]) == list(others)
+    assert all(verdict["equal"] for verdict in report["other_verdicts"].values())
     words = _cells(layer, False)[2]
     assert re.fullmatch(r"wgmma: \d+ blocks of 384; elsewhere mma: \d+ blocks of \d+", words)
 
@@ -345,7 +351,25 @@ def test_a_text_is_compiled_once(model_file: Write, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(check, "compile_source", compile_and_count)
     outcome = optimize(request_for(model_file(TWO_SIZES), archs=("sm_80", "sm_90a")))
     assert outcome.written and len(outcome.replaced) == 2
-    assert list(compiled.values()) == [1, 1]
+    # In its own type, and in the two of 16 bits.
+    assert list(compiled.values()) == [1, 1] * 3
+
+
+def test_what_is_begun_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ahead of time by the pool, or when it is asked for."""
+    made: list[str] = []
+
+    def compile_and_note(source: str, kernel: str, arch: str) -> Compiled:
+        made.append(source)
+        return Compiled(source.encode(), 1, 0, 0, "", 0.0)
+
+    monkeypatch.setattr(check, "compile_text", compile_and_note)
+    with ThreadPoolExecutor(1) as pool:
+        for compiler in (check.Compiler(pool), check.Compiler()):
+            made.clear()
+            compiler.begin([("a", "k", "sm_80"), ("b", "k", "sm_80"), ("a", "k", "sm_80")])
+            assert [compiler(text, "k", "sm_80").cubin for text in "aba"] == [b"a", b"b", b"a"]
+            assert sorted(made) == ["a", "b"]
 
 
 # ---- the command

@@ -63,7 +63,7 @@ def job(
             for layer in layers:
                 verdict = UNEQUAL if layer.plan.kernel.family in wrong else EQUAL
                 checked = LayerCheck(layer, (Build("sm_90", 64, 0),), verdict, 1e-7, layer.plan.problem)
-                checked = replace(checked, portable=None if layer.portable is None else EQUAL)
+                checked = replace(checked, others={use: EQUAL for use in layer.variants if use})
                 yield LayerCheck(layer) if layer.left else replace(checked, time=LayerTime(*times[layer.name], 0.5))
 
         def judge(model: Path, candidate: Path, **options: Any) -> Report:

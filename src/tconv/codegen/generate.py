@@ -8,7 +8,7 @@ import hashlib
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +22,7 @@ from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, numbers
-from tconv.problem import Layer, Triple
+from tconv.problem import Layer, Precision, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
@@ -52,6 +52,8 @@ _RENAMED = {
 }
 #: Of an axis: what runtime.py itself asks.
 _OF_AXES = ("positions", "output_size")
+#: Both types of 16 bits take the same tiles.
+_TWINS: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "fp16"}
 #: Of a layer: what runtime.py has itself.
 _NOT_OF_LAYERS = {"axes"}
 _LINE = "# " + "-" * 118 + "\n"
@@ -71,6 +73,7 @@ class PlannedLayer:
         line: of the model file, for a call that stands there.
         left: it stays PyTorch's, for this reason.
         portable: what runs the layer at other sizes and on other GPUs, where that is not `plan`.
+        cast: what runs it in the other width of floating point, float32 or 16 bits; the best one first.
     """
 
     name: str
@@ -81,11 +84,26 @@ class PlannedLayer:
     left: bool = False
     reason: str = ""
     portable: Plan | None = None
+    cast: tuple[Plan, ...] = ()
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """Of every kernel that the file records for it, the best one first."""
+        """Of every kernel that the file records for its own type, the best one first."""
         return (self.plan,) if self.portable is None else (self.plan, self.portable)
+
+    @property
+    def variants(self) -> dict[str, Plan]:
+        """The plans of every kernel that the file has for it, by their use: ``""``, ``"elsewhere"``, ``"float16"``, …
+
+        Those for the model's own type come first, and of each type the best one.
+        """
+        recorded = (self.plans, self.cast)
+        found: dict[str, Plan] = {}
+        for plans in (*recorded, *(tuple(filter(None, map(_twin, plans))) for plans in recorded)):
+            for plan, where in zip(plans, ("", "elsewhere"), strict=False):
+                dtype = plan.problem.layer.dtype
+                found[", ".join(filter(None, ["" if dtype == self.plan.problem.layer.dtype else dtype, where]))] = plan
+        return found
 
 
 def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float32: str = "match") -> str:
@@ -104,19 +122,20 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     planned = [layer for layer in layers if not layer.left]
     families = _families(planned)
     kernels = _kernels(planned)
+    plans = [plan for layer in planned for plan in layer.variants.values()]
     rules = "\n\n".join(map(_rules, dict.fromkeys(FAMILIES[name].rules for name in families)))
     parts = ["instance"]
     if any(FAMILIES[name].preparing_threads for name in families):
         parts.append("weights_instance")
-    inputs_prepared = any(plan.inputs is not None for layer in planned for plan in layer.plans)
+    inputs_prepared = any(plan.inputs is not None for plan in plans)
     if inputs_prepared:
         parts.append("inputs_instance")
     configuration = excerpt([kernel_source], parts, _RENAMED)
     asked = set(re.findall(r"\w+", rules + configuration))
-    recorded = [kernel for of_layer in kernels.values() for kernel in of_layer]
+    compiled = list(dict.fromkeys(plan.kernel for plan in plans))
     headers = {
         name: _cuda(text)
-        for name, text in kernel_texts(recorded, f"{configuration} {HOST_ASKS}").items()
+        for name, text in kernel_texts(compiled, f"{configuration} {HOST_ASKS}").items()
     }
     runtime = _filled(
         {
@@ -204,7 +223,7 @@ def _import_of(name: str) -> str:
 
 def _families(layers: Sequence[PlannedLayer]) -> list[str]:
     """Those of the planned layers."""
-    return sorted({plan.kernel.family for layer in layers for plan in layer.plans})
+    return sorted({plan.kernel.family for layer in layers for plan in layer.variants.values()})
 
 
 def _family(name: str) -> str:
@@ -231,8 +250,10 @@ def _header(layers: Sequence[PlannedLayer]) -> str:
     rows: list[tuple[str, str, str]] = []
     for layer in layers:
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
-        if layer.portable is not None and not layer.left:
-            rows.append(("", "", f"elsewhere {plan_words(layer.portable)}"))
+        if not layer.left:
+            recorded = (*layer.plans[1:], *layer.cast)
+            others = [(use, plan) for use, plan in layer.variants.items() if plan in recorded]
+            rows += [("", "", f"{use}: {plan_words(plan)}") for use, plan in others]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [
         f"{GENERATED_MARK} {__version__}",
@@ -256,12 +277,29 @@ def plan_words(plan: Plan, left: bool = False) -> str:
 def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Kernel[Any]]]:
     """The kernels that are recorded for each layer, the one that runs at every size and on every GPU last."""
     kernels: dict[Layer, list[Kernel[Any]]] = {}
+    groups = [plans for layer in layers for plans in (layer.plans, layer.cast)]
     # At some sizes the first one does not run: who has both says the order.
-    for plan in (plan for layer in sorted(layers, key=lambda each: -len(each.plans)) for plan in layer.plans):
+    for plan in (plan for plans in sorted(groups, key=len, reverse=True) for plan in plans):
         of_layer = kernels.setdefault(plan.problem.layer, [])
         if plan.kernel not in of_layer:
             of_layer.append(plan.kernel)
-    return {plan.problem.layer: kernels[plan.problem.layer] for layer in layers for plan in layer.plans}
+    return {plan.problem.layer: kernels[plan.problem.layer] for plans in groups for plan in plans}
+
+
+def _twin(plan: Plan) -> Plan | None:
+    """The same in the other type of 16 bits; None for other types."""
+    precision = _TWINS.get(plan.problem.layer.precision)
+    return None if precision is None else in_precision(plan, precision)
+
+
+def in_precision(plan: Plan, precision: Precision) -> Plan:
+    """The plan of a kernel of the same tile."""
+    problem, kernel = plan.problem, plan.kernel
+    return replace(
+        plan,
+        problem=replace(problem, layer=replace(problem.layer, precision=precision)),
+        kernel=replace(kernel, layer=replace(kernel.layer, precision=precision)),
+    )
 
 
 def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]], gpu: Gpu) -> str:

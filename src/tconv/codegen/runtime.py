@@ -111,6 +111,8 @@ def _three(values, fill):
 # What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
 # layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
 _RECORDED = {}
+# Both types of 16 bits take the same kernels.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
 # What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
 # of how many bytes its tensors begin.
@@ -141,7 +143,9 @@ def _any_is_wide(problem):
 
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
-    for kernel in _RECORDED.get(layer, ()):
+    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
+    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
+        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel

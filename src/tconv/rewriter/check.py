@@ -5,8 +5,9 @@ What is compiled and run is the file's own CUDA text. Without a GPU the emulator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -30,9 +31,6 @@ from tconv.problem import TF32, Problem
 from tconv.rewriter.shrink import describe_change, shrink
 from tconv.sandbox.cut import Cut, WrittenFile
 from tconv.sandbox.emulated import emulator_launches
-
-#: What NVRTC makes of a text, given with the name of the kernel in it and the arch.
-Compile = Callable[[str, str, str], Compiled]
 
 #: Of blocks that go on from box to box as many run in the emulator: at its sizes more would have one box each.
 _EMULATED_AT_ONCE = 2
@@ -71,7 +69,7 @@ class LayerCheck:
         pytorch_error: the relative error of PyTorch's own result, beside the verdict's pooled error.
         judged_at: the problem that was run.
         time: None where it was not measured.
-        portable: the verdict of the layer's portable kernel, where it has one.
+        others: the verdicts of the layer's other kernels, by their use: as `PlannedLayer.variants`.
     """
 
     layer: PlannedLayer
@@ -80,19 +78,19 @@ class LayerCheck:
     pytorch_error: float | None = None
     judged_at: Problem | None = None
     time: LayerTime | None = None
-    portable: Verdict | None = None
+    others: Mapping[str, Verdict] = field(default_factory=dict)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """Of every kernel that was judged, by the layer's name and by where it runs if that is elsewhere."""
-        found = {self.layer.name: self.verdict, f"{self.layer.name}, elsewhere": self.portable}
-        return {name: verdict for name, verdict in found.items() if verdict is not None}
+        """Of every kernel that was judged, by the layer's name and by its use."""
+        own = {} if self.verdict is None else {self.layer.name: self.verdict}
+        return own | {f"{self.layer.name}, {use}": verdict for use, verdict in self.others.items()}
 
     @property
     def equal(self) -> bool:
         """Whether every kernel of the layer was judged, and is equal."""
         verdicts = self.verdicts.values()
-        return len(verdicts) == len(self.layer.plans) and all(verdict.equal for verdict in verdicts)
+        return len(verdicts) == len(self.layer.variants) and all(verdict.equal for verdict in verdicts)
 
     @property
     def shrunk(self) -> str:
@@ -104,7 +102,7 @@ def check_layers(
     file: WrittenFile,
     layers: Sequence[PlannedLayer],
     archs: Sequence[str],
-    compiled: Compile,
+    compiled: Compiler,
     *,
     gpu: Gpu | None = None,
     bench: bool = True,
@@ -113,7 +111,7 @@ def check_layers(
 
     Args:
         archs: what NVRTC compiles for, beside the GPU's own arch.
-        compiled: `compile_text`, that remembers: layers may share a text, and a GPU runs what was compiled before.
+        compiled: compiles; a GPU runs what was compiled before.
         gpu: runs the kernels at their full size; without one the emulator runs them smaller.
         bench: time them where there is a GPU.
 
@@ -125,22 +123,61 @@ def check_layers(
         if layer.left:
             yield LayerCheck(layer)
             continue
-        full = layer.plan.problem
-        problem = full if gpu else shrink(full)
-        wanted = list(dict.fromkeys([full, problem, further_draws(problem)]))
-        at_once = None if gpu else _EMULATED_AT_ONCE
-        # Those of each kernel that the file has for the layer.
-        portable = (False, True)[: len(layer.plans)]
-        cuts = [dict(zip(wanted, file.cuts(wanted, portable=p, at_once=at_once), strict=True)) for p in portable]
-        builds = tuple(_builds(layer, [of_sizes[full] for of_sizes in cuts], archs, compiled))
         device = "cuda" if gpu else "cpu"
+        # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
+        full = [plan.problem for plan in layer.variants.values()]
+        run_at = [problem if gpu and problem.layer == full[0].layer else shrink(problem) for problem in full]
+        cuts = list(_cuts(file, layer, run_at, None if gpu else _EMULATED_AT_ONCE))
+        for plan, of_sizes in zip(layer.variants.values(), cuts, strict=True):
+            there = [arch for arch in archs if runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)]
+            compiled.begin((cut.source, cut.kernel, arch) for cut in of_sizes.values() for arch in there)
+        of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
+        builds = tuple(_builds(layer, of_full, archs, compiled))
         candidates: list[Candidate] = []
-        verdicts: list[Verdict] = []
-        for plan, of_sizes in zip(layer.plans, cuts, strict=True):
+        verdicts: dict[str, Verdict] = {}
+        for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
             candidates.append(_candidate(of_sizes, plan, problem, compiled, gpu))
-            verdicts.append(_judge(candidates[-1], plan, problem, device))
-        time = _time(candidates[0], problem, gpu) if gpu and bench and verdicts[0].equal else None
-        yield LayerCheck(layer, builds, verdicts[0], _pytorch_error(problem, device), problem, time, *verdicts[1:])
+            verdicts[use] = _judge(candidates[-1], plan, problem, device)
+        own = verdicts.pop("")
+        time = _time(candidates[0], full[0], gpu) if gpu and bench and own.equal else None
+        yield LayerCheck(layer, builds, own, _pytorch_error(run_at[0], device), run_at[0], time, verdicts)
+
+
+def _cuts(
+    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], at_once: int | None
+) -> Iterator[dict[Problem, Cut]]:
+    """What the file launches by each of its kernels for the layer: as planned, at these sizes, and in further draws."""
+    for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
+        wanted = list(dict.fromkeys([plan.problem, problem, further_draws(problem)]))
+        cuts = file.cuts(wanted, portable=use.endswith("elsewhere"), at_once=at_once)
+        yield dict(zip(wanted, cuts, strict=True))
+
+
+class Compiler:
+    """What NVRTC makes of the texts of written files, each once, however many layers and attempts share it.
+
+    Args:
+        pool: compiles what is begun; without one the caller's thread compiles what it asks for.
+    """
+
+    def __init__(self, pool: Executor | None = None) -> None:
+        self._pool = pool
+        self._begun: dict[tuple[str, str, str], Future[Compiled]] = {}
+        self._made: dict[tuple[str, str, str], Compiled] = {}
+
+    def begin(self, wanted: Iterable[tuple[str, str, str]]) -> None:
+        """Texts that will be asked for, each with the name of the kernel in it and an arch."""
+        for each in wanted:
+            if self._pool is not None and each not in self._begun:
+                self._begun[each] = self._pool.submit(compile_text, *each)
+
+    def __call__(self, source: str, kernel: str, arch: str) -> Compiled:
+        """As `compile_text`."""
+        asked = (source, kernel, arch)
+        if asked not in self._made:
+            begun = self._begun.get(asked)
+            self._made[asked] = compile_text(*asked) if begun is None else begun.result()
+        return self._made[asked]
 
 
 def compile_text(source: str, kernel: str, arch: str) -> Compiled:
@@ -158,19 +195,23 @@ def compile_text(source: str, kernel: str, arch: str) -> Compiled:
         raise Trouble(f"this NVRTC does not compile for {arch}; leave it out, or install a newer one") from None
 
 
-def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], compiled: Compile) -> Iterator[Build]:
-    """Every kernel of the layer is compiled for every arch that has its family; of each arch the best one tells."""
+def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], compiled: Compiler) -> Iterator[Build]:
+    """Every kernel of the layer is compiled for every arch that has its family; of each arch the best one tells.
+
+    Args:
+        cuts: one for each of the layer's variants.
+    """
     for arch in archs:
         there = [
             compiled(cut.source, cut.kernel, arch)
-            for plan, cut in zip(layer.plans, cuts, strict=True)
+            for plan, cut in zip(layer.variants.values(), cuts, strict=True)
             if runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)
         ]
         yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
 
 
 def _candidate(
-    cuts: Mapping[Problem, Cut], plan: Plan, problem: Problem, compiled: Compile, gpu: Gpu | None
+    cuts: Mapping[Problem, Cut], plan: Plan, problem: Problem, compiled: Compiler, gpu: Gpu | None
 ) -> Candidate:
     """One of a layer's launches where it can run; on a GPU for as many samples as draws have."""
     if gpu is None:

@@ -146,12 +146,12 @@ def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
         "count": layer.count,
         "left": layer.reason if layer.left else None,
         "plan": _plan_to_dict(plan),
-        "portable_plan": None if layer.portable is None else _plan_to_dict(layer.portable),
+        "other_plans": {use: _plan_to_dict(other) for use, other in layer.variants.items() if use},
         "builds": [vars(made) for made in check.builds],
         "judged_at": None if check.judged_at is None else list(check.judged_at.input_shape),
         "pytorch_error": check.pytorch_error,
         "verdict": None if check.verdict is None else check.verdict.to_dict(),
-        "portable_verdict": None if check.portable is None else check.portable.to_dict(),
+        "other_verdicts": {use: verdict.to_dict() for use, verdict in check.others.items()},
         "time_ms": None if check.time is None else {**vars(check.time), "speedup": check.time.speedup},
     }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +19,9 @@ from tconv.jit.loader import compile_kernel
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan, runs_on
 from tconv.planner.tuned import Answers
-from tconv.problem import Layer, Problem
+from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.model_file import ModelFileError
-from tconv.sandbox.trace import Trace, TracedLayer
+from tconv.sandbox.trace import Trace
 
 #: What is compiled for where there is no GPU to say it.
 COMMON_ARCHS = ("sm_80", "sm_90a")
@@ -43,7 +44,9 @@ def plan_layers(
     families: Collection[str] = tuple(FAMILIES),
     tuned: Answers = _NOT_TUNED,
 ) -> tuple[PlannedLayer, ...]:
-    """The plans of every transposed convolution, each with the precision it is to run in.
+    """The plans of every transposed convolution, each with the precision it is to run in, and those for casts of it.
+
+    What is cast takes the families that the file has without it: each costs as many lines as all other text.
 
     Args:
         wanted: as it is understood of this file.
@@ -54,17 +57,41 @@ def plan_layers(
         Trouble: one is larger than a launch can be.
     """
 
-    def plans(traced: TracedLayer, problem: Problem) -> list[Plan]:
+    def plans(problem: Problem, families: Collection[str]) -> list[Plan]:
+        best = choose(Question(problem), gpu, families, tuned)
+        return [best, *_portable(best, families, gpu)]
+
+    own: dict[Problem, list[Plan]] = {}
+    asked = problems(trace.layers, wanted, resolve)
+    for traced, problem in zip(trace.layers, asked, strict=True):
         if problem.batch == 0:
             raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
         try:
-            best = choose(Question(problem), gpu, families, tuned)
-            return [best, *_portable(best, families, gpu)]
+            own[problem] = plans(problem, families)
         except Unplannable as refusal:
             raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
-
-    asked = zip(trace.layers, problems(trace.layers, wanted, resolve), strict=True)
-    layers = tuple(_plan_each(list(asked), gpu, plans))
+    own = _shared(own, gpu)
+    there = {plan.kernel.family for of_problem in own.values() for plan in of_problem}
+    casts = {problem: _cast(problem, wanted, resolve) for problem in own}
+    cast: dict[Problem, list[Plan]] = {}
+    for other in filter(None, casts.values()):
+        with suppress(Unplannable):
+            cast[other] = plans(other, there)
+    cast = _shared(cast, gpu)
+    layers = tuple(
+        PlannedLayer(
+            traced.name,
+            own[problem][0],
+            traced.count,
+            traced.called,
+            traced.line,
+            traced.elsewhere,
+            _OUT_OF_REACH if traced.elsewhere else "",
+            next(iter(own[problem][1:]), None),
+            tuple(cast.get(casts[problem] or problem, ())),
+        )
+        for traced, problem in zip(trace.layers, asked, strict=True)
+    )
     if not layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
     if all(layer.left for layer in layers):
@@ -103,23 +130,31 @@ def read_source(model: Path) -> str:
         raise ModelFileError(f"{model} is not UTF-8: save it as UTF-8") from None
 
 
-def _plan_each(
-    layers: Sequence[tuple[TracedLayer, Problem]], gpu: Gpu, plans: Callable[[TracedLayer, Problem], list[Plan]]
-) -> Iterator[PlannedLayer]:
-    """Every layer with its plans; those that are compiled alike share the kernels of the one with the most work."""
+def _shared(planned: Mapping[Problem, Sequence[Plan]], gpu: Gpu) -> dict[Problem, list[Plan]]:
+    """The same, where what is compiled alike shares the kernels of the problem with the most work."""
     kernels: dict[Layer, list[Kernel[Any]]] = {}
-    planned = [(traced, problem, plans(traced, problem)) for traced, problem in layers]
-    for _, problem, found in sorted(planned, key=lambda each: each[1].multiply_adds):
-        kernels[problem.layer] = [plan.kernel for plan in found]
-    for traced, problem, (own, *_) in planned:
+    for problem in sorted(planned, key=lambda each: each.multiply_adds):
+        kernels[problem.layer] = [plan.kernel for plan in planned[problem]]
+    shared: dict[Problem, list[Plan]] = {}
+    for problem, (own, *_) in planned.items():
         # Where a kernel does not run these sizes, the file takes the next one.
-        runs = (plan for kernel in kernels[problem.layer] if (plan := replan(problem, kernel, gpu)))
-        shared, portable = next(runs, own), next(runs, None)
-        taken = own if own.kernel == shared.kernel else replace(shared, reasons=(*own.reasons, _SHARED))
-        reason = _OUT_OF_REACH if traced.elsewhere else ""
-        yield PlannedLayer(
-            traced.name, taken, traced.count, traced.called, traced.line, traced.elsewhere, reason, portable
-        )
+        best, *others = [plan for kernel in kernels[problem.layer] if (plan := replan(problem, kernel, gpu))] or [own]
+        taken = own if own.kernel == best.kernel else replace(best, reasons=(*own.reasons, _SHARED))
+        shared[problem] = [taken, *others]
+    return shared
+
+
+def _cast(problem: Problem, wanted: Wanted, resolve: Resolve) -> Problem | None:
+    """The same in the other width that models are cast to: 16 bits, whose two types share tiles, or float32."""
+
+    def with_precision(precision: Precision) -> Problem:
+        return replace(problem, layer=replace(problem.layer, precision=precision))
+
+    if problem.layer.dtype == "float64":
+        return None
+    if problem.layer.dtype == "float32":
+        return with_precision("fp16")
+    return with_precision(resolve(with_precision("fp32"), wanted))
 
 
 def _portable(best: Plan, families: Collection[str], gpu: Gpu) -> list[Plan]:
@@ -139,7 +174,8 @@ def _portable(best: Plan, families: Collection[str], gpu: Gpu) -> list[Plan]:
 def _settled(layer: PlannedLayer, gpu: Gpu) -> PlannedLayer:
     """`layer` with the kernels that are written."""
     portable = None if layer.portable is None else _without_spills(layer.portable, gpu)
-    return replace(layer, plan=_without_spills(layer.plan, gpu), portable=portable)
+    cast = tuple(_without_spills(plan, gpu) for plan in layer.cast)
+    return replace(layer, plan=_without_spills(layer.plan, gpu), portable=portable, cast=cast)
 
 
 @lru_cache(maxsize=256)

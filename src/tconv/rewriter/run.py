@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
-from tconv.rewriter.check import Compile, LayerCheck, check_layers, compile_text
+from tconv.rewriter.check import Compiler, LayerCheck, check_layers
 from tconv.rewriter.findings import with_findings
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
@@ -73,26 +72,26 @@ class _Job:
     workshop: Workshop
     say: Callable[[str], None]
     on_gpu: bool = field(default_factory=torch.cuda.is_available)
-    # A text once, however many layers and attempts share it.
-    compiled: Compile = field(default_factory=lambda: cache(compile_text))
+    compiled: Compiler = field(default_factory=Compiler)
 
     def run(self) -> Outcome:
         """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
         with ExitStack() as stack:
             # They load while the file is traced.
-            pool = stack.enter_context(compilers()) if self._searches() else None
+            pool = stack.enter_context(compilers()) if self.on_gpu else None
+            self.compiled = Compiler(pool)
             model = self.request.model
             self.say(f"tracing {model.name}")
             found = trace(model, timeout_s=self.request.timeout_s, workshop=self.workshop)
             gpu = self._gpu()
             searched = Searched()
-            if pool is not None:
+            if pool is not None and self._searches():
                 self.say("measuring the leading kernels")
                 searched = search(found, gpu, pool, self.request.precision, self._resolve, self._tuned(gpu))
-        return replace(self._written(found, gpu, searched), searched=searched)
+            return replace(self._written(found, gpu, searched), searched=searched)
 
     def _searches(self) -> bool:
-        return self.on_gpu and self.request.search and self.request.bench
+        return self.request.search and self.request.bench
 
     def _written(self, found: Trace, gpu: Gpu, searched: Searched) -> Outcome:
         wanted = understood(self.request.precision, found.tf32)
