@@ -71,36 +71,23 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return " ".join([*words, self.precision])
 
 
-class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
-    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
-
-    A kernel without a tile takes the one for any layer, `PlainTile`, which says the rest.
-    """
-
-    @property
-    def threads(self):
-        return self.launching.threads
-
-    @property
-    def input_blocks(self):
-        """Of the launch that prepares its inputs; 0 where it takes them as they are."""
-        return getattr(self.launching, "input_blocks", 0)
-
-
+# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
+# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
+# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+_Kernel = namedtuple(
+    "_Kernel",
+    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
+    defaults=(None, None, None, 0, 0, 1, False, False),
+)
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the CUDA text computes grid
-# and shared bytes.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
-_Preparation = namedtuple("_Preparation", "grid threads bytes")
+_Plan = namedtuple("_Plan", "problem kernel")
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-# Of the GPU that was planned for.
-_MULTIPROCESSORS = 132
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -122,178 +109,67 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
-def _where(condition, yes, no):
-    return yes if condition else no
-
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-_ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
-
-
-def _ceil_div(number, unit):
-    """How many units hold so many."""
-    return -(-number // unit)
-
-
-_BoxesLaunching = namedtuple(
-    "_BoxesLaunching",
-    "threads shared_bytes box origins weight_sets together at_once input_reach output_reach "
-    "columns_together weight_bytes preparing_blocks preparing_threads input_blocks input_shared_bytes",
-)
-
-_boxes_INT_LIMIT = 2**31
-
-
-def _boxes_works(problem, layer, kernel):
-    """Boxes of all positions, each with every set of weights."""
-    images, *sizes = kernel.box
-    count = kernel.weight_sets * _ceil_div(problem.batch, images)
-    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes):
-        count = count * _ceil_div(axis.positions(output + origin), size)
-    return count
-
-
-def _boxes_rounds(problem, layer, kernel):
-    """Boxes that a block has, one after the other."""
-    blocks = max(1, kernel.at_once // kernel.together) * kernel.together
-    return _where(kernel.at_once > 0, _ceil_div(_boxes_works(problem, layer, kernel), blocks), 1)
-
-
-def _boxes_grid(problem, layer, kernel):
-    """Blocks of a launch, which share the work evenly."""
-    turns = _boxes_rounds(problem, layer, kernel) * kernel.together
-    return _ceil_div(_boxes_works(problem, layer, kernel), turns) * kernel.together
-
-
-def _boxes_counted(problem, layer, kernel):
-    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
-    return _boxes_works(problem, layer, kernel) + _boxes_grid(problem, layer, kernel)
-
-
-def _boxes_needs_wide_index(problem, layer, kernel):
-    """Whether offsets within a block go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * kernel.input_reach
-    return max(inputs, math.prod(problem.output_size) * kernel.output_reach) >= _boxes_INT_LIMIT
-
-
 # What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
 _RECORDED = {
     _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): [
         _Kernel(
             "wgmma",
             _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 64;\n"
-            "  };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 64; };\n"
             "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, "
             "input_stages = 4, raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0, "
             "resident = 0, prepared_inputs = 0;\n",
-            1,
-            _BoxesLaunching(
-                threads=384, shared_bytes=228560, box=(1, 1, 8, 64), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=132, input_reach=64, output_reach=1, columns_together=4, weight_bytes=147456,
-                preparing_blocks=18, preparing_threads=256, input_blocks=0, input_shared_bytes=8320
-            ),
+            threads=384, blocks=1, shared_bytes=228560, weight_bytes=147456, columns_together=4, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, position_tiles = 8;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 32, depth_origin = 0, "
-            "row_origin = 0, origin = 0;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 1, chunk_shifts = 9, patch_columns = 1, copied = 0, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, "
+            "position_tiles = 8; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 32, "
+            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 1, chunk_shifts = 9, patch_columns = 1, "
+            "copied = 0, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
-            2,
-            _BoxesLaunching(
-                threads=128, shared_bytes=69520, box=(1, 1, 8, 32), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=0, input_reach=72, output_reach=32, columns_together=1, weight_bytes=147456,
-                preparing_blocks=36, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=2, shared_bytes=69520, weight_bytes=147456, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"): [
         _Kernel(
             "wgmma",
             _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"),
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 8, columns = 64;\n"
-            "  };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 64; };\n"
             "  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, "
             "input_stages = 2, raw_stages = 1, weight_stages = 12, patch_columns = 8, channels_last = 0, "
             "resident = 0, prepared_inputs = 0;\n",
-            1,
-            _BoxesLaunching(
-                threads=384, shared_bytes=231648, box=(1, 1, 8, 64), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=132, input_reach=64, output_reach=1, columns_together=8, weight_bytes=73728,
-                preparing_blocks=9, preparing_threads=256, input_blocks=0, input_shared_bytes=8448
-            ),
+            threads=384, blocks=1, shared_bytes=231648, weight_bytes=73728, columns_together=8, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, position_tiles = 4;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 4, columns = 32, depth_origin = 0, "
-            "row_origin = 0, origin = 0;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 1, chunk_shifts = 9, patch_columns = 1, copied = 0, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 4, splits = 1, row_tiles = 4, "
+            "position_tiles = 4; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 4, columns = 32, "
+            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 1, chunk_shifts = 9, patch_columns = 1, "
+            "copied = 0, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            3,
-            _BoxesLaunching(
-                threads=128, shared_bytes=56464, box=(1, 1, 4, 32), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=0, input_reach=80, output_reach=32, columns_together=1, weight_bytes=73728,
-                preparing_blocks=18, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=3, shared_bytes=56464, weight_bytes=73728, columns_together=1, prepares_inputs=False,
         ),
     ],
 }
 # Both types of 16 bits take the same kernels.
 _TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
-# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
-# of how many bytes its tensors begin.
-_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
-_FAMILIES = {
-    "mma": _Family(_boxes_grid, _boxes_counted, _boxes_needs_wide_index, alignment=16),
-    "wgmma": _Family(_boxes_grid, _boxes_counted, _boxes_needs_wide_index, alignment=16),
-}
 # What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 # What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
-
-
-# What is known of a kernel without a tile before it is compiled.
-_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
-
-
-def _any_kernel(layer):
-    """A kernel for every size and every GPU."""
-    return _Kernel("plain", layer, None, None, _AnyLaunching(0, 1, 0, 0))
-
-
-def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
-    positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # The last block goes beyond them by less than 2^12; inputs around a position lie no further off than it counts.
-    reached = 4 * (math.prod(positions) * problem.batch + 2**12)
-    return max(reached, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
+_PLANNED = _Gpu(227 * 1024, True, 132)
 
 
 def _kernels(layer, gpu):
@@ -301,10 +177,10 @@ def _kernels(layer, gpu):
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
         kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
-        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
+        on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
-    yield _any_kernel(layer)
+    yield _Kernel("plain", layer)
 
 
 def _kernel(layer, gpu=_PLANNED):
@@ -316,13 +192,7 @@ def _fits(kernel, problem):
     """Whether a kernel of a layer runs it at these sizes."""
     strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
     same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.launching.columns_together == 0
-
-
-def _on(launching, gpu):
-    """What launches need to know where as many blocks as there are multiprocessors for work at the same time."""
-    at_once = launching.at_once * gpu.multiprocessors // _MULTIPROCESSORS
-    return launching._replace(at_once=max(1, at_once)) if launching.at_once else launching
+    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -373,18 +243,7 @@ def _sized(problem, gpu):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
-    if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), 0, None, None)
-    family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
-    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
-    if counted >= 2**31:
-        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
-    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
-    preparation = None
-    if numbers.preparing_threads:
-        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
-    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
+    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -420,11 +279,11 @@ struct {name}_layer {{
 """
 
 
-def _weights_instance(kernel, name, threads):
+def _weights_instance(kernel, name):
     """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
     element, function = _ELEMENT[kernel.layer.precision], _PREPARING.format(name)
     return f"""\
-extern "C" __global__ void __launch_bounds__({threads})
+extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 {function}(const {element}* weight, {element}* prepared) {{
   tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
 }}
@@ -467,25 +326,18 @@ def _layer_members(layer, wide_index):
 
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
-    threads = kernel.launching.preparing_threads
-    inputs = _inputs_instance(kernel, name, threads) if kernel.input_blocks else ""
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
+    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
+    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
 
 
 def _start(kernel, name):
     """How the host's side launches a kernel."""
-    numbers = kernel.launching
-    if kernel.tile is None:
-        blocks = f"tconv::plain_blocks<{name}_layer>(a.batch, a.output[0], a.output[1], a.output[2])"
-        return f"start({name}, {name}_tile::threads, {name}_tile::shared_bytes, a.with_grid({blocks}))"
-    if not numbers.preparing_threads:
-        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
-    if kernel.input_blocks:
-        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
-        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
-        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
-    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
+    weights, inputs = (
+        f"{name}_{which}" if has else "nullptr"
+        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
+    )
+    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
 
 
 def _cuda_source(kernels):
@@ -551,22 +403,25 @@ def _build(kernels, device):
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    kernel, device, preparation = plan.kernel, x.device, plan.preparation
+    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _launch(plan, x, weight, bias, y)
     launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
-    sizes = plan.problem.input_size + plan.problem.output_size
-    with torch.cuda.device(device):
-        if preparation is not None:
-            # Inputs in another order lie behind the weights.
-            inputs = x.numel() * x.element_size() if kernel.input_blocks else 0
-            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
-            pointers[4:] = [prepared.data_ptr(), preparation.grid]
-        stream = torch.cuda.current_stream().cuda_stream
-        error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
-    if error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {plan.problem.layer.describe()} on {tuple(x.shape)}")
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
+    if kernel.weight_bytes:
+        # Inputs in another order lie behind the weights.
+        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
+        pointers[4] = prepared.data_ptr()
+    stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
+    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
+    if error == -1:  # the sizes want offsets of 64 bits
+        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y)
+    elif error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -578,8 +433,8 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
-        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
+        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
+            inputs, weights = inputs.clone(), weights.clone()
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -587,7 +442,8 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
+    others = [t for t in (x, weight) if not t.is_contiguous()]
+    if last and any(t.is_contiguous(memory_format=last) for t in others):
         return y.contiguous(memory_format=last)
     return y
 
@@ -644,10 +500,12 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_665a3e95c533aa46::conv_transpose")
+_OPERATOR = _define("tconv_242055c03674facd::conv_transpose")
 
 
 def _tuple(value, dims):
+    if type(value) is tuple and len(value) == dims:  # as modules have them
+        return value
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
@@ -661,7 +519,7 @@ def _autocast(tensor):
     return tensor.to(torch.get_autocast_gpu_dtype())
 
 
-def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
@@ -695,16 +553,9 @@ def _planned(tensors, options):
     return plan
 
 
-def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
+cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
+cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
@@ -725,40 +576,29 @@ class _CudaForward:
         )
 
 
-class CudaConvTranspose1d(_CudaForward, nn.ConvTranspose1d):
-    """torch's class with its forward on the kernels above."""
+def _on_cuda(theirs, **members):
+    """torch's class with its forward on the kernels above.
+
+    It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
+    """
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours.__qualname__ = f"Cuda{theirs.__name__}"
+    return ours
 
 
-class CudaConvTranspose2d(_CudaForward, nn.ConvTranspose2d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaConvTranspose3d(_CudaForward, nn.ConvTranspose3d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaLazyConvTranspose1d(_CudaForward, nn.LazyConvTranspose1d):
-    cls_to_become = CudaConvTranspose1d
-
-
-class CudaLazyConvTranspose2d(_CudaForward, nn.LazyConvTranspose2d):
-    cls_to_become = CudaConvTranspose2d
-
-
-class CudaLazyConvTranspose3d(_CudaForward, nn.LazyConvTranspose3d):
-    cls_to_become = CudaConvTranspose3d
-
-
+CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
+CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
+CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
 _CUDA_CLASSES = {
-    nn.LazyConvTranspose1d: CudaLazyConvTranspose1d,
-    nn.LazyConvTranspose2d: CudaLazyConvTranspose2d,
-    nn.LazyConvTranspose3d: CudaLazyConvTranspose3d,
-    nn.ConvTranspose1d: CudaConvTranspose1d,
-    nn.ConvTranspose2d: CudaConvTranspose2d,
-    nn.ConvTranspose3d: CudaConvTranspose3d,
+    ours.__bases__[1]: ours
+    for ours in (
+        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
+        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
+    )
 }
-for _theirs, _ours in _CUDA_CLASSES.items():
-    _ours.__name__ = _theirs.__name__  # repr, and weight initialisation that goes by the class name
 
 
 @functools.lru_cache(maxsize=None)
@@ -1036,11 +876,9 @@ TCONV_DEVICE const T* kept(const T* value) {
   asm("" : "+l"(value));
   return value;
 }
-#endif
 
 // The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
 // not computed before a loop and kept in registers meanwhile.
-#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE int renewed(int value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -1101,11 +939,9 @@ TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (
       : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
       : "l"(address), "r"(static_cast<int>(present)));
 }
-#endif
 
 // Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
 // registers that lie far from each other. PTX st.global.
-#if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
 template <>
@@ -1167,11 +1003,9 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
                : "r"(address)
                : "memory");
 }
-#endif
 
 // The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
 // and the next one. PTX ldmatrix with .trans.
-#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -1247,7 +1081,8 @@ TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
 // Arithmetic of the constants of a kernel.
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+template <class Number>
+TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
 TCONV_CONSTANT int power_of_two_from(int value) {
   int power = 1;
   while (power < value) power *= 2;
@@ -1315,7 +1150,7 @@ struct Axis {
 
   static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
 
-  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
@@ -1412,13 +1247,11 @@ struct BlockCopy {
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 };
-#endif
 
 // A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
 // groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
 // address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
-#if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -1458,6 +1291,33 @@ TCONV_DEVICE void let_kernel_behind_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// How a kernel is launched: what its template says to the host.
+
+// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+struct Sizes {
+  int multiprocessors, batch, input[3], output[3];
+};
+
+// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
+// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Of a block that prepares.
+constexpr int preparing_threads = 256;
+
+// Of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
 // Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
 // slabs, rows and columns; Box::columns and so on say how many.
@@ -1533,6 +1393,28 @@ struct InputMap {
             row_inside && in_range(column, columns)};
   }
 };
+
+// How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
+// box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
+// within a block spans so many channels of the input, and of the output.
+template <class Shape, class Tile>
+TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once, int together,
+                                   int input_reach, int output_reach) {
+  using Box = typename Tile::Box;
+  const long long works = static_cast<long long>(Shape::weight_sets) * ceil_div(sizes.batch, Box::images) *
+                          ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) *
+                          ceil_div(positions[2], Box::columns);
+  const long long most = larger(1, at_once / together) * together;
+  const long long turns = (walk ? ceil_div(works, most) : 1) * together;
+  Launch launch = {};
+  launch.blocks = ceil_div(works, turns) * together;
+  launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
+  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
+  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * output_reach) >= index_limit;
+  launch.weight_blocks = ceil_div(Shape::preparing_items, static_cast<long long>(preparing_threads));
+  launch.weight_bytes = Shape::weight_bytes;
+  return launch;
+}
 
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
 // sums.
@@ -1677,7 +1559,6 @@ struct WarpgroupProducts {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
   }
 };
-#endif
 
 // Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
 
@@ -1685,7 +1566,6 @@ struct WarpgroupProducts {
 // and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
 // n % 2, and then sees what those wrote that had arrived. Who asks a barrier that was just made for parity 1 goes on:
 // so a producer finds its stages empty.
-#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE unsigned shared_address(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
@@ -1831,6 +1711,7 @@ struct MmaShape {
   static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
+  static constexpr int weight_sets = Layer::groups * row_blocks;
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
@@ -1942,6 +1823,7 @@ struct MmaShape {
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
+  static constexpr long long weight_bytes = weight_sets * block_weight_bytes;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
   // also of tiles that only fill up the last block; else one for each vector.
@@ -2118,6 +2000,18 @@ struct MmaPositionColumns {
 
 template <class Layer, class Tile>
 using MmaColumns = MmaPositionColumns<Layer, Tile>;
+
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
+  using Shape = MmaShape<Layer, Tile>;
+  const int positions[] = {Shape::Depth::positions(sizes.output[0] + Tile::Box::depth_origin),
+                           Shape::Height::positions(sizes.output[1] + Tile::Box::row_origin),
+                           Shape::Width::positions(sizes.output[2] + Tile::Box::origin)};
+  // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
+  return boxes_launch<Shape, Tile>(
+      sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks, Shape::weight_sets,
+      Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
+}
 
 // A warp's sums.
 template <class Layer, class Tile>
@@ -2533,15 +2427,14 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
-  constexpr int weight_sets = Layer::groups * Shape::row_blocks;
-  const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
+  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
   const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
                                         Shape::Height::positions(output_height + Tile::Box::row_origin),
                                         Shape::Width::positions(output_width + Tile::Box::origin));
-  int number = static_cast<int>(blockIdx.x) / weight_sets;
-  const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
+  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
+  const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
   using Columns = MmaColumns<Layer, Tile>;
@@ -2678,15 +2571,26 @@ struct PlainTile {
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
 };
 
-// Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
-// neighbouring outputs.
-template <class Layer>
-TCONV_CONSTANT long long plain_blocks(int batch, int output_depth, int output_height, int output_width) {
-  using Tile = PlainTile<Layer>;
-  const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
-  const long long heights = (output_height - 1) / Layer::Height::stride + 1;
-  const long long widths = (output_width - 1) / Layer::Width::stride + 1;
-  return (batch * depths * heights * widths + Tile::run - 1) / Tile::run * Tile::channel_blocks * Tile::phases;
+// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const int (&output)[3] = sizes.output;
+  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
+                           Height::positions(output[1]) * Width::positions(output[2]);
+  Launch launch = {};
+  launch.counted = launch.blocks =
+      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
+  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
+  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
+                                Height::positions(output[1] + Height::padding) *
+                                Width::positions(output[2] + Width::padding) +
+                            (1 << 12);
+  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
 }
 
 template <class Layer, class Tile>
@@ -2934,6 +2838,7 @@ struct WgmmaShape {
                                        WidthShifts::taps(column) * HeightShifts::first_tap(row));
   }
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
+  static constexpr long long weight_bytes = weight_sets * set_bytes;
   // A thread prepares every second vector of a tap, an output channel and a chunk.
   static constexpr long long preparing_items =
       static_cast<long long>(Layer::groups) * channel_blocks * chunks * Tile::channels * taps * 2;
@@ -3292,6 +3197,17 @@ struct WgmmaTurnedInputs {
 template <class Layer, class Tile>
 using WgmmaProducer =
     typename Choice<WgmmaShape<Layer, Tile>::turned, WgmmaTurnedInputs<Layer, Tile>, WgmmaInputs<Layer, Tile>>::type;
+
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
+  using Shape = WgmmaShape<Layer, Tile>;
+  constexpr int channels = Layer::groups * Layer::group_in_channels;
+  const int positions[] = {Shape::Depth::positions(sizes.output[0]), Shape::Height::positions(sizes.output[1]),
+                           Shape::Width::positions(sizes.output[2])};
+  Launch launch = boxes_launch<Shape, Tile>(sizes, positions, true, sizes.multiprocessors,
+                                            1, Tile::Box::images * channels, 1);
+  return launch;
+}
 
 // A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
 // warp's sixteen, for two of every eight rows of weights.
@@ -3921,14 +3837,8 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
-  int batch, input[3], output[3];
-
-  Arguments with_grid(int64_t blocks) const {
-    Arguments changed = *this;
-    changed.grid = blocks;
-    return changed;
-  }
+  int64_t stream, x, weight, bias, y, prepared;
+  tconv::Sizes sizes;
 };
 
 // The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
@@ -3969,30 +3879,38 @@ static Element* pointer(int64_t address) {
 }
 
 template <class Element>
-using Convolution = void (*)(const Element*, const Element*, const Element*, Element*,  //
-                             int, int, int, int, int, int, int);
+struct Kernels {
+  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
+  using OfWeights = void (*)(const Element*, Element*);
+  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
+};
 
-template <class Element>
-static int start(Convolution<Element> kernel, int block, int shared_bytes, const Arguments& a, bool overlaps = false) {
-  return enqueue(overlaps, kernel, a.grid, block, shared_bytes, a.stream, pointer<const Element>(a.x),
-                 pointer<const Element>(a.weight), pointer<const Element>(a.bias), pointer<Element>(a.y), a.batch,
-                 a.input[0], a.input[1], a.input[2], a.output[0], a.output[1], a.output[2]);
-}
-
-// After a kernel that brings the weights into another order.
-template <class Element>
-static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*), int block,
-                 int preparing_block, int shared_bytes, Arguments a, bool overlaps = false) {
-  const int error = enqueue(overlaps, preparing, a.preparing_grid, preparing_block, 0, a.stream,
-                            pointer<const Element>(a.weight), pointer<Element>(a.prepared));
-  if (error != cudaSuccess) return error;
-  a.weight = a.prepared;
-  return start(kernel, block, shared_bytes, a, true);
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
+// where offsets of the layer's Index do not reach.
+template <class Layer, class Element = typename Layer::Element>
+static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
+                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
+                 Arguments a) {
+  if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
+  if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
+  const auto &input = a.sizes.input, &output = a.sizes.output;
+  bool overlaps = false;
+  if (weights != nullptr) {
+    const int error = enqueue(overlaps, weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream,
+                              pointer<const Element>(a.weight), pointer<Element>(a.prepared));
+    if (error != cudaSuccess) return error;
+    a.weight = a.prepared;
+    overlaps = true;
+  }
+  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
+                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
+                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
 }
 
 SIGNATURE {
-  const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
-                    {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const tconv::Sizes sizes{multiprocessors, batch,
+                           {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const Arguments a{stream, x, weight, bias, y, prepared, sizes};
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }
@@ -4001,7 +3919,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
+    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
+    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
     "           int input_width, int output_depth, int output_height, int output_width)"
 )

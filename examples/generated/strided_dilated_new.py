@@ -69,36 +69,23 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return " ".join([*words, self.precision])
 
 
-class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
-    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
-
-    A kernel without a tile takes the one for any layer, `PlainTile`, which says the rest.
-    """
-
-    @property
-    def threads(self):
-        return self.launching.threads
-
-    @property
-    def input_blocks(self):
-        """Of the launch that prepares its inputs; 0 where it takes them as they are."""
-        return getattr(self.launching, "input_blocks", 0)
-
-
+# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
+# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
+# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+_Kernel = namedtuple(
+    "_Kernel",
+    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
+    defaults=(None, None, None, 0, 0, 1, False, False),
+)
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the CUDA text computes grid
-# and shared bytes.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
-_Preparation = namedtuple("_Preparation", "grid threads bytes")
+_Plan = namedtuple("_Plan", "problem kernel")
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-# Of the GPU that was planned for.
-_MULTIPROCESSORS = 132
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -120,67 +107,12 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
-def _where(condition, yes, no):
-    return yes if condition else no
-
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-_ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
-
-
-def _ceil_div(number, unit):
-    """How many units hold so many."""
-    return -(-number // unit)
-
-
-_DirectLaunching = namedtuple(
-    "_DirectLaunching",
-    "threads shared_bytes parts rows columns groups block_runs at_once origins columns_together "
-    "weight_bytes preparing_blocks preparing_threads",
-)
-
-_direct_INT_LIMIT = 2**31
-
-
-def _direct_row_groups(problem, layer, kernel):
-    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
-    depth, height, _ = layer.axes
-    rows = height.positions(problem.output_size[1] + kernel.origins[1])
-    return problem.batch * depth.positions(problem.output_size[0]) * _ceil_div(rows, kernel.rows)
-
-
-def _direct_runs(problem, layer, kernel):
-    """Runs of positions that a warp owns at once, over the whole batch."""
-    width = layer.axes[2].positions(problem.output_size[2] + kernel.origins[2])
-    groups = _direct_row_groups(problem, layer, kernel)
-    rows = _where(kernel.groups > 0, _ceil_div(groups, max(1, kernel.groups)), groups * kernel.block_runs)
-    return rows * _ceil_div(width, kernel.columns)
-
-
-def _direct_grid(problem, layer, kernel):
-    """Blocks of a launch. Those with resident weights go on to further positions."""
-    blocks = _ceil_div(_direct_runs(problem, layer, kernel), kernel.block_runs)
-    return kernel.parts * _where(kernel.at_once > 0, min(blocks, kernel.at_once), blocks)
-
-
-def _direct_counted(problem, layer, kernel):
-    """What must stay below 2^31: numbers of blocks."""
-    return _direct_grid(problem, layer, kernel)
-
-
-def _direct_needs_wide_index(problem, layer, kernel):
-    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (_direct_row_groups(problem, layer, kernel) + _direct_runs(problem, layer, kernel) + kernel.block_runs)
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= _direct_INT_LIMIT
-
-
 # What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
 _RECORDED = {
     _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): [
         _Kernel(
@@ -189,11 +121,7 @@ _RECORDED = {
             "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, "
             "positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, "
             "chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;\n",
-            5,
-            _DirectLaunching(
-                threads=128, shared_bytes=13312, parts=32, rows=1, columns=64, groups=1, block_runs=4, at_once=132,
-                origins=(0, 1, 1), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
-            ),
+            threads=128, blocks=5, shared_bytes=13312, weight_bytes=0, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"): [
@@ -203,44 +131,17 @@ _RECORDED = {
             "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, "
             "positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, "
             "chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 3;\n",
-            3,
-            _DirectLaunching(
-                threads=128, shared_bytes=13312, parts=32, rows=1, columns=64, groups=1, block_runs=4, at_once=132,
-                origins=(0, 1, 1), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
-            ),
+            threads=128, blocks=3, shared_bytes=13312, weight_bytes=0, columns_together=1, prepares_inputs=False,
         ),
     ],
 }
 # Both types of 16 bits take the same kernels.
 _TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
-# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
-# of how many bytes its tensors begin.
-_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
-_FAMILIES = {
-    "direct": _Family(_direct_grid, _direct_counted, _direct_needs_wide_index, alignment=1),
-}
 # What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 # What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
-
-
-# What is known of a kernel without a tile before it is compiled.
-_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
-
-
-def _any_kernel(layer):
-    """A kernel for every size and every GPU."""
-    return _Kernel("plain", layer, None, None, _AnyLaunching(0, 1, 0, 0))
-
-
-def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
-    positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # The last block goes beyond them by less than 2^12; inputs around a position lie no further off than it counts.
-    reached = 4 * (math.prod(positions) * problem.batch + 2**12)
-    return max(reached, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
+_PLANNED = _Gpu(227 * 1024, True, 132)
 
 
 def _kernels(layer, gpu):
@@ -248,10 +149,10 @@ def _kernels(layer, gpu):
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
         kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
-        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
+        on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
-    yield _any_kernel(layer)
+    yield _Kernel("plain", layer)
 
 
 def _kernel(layer, gpu=_PLANNED):
@@ -263,13 +164,7 @@ def _fits(kernel, problem):
     """Whether a kernel of a layer runs it at these sizes."""
     strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
     same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.launching.columns_together == 0
-
-
-def _on(launching, gpu):
-    """What launches need to know where as many blocks as there are multiprocessors for work at the same time."""
-    at_once = launching.at_once * gpu.multiprocessors // _MULTIPROCESSORS
-    return launching._replace(at_once=max(1, at_once)) if launching.at_once else launching
+    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -320,18 +215,7 @@ def _sized(problem, gpu):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
-    if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), 0, None, None)
-    family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
-    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
-    if counted >= 2**31:
-        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
-    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
-    preparation = None
-    if numbers.preparing_threads:
-        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
-    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
+    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -401,25 +285,18 @@ def _layer_members(layer, wide_index):
 
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
-    threads = kernel.launching.preparing_threads
-    inputs = _inputs_instance(kernel, name, threads) if kernel.input_blocks else ""
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
+    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
+    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
 
 
 def _start(kernel, name):
     """How the host's side launches a kernel."""
-    numbers = kernel.launching
-    if kernel.tile is None:
-        blocks = f"tconv::plain_blocks<{name}_layer>(a.batch, a.output[0], a.output[1], a.output[2])"
-        return f"start({name}, {name}_tile::threads, {name}_tile::shared_bytes, a.with_grid({blocks}))"
-    if not numbers.preparing_threads:
-        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
-    if kernel.input_blocks:
-        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
-        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
-        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
-    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
+    weights, inputs = (
+        f"{name}_{which}" if has else "nullptr"
+        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
+    )
+    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
 
 
 def _cuda_source(kernels):
@@ -485,22 +362,25 @@ def _build(kernels, device):
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    kernel, device, preparation = plan.kernel, x.device, plan.preparation
+    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _launch(plan, x, weight, bias, y)
     launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
-    sizes = plan.problem.input_size + plan.problem.output_size
-    with torch.cuda.device(device):
-        if preparation is not None:
-            # Inputs in another order lie behind the weights.
-            inputs = x.numel() * x.element_size() if kernel.input_blocks else 0
-            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
-            pointers[4:] = [prepared.data_ptr(), preparation.grid]
-        stream = torch.cuda.current_stream().cuda_stream
-        error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
-    if error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {plan.problem.layer.describe()} on {tuple(x.shape)}")
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
+    if kernel.weight_bytes:
+        # Inputs in another order lie behind the weights.
+        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
+        pointers[4] = prepared.data_ptr()
+    stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
+    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
+    if error == -1:  # the sizes want offsets of 64 bits
+        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y)
+    elif error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -512,8 +392,8 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
-        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
+        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
+            inputs, weights = inputs.clone(), weights.clone()
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -521,7 +401,8 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
+    others = [t for t in (x, weight) if not t.is_contiguous()]
+    if last and any(t.is_contiguous(memory_format=last) for t in others):
         return y.contiguous(memory_format=last)
     return y
 
@@ -578,10 +459,12 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_aeffc1b7906e5aad::conv_transpose")
+_OPERATOR = _define("tconv_b8ac37385348f8ac::conv_transpose")
 
 
 def _tuple(value, dims):
+    if type(value) is tuple and len(value) == dims:  # as modules have them
+        return value
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
@@ -595,7 +478,7 @@ def _autocast(tensor):
     return tensor.to(torch.get_autocast_gpu_dtype())
 
 
-def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
@@ -629,16 +512,9 @@ def _planned(tensors, options):
     return plan
 
 
-def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
+cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
+cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
@@ -659,40 +535,29 @@ class _CudaForward:
         )
 
 
-class CudaConvTranspose1d(_CudaForward, nn.ConvTranspose1d):
-    """torch's class with its forward on the kernels above."""
+def _on_cuda(theirs, **members):
+    """torch's class with its forward on the kernels above.
+
+    It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
+    """
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours.__qualname__ = f"Cuda{theirs.__name__}"
+    return ours
 
 
-class CudaConvTranspose2d(_CudaForward, nn.ConvTranspose2d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaConvTranspose3d(_CudaForward, nn.ConvTranspose3d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaLazyConvTranspose1d(_CudaForward, nn.LazyConvTranspose1d):
-    cls_to_become = CudaConvTranspose1d
-
-
-class CudaLazyConvTranspose2d(_CudaForward, nn.LazyConvTranspose2d):
-    cls_to_become = CudaConvTranspose2d
-
-
-class CudaLazyConvTranspose3d(_CudaForward, nn.LazyConvTranspose3d):
-    cls_to_become = CudaConvTranspose3d
-
-
+CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
+CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
+CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
 _CUDA_CLASSES = {
-    nn.LazyConvTranspose1d: CudaLazyConvTranspose1d,
-    nn.LazyConvTranspose2d: CudaLazyConvTranspose2d,
-    nn.LazyConvTranspose3d: CudaLazyConvTranspose3d,
-    nn.ConvTranspose1d: CudaConvTranspose1d,
-    nn.ConvTranspose2d: CudaConvTranspose2d,
-    nn.ConvTranspose3d: CudaConvTranspose3d,
+    ours.__bases__[1]: ours
+    for ours in (
+        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
+        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
+    )
 }
-for _theirs, _ours in _CUDA_CLASSES.items():
-    _ours.__name__ = _theirs.__name__  # repr, and weight initialisation that goes by the class name
 
 
 @functools.lru_cache(maxsize=None)
@@ -835,7 +700,8 @@ namespace tconv {
 // Arithmetic of the constants of a kernel.
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+template <class Number>
+TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -891,7 +757,7 @@ struct Axis {
     return tap < Kernel ? tap : Kernel;
   }
 
-  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
@@ -976,6 +842,33 @@ TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_
 
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
+// How a kernel is launched: what its template says to the host.
+
+// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+struct Sizes {
+  int multiprocessors, batch, input[3], output[3];
+};
+
+// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
+// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Of a block that prepares.
+constexpr int preparing_threads = 256;
+
+// Of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
 // Memory: loads, and vectors of several elements.
 
@@ -1153,6 +1046,28 @@ struct DirectShape {
   static constexpr int shared_items = weight_start + (weight_items + other_items);
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
 };
+
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
+  using Shape = DirectShape<Layer, Tile>;
+  const long long heights = Shape::Height::positions(sizes.output[1] + Tile::row_origin);
+  const long long widths = Shape::Width::positions(sizes.output[2] + Tile::origin);
+  const long long row_groups = static_cast<long long>(sizes.batch) * Shape::Depth::positions(sizes.output[0]) *
+                               ceil_div(heights, static_cast<long long>(Tile::rows));
+  const long long runs =
+      ceil_div(row_groups, static_cast<long long>(Shape::run_rows)) *
+      ceil_div(widths, static_cast<long long>(Shape::run_columns));
+  const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
+  // Blocks with resident weights go on to further positions.
+  const long long most = larger(1, 32ll * sizes.multiprocessors / Shape::parts);
+  Launch launch = {};
+  launch.counted = launch.blocks = Shape::parts * (most < all ? most : all);
+  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
+  // A block's walk over the runs passes their end by less than as many again.
+  launch.wide_index = larger(2 * (row_groups + runs + Shape::block_runs),
+                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
+}
 
 // Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
 // registers all this is known to the compiler, and neighbouring phases and taps share inputs.
@@ -1735,15 +1650,26 @@ struct PlainTile {
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
 };
 
-// Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
-// neighbouring outputs.
-template <class Layer>
-TCONV_CONSTANT long long plain_blocks(int batch, int output_depth, int output_height, int output_width) {
-  using Tile = PlainTile<Layer>;
-  const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
-  const long long heights = (output_height - 1) / Layer::Height::stride + 1;
-  const long long widths = (output_width - 1) / Layer::Width::stride + 1;
-  return (batch * depths * heights * widths + Tile::run - 1) / Tile::run * Tile::channel_blocks * Tile::phases;
+// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const int (&output)[3] = sizes.output;
+  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
+                           Height::positions(output[1]) * Width::positions(output[2]);
+  Launch launch = {};
+  launch.counted = launch.blocks =
+      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
+  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
+  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
+                                Height::positions(output[1] + Height::padding) *
+                                Width::positions(output[2] + Width::padding) +
+                            (1 << 12);
+  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
 }
 
 template <class Layer, class Tile>
@@ -1866,14 +1792,8 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
-  int batch, input[3], output[3];
-
-  Arguments with_grid(int64_t blocks) const {
-    Arguments changed = *this;
-    changed.grid = blocks;
-    return changed;
-  }
+  int64_t stream, x, weight, bias, y, prepared;
+  tconv::Sizes sizes;
 };
 
 // The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
@@ -1914,30 +1834,31 @@ static Element* pointer(int64_t address) {
 }
 
 template <class Element>
-using Convolution = void (*)(const Element*, const Element*, const Element*, Element*,  //
-                             int, int, int, int, int, int, int);
+struct Kernels {
+  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
+  using OfWeights = void (*)(const Element*, Element*);
+  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
+};
 
-template <class Element>
-static int start(Convolution<Element> kernel, int block, int shared_bytes, const Arguments& a, bool overlaps = false) {
-  return enqueue(overlaps, kernel, a.grid, block, shared_bytes, a.stream, pointer<const Element>(a.x),
-                 pointer<const Element>(a.weight), pointer<const Element>(a.bias), pointer<Element>(a.y), a.batch,
-                 a.input[0], a.input[1], a.input[2], a.output[0], a.output[1], a.output[2]);
-}
-
-// After a kernel that brings the weights into another order.
-template <class Element>
-static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*), int block,
-                 int preparing_block, int shared_bytes, Arguments a, bool overlaps = false) {
-  const int error = enqueue(overlaps, preparing, a.preparing_grid, preparing_block, 0, a.stream,
-                            pointer<const Element>(a.weight), pointer<Element>(a.prepared));
-  if (error != cudaSuccess) return error;
-  a.weight = a.prepared;
-  return start(kernel, block, shared_bytes, a, true);
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
+// where offsets of the layer's Index do not reach.
+template <class Layer, class Element = typename Layer::Element>
+static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
+                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
+                 Arguments a) {
+  if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
+  if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
+  const auto &input = a.sizes.input, &output = a.sizes.output;
+  bool overlaps = false;
+  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
+                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
+                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
 }
 
 SIGNATURE {
-  const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
-                    {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const tconv::Sizes sizes{multiprocessors, batch,
+                           {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const Arguments a{stream, x, weight, bias, y, prepared, sizes};
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }
@@ -1946,7 +1867,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
+    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
+    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
     "           int input_width, int output_depth, int output_height, int output_width)"
 )

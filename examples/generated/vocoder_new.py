@@ -83,36 +83,23 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
         return " ".join([*words, self.precision])
 
 
-class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
-    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
-
-    A kernel without a tile takes the one for any layer, `PlainTile`, which says the rest.
-    """
-
-    @property
-    def threads(self):
-        return self.launching.threads
-
-    @property
-    def input_blocks(self):
-        """Of the launch that prepares its inputs; 0 where it takes them as they are."""
-        return getattr(self.launching, "input_blocks", 0)
-
-
+# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
+# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
+# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+_Kernel = namedtuple(
+    "_Kernel",
+    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
+    defaults=(None, None, None, 0, 0, 1, False, False),
+)
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the CUDA text computes grid
-# and shared bytes.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
-_Preparation = namedtuple("_Preparation", "grid threads bytes")
+_Plan = namedtuple("_Plan", "problem kernel")
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-# Of the GPU that was planned for.
-_MULTIPROCESSORS = 132
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -134,383 +121,167 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
-def _where(condition, yes, no):
-    return yes if condition else no
-
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-_ITEM_BYTES = {"fp32": 4, "tf32": 4, "tf32_rna": 4, "fp16": 2, "bf16": 2, "fp64": 8}
-
-
-def _ceil_div(number, unit):
-    """How many units hold so many."""
-    return -(-number // unit)
-
-
-_DirectLaunching = namedtuple(
-    "_DirectLaunching",
-    "threads shared_bytes parts rows columns groups block_runs at_once origins columns_together "
-    "weight_bytes preparing_blocks preparing_threads",
-)
-
-_direct_INT_LIMIT = 2**31
-
-
-def _direct_row_groups(problem, layer, kernel):
-    """Groups of neighbouring rows of positions that a thread, or a block's tile, owns; over the whole batch."""
-    depth, height, _ = layer.axes
-    rows = height.positions(problem.output_size[1] + kernel.origins[1])
-    return problem.batch * depth.positions(problem.output_size[0]) * _ceil_div(rows, kernel.rows)
-
-
-def _direct_runs(problem, layer, kernel):
-    """Runs of positions that a warp owns at once, over the whole batch."""
-    width = layer.axes[2].positions(problem.output_size[2] + kernel.origins[2])
-    groups = _direct_row_groups(problem, layer, kernel)
-    rows = _where(kernel.groups > 0, _ceil_div(groups, max(1, kernel.groups)), groups * kernel.block_runs)
-    return rows * _ceil_div(width, kernel.columns)
-
-
-def _direct_grid(problem, layer, kernel):
-    """Blocks of a launch. Those with resident weights go on to further positions."""
-    blocks = _ceil_div(_direct_runs(problem, layer, kernel), kernel.block_runs)
-    return kernel.parts * _where(kernel.at_once > 0, min(blocks, kernel.at_once), blocks)
-
-
-def _direct_counted(problem, layer, kernel):
-    """What must stay below 2^31: numbers of blocks."""
-    return _direct_grid(problem, layer, kernel)
-
-
-def _direct_needs_wide_index(problem, layer, kernel):
-    """Whether numbers of rows, runs or elements of a plane go beyond 2^31."""
-    # A block's walk over the runs passes their end by less than as many again.
-    walked = 2 * (_direct_row_groups(problem, layer, kernel) + _direct_runs(problem, layer, kernel) + kernel.block_runs)
-    planes = [size[0] * size[1] * size[2] for size in (problem.input_size, problem.output_size)]
-    return max(walked, *planes) >= _direct_INT_LIMIT
-
-
-_BoxesLaunching = namedtuple(
-    "_BoxesLaunching",
-    "threads shared_bytes box origins weight_sets together at_once input_reach output_reach "
-    "columns_together weight_bytes preparing_blocks preparing_threads input_blocks input_shared_bytes",
-)
-
-_boxes_INT_LIMIT = 2**31
-
-
-def _boxes_works(problem, layer, kernel):
-    """Boxes of all positions, each with every set of weights."""
-    images, *sizes = kernel.box
-    count = kernel.weight_sets * _ceil_div(problem.batch, images)
-    for axis, output, origin, size in zip(layer.axes, problem.output_size, kernel.origins, sizes):
-        count = count * _ceil_div(axis.positions(output + origin), size)
-    return count
-
-
-def _boxes_rounds(problem, layer, kernel):
-    """Boxes that a block has, one after the other."""
-    blocks = max(1, kernel.at_once // kernel.together) * kernel.together
-    return _where(kernel.at_once > 0, _ceil_div(_boxes_works(problem, layer, kernel), blocks), 1)
-
-
-def _boxes_grid(problem, layer, kernel):
-    """Blocks of a launch, which share the work evenly."""
-    turns = _boxes_rounds(problem, layer, kernel) * kernel.together
-    return _ceil_div(_boxes_works(problem, layer, kernel), turns) * kernel.together
-
-
-def _boxes_counted(problem, layer, kernel):
-    """What must stay below 2^31: blocks count beyond the last work, by less than a grid."""
-    return _boxes_works(problem, layer, kernel) + _boxes_grid(problem, layer, kernel)
-
-
-def _boxes_needs_wide_index(problem, layer, kernel):
-    """Whether offsets within a block go beyond 2^31."""
-    inputs = math.prod(problem.input_size) * kernel.input_reach
-    return max(inputs, math.prod(problem.output_size) * kernel.output_reach) >= _boxes_INT_LIMIT
-
-
 # What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
 _RECORDED = {
     _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): [
         _Kernel(
             "mma",
             _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 1, position_tiles = 8;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
-            "row_origin = 0, origin = 0;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 4, copied = 2, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 1, "
+            "position_tiles = 8; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
+            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 4, "
+            "copied = 2, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 2;\n",
-            2,
-            _BoxesLaunching(
-                threads=128, shared_bytes=106512, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=64, together=64,
-                at_once=0, input_reach=384, output_reach=32, columns_together=4, weight_bytes=3145728,
-                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=2, shared_bytes=106512, weight_bytes=3145728, columns_together=4, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 2, position_tiles = 8;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
-            "row_origin = 0, origin = 4;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, copied = 0, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 2, "
+            "position_tiles = 8; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
+            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, "
+            "copied = 0, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 1;\n",
-            1,
-            _BoxesLaunching(
-                threads=256, shared_bytes=100912, box=(1, 1, 1, 64), origins=(0, 0, 4), weight_sets=16, together=16,
-                at_once=0, input_reach=320, output_reach=32, columns_together=1, weight_bytes=2097152,
-                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=256, blocks=1, shared_bytes=100912, weight_bytes=2097152, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"): [
         _Kernel(
             "mma",
             _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 1, position_tiles = 8;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
-            "row_origin = 0, origin = 0;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 2, copied = 0, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 1, "
+            "position_tiles = 8; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
+            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 2, "
+            "copied = 0, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 1;\n",
-            1,
-            _BoxesLaunching(
-                threads=256, shared_bytes=84016, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=32, together=32,
-                at_once=0, input_reach=512, output_reach=32, columns_together=2, weight_bytes=1572864,
-                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=256, blocks=1, shared_bytes=84016, weight_bytes=1572864, columns_together=2, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, position_tiles = 2;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
-            "row_origin = 0, origin = 4;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 1, copied = 0, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, "
+            "position_tiles = 2; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 16, "
+            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 1, "
+            "copied = 0, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            3,
-            _BoxesLaunching(
-                threads=128, shared_bytes=74800, box=(1, 1, 1, 16), origins=(0, 0, 4), weight_sets=8, together=8,
-                at_once=0, input_reach=384, output_reach=32, columns_together=1, weight_bytes=1048576,
-                preparing_blocks=256, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=3, shared_bytes=74800, weight_bytes=1048576, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): [
         _Kernel(
             "mma",
             _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, position_tiles = 4;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
-            "row_origin = 0, origin = 4;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, copied = 2, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, "
+            "position_tiles = 4; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
+            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, "
+            "copied = 2, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
-            2,
-            _BoxesLaunching(
-                threads=128, shared_bytes=86032, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
-                at_once=0, input_reach=192, output_reach=32, columns_together=4, weight_bytes=524288,
-                preparing_blocks=128, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=2, shared_bytes=86032, weight_bytes=524288, columns_together=4, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 8, position_tiles = 4;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
-            "row_origin = 0, origin = 4;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, copied = 2, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 8, "
+            "position_tiles = 4; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
+            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, "
+            "copied = 2, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            3,
-            _BoxesLaunching(
-                threads=64, shared_bytes=75792, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
-                at_once=0, input_reach=160, output_reach=32, columns_together=1, weight_bytes=524288,
-                preparing_blocks=128, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=64, blocks=3, shared_bytes=75792, weight_bytes=524288, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"): [
         _Kernel(
             "mma",
             _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, position_tiles = 2;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
-            "row_origin = 0, origin = 4;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 8, copied = 0, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, "
+            "position_tiles = 2; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
+            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 8, "
+            "copied = 0, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            3,
-            _BoxesLaunching(
-                threads=128, shared_bytes=74528, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
-                at_once=0, input_reach=256, output_reach=32, columns_together=8, weight_bytes=262144,
-                preparing_blocks=64, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=3, shared_bytes=74528, weight_bytes=262144, columns_together=8, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, position_tiles = 2;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
-            "row_origin = 0, origin = 4;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, copied = 0, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, "
+            "position_tiles = 2; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
+            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, "
+            "copied = 0, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            3,
-            _BoxesLaunching(
-                threads=128, shared_bytes=74528, box=(1, 1, 1, 32), origins=(0, 0, 4), weight_sets=4, together=4,
-                at_once=0, input_reach=256, output_reach=32, columns_together=1, weight_bytes=262144,
-                preparing_blocks=64, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=3, shared_bytes=74528, weight_bytes=262144, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): [
         _Kernel(
             "mma",
             _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 4, position_tiles = 4;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, "
-            "row_origin = 0, origin = 0;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 1, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 4, "
+            "position_tiles = 4; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
+            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, "
+            "copied = 1, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            3,
-            _BoxesLaunching(
-                threads=128, shared_bytes=67600, box=(1, 1, 1, 64), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=0, input_reach=128, output_reach=32, columns_together=4, weight_bytes=49152,
-                preparing_blocks=8, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=128, blocks=3, shared_bytes=67600, weight_bytes=49152, columns_together=4, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 4, position_tiles = 4;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, "
-            "row_origin = 0, origin = 1;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, copied = 1, "
-            "resident = 0;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 4, "
+            "position_tiles = 4; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
+            "depth_origin = 0, row_origin = 0, origin = 1; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, "
+            "copied = 1, resident = 0; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
-            5,
-            _BoxesLaunching(
-                threads=64, shared_bytes=43024, box=(1, 1, 1, 32), origins=(0, 0, 1), weight_sets=1, together=1,
-                at_once=0, input_reach=128, output_reach=32, columns_together=1, weight_bytes=32768,
-                preparing_blocks=8, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=64, blocks=5, shared_bytes=43024, weight_bytes=32768, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"): [
         _Kernel(
             "mma",
             _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, position_tiles = 2;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
-            "row_origin = 0, origin = 0;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 0, "
-            "resident = 1;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, "
+            "position_tiles = 2; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 16, "
+            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, "
+            "copied = 0, resident = 1; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
-            5,
-            _BoxesLaunching(
-                threads=64, shared_bytes=38992, box=(1, 1, 1, 16), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=660, input_reach=128, output_reach=32, columns_together=4, weight_bytes=24576,
-                preparing_blocks=4, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=64, blocks=5, shared_bytes=38992, weight_bytes=24576, columns_together=4, prepares_inputs=False,
         ),
         _Kernel(
             "mma",
             _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps {\n"
-            "    static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, position_tiles = 2;\n"
-            "  };\n"
-            "  struct Box {\n"
-            "    static constexpr int images = 1, depths = 1, rows = 1, columns = 16, depth_origin = 0, "
-            "row_origin = 0, origin = 0;\n"
-            "  };\n"
-            "  struct Pipeline {\n"
-            "    static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 1, copied = 0, "
-            "resident = 1;\n"
-            "  };\n"
+            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, "
+            "position_tiles = 2; };\n"
+            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 16, "
+            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
+            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 1, "
+            "copied = 0, resident = 1; };\n"
             "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
-            5,
-            _BoxesLaunching(
-                threads=64, shared_bytes=38992, box=(1, 1, 1, 16), origins=(0, 0, 0), weight_sets=1, together=1,
-                at_once=660, input_reach=128, output_reach=32, columns_together=1, weight_bytes=24576,
-                preparing_blocks=4, preparing_threads=256, input_blocks=0, input_shared_bytes=0
-            ),
+            threads=64, blocks=5, shared_bytes=38992, weight_bytes=24576, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): [
@@ -520,11 +291,7 @@ _RECORDED = {
             "  static constexpr int position_lanes = 64, phase_lanes = 1, splits = 4, columns = 32, "
             "positions = 2, stacked = 0, rows = 1, warps_wide = 0, channels = 16, phases = 2, chunk_rows = 1, "
             "chunk_channels = 32, chunk_taps = 2, unroll = 2, ahead = 0, origin = 0, row_origin = 0, blocks = 2;\n",
-            2,
-            _DirectLaunching(
-                threads=256, shared_bytes=61568, parts=1, rows=1, columns=64, groups=1, block_runs=2, at_once=4224,
-                origins=(0, 0, 0), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
-            ),
+            threads=256, blocks=2, shared_bytes=61568, weight_bytes=0, columns_together=1, prepares_inputs=False,
         ),
     ],
     _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"): [
@@ -534,45 +301,17 @@ _RECORDED = {
             "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 2, columns = 32, "
             "positions = 4, stacked = 1, rows = 1, warps_wide = 4, channels = 8, phases = 2, chunk_rows = 1, "
             "chunk_channels = 32, chunk_taps = 2, unroll = 2, ahead = 0, origin = 0, row_origin = 0, blocks = 1;\n",
-            1,
-            _DirectLaunching(
-                threads=256, shared_bytes=61760, parts=2, rows=1, columns=512, groups=0, block_runs=4, at_once=2112,
-                origins=(0, 0, 0), columns_together=1, weight_bytes=0, preparing_blocks=0, preparing_threads=0
-            ),
+            threads=256, blocks=1, shared_bytes=61760, weight_bytes=0, columns_together=1, prepares_inputs=False,
         ),
     ],
 }
 # Both types of 16 bits take the same kernels.
 _TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
-# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
-# of how many bytes its tensors begin.
-_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
-_FAMILIES = {
-    "direct": _Family(_direct_grid, _direct_counted, _direct_needs_wide_index, alignment=1),
-    "mma": _Family(_boxes_grid, _boxes_counted, _boxes_needs_wide_index, alignment=16),
-}
 # What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 # What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
-
-
-# What is known of a kernel without a tile before it is compiled.
-_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
-
-
-def _any_kernel(layer):
-    """A kernel for every size and every GPU."""
-    return _Kernel("plain", layer, None, None, _AnyLaunching(0, 1, 0, 0))
-
-
-def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
-    positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # The last block goes beyond them by less than 2^12; inputs around a position lie no further off than it counts.
-    reached = 4 * (math.prod(positions) * problem.batch + 2**12)
-    return max(reached, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
+_PLANNED = _Gpu(227 * 1024, True, 132)
 
 
 def _kernels(layer, gpu):
@@ -580,10 +319,10 @@ def _kernels(layer, gpu):
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
         kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
-        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
+        on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
-    yield _any_kernel(layer)
+    yield _Kernel("plain", layer)
 
 
 def _kernel(layer, gpu=_PLANNED):
@@ -595,13 +334,7 @@ def _fits(kernel, problem):
     """Whether a kernel of a layer runs it at these sizes."""
     strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
     same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.launching.columns_together == 0
-
-
-def _on(launching, gpu):
-    """What launches need to know where as many blocks as there are multiprocessors for work at the same time."""
-    at_once = launching.at_once * gpu.multiprocessors // _MULTIPROCESSORS
-    return launching._replace(at_once=max(1, at_once)) if launching.at_once else launching
+    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -652,18 +385,7 @@ def _sized(problem, gpu):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
-    if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), 0, None, None)
-    family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
-    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
-    if counted >= 2**31:
-        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
-    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
-    preparation = None
-    if numbers.preparing_threads:
-        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
-    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
+    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -699,11 +421,11 @@ struct {name}_layer {{
 """
 
 
-def _weights_instance(kernel, name, threads):
+def _weights_instance(kernel, name):
     """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
     element, function = _ELEMENT[kernel.layer.precision], _PREPARING.format(name)
     return f"""\
-extern "C" __global__ void __launch_bounds__({threads})
+extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 {function}(const {element}* weight, {element}* prepared) {{
   tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
 }}
@@ -746,25 +468,18 @@ def _layer_members(layer, wide_index):
 
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
-    threads = kernel.launching.preparing_threads
-    inputs = _inputs_instance(kernel, name, threads) if kernel.input_blocks else ""
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
+    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
+    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
 
 
 def _start(kernel, name):
     """How the host's side launches a kernel."""
-    numbers = kernel.launching
-    if kernel.tile is None:
-        blocks = f"tconv::plain_blocks<{name}_layer>(a.batch, a.output[0], a.output[1], a.output[2])"
-        return f"start({name}, {name}_tile::threads, {name}_tile::shared_bytes, a.with_grid({blocks}))"
-    if not numbers.preparing_threads:
-        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
-    if kernel.input_blocks:
-        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
-        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
-        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
-    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
+    weights, inputs = (
+        f"{name}_{which}" if has else "nullptr"
+        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
+    )
+    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
 
 
 def _cuda_source(kernels):
@@ -830,22 +545,25 @@ def _build(kernels, device):
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    kernel, device, preparation = plan.kernel, x.device, plan.preparation
+    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _launch(plan, x, weight, bias, y)
     launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
-    sizes = plan.problem.input_size + plan.problem.output_size
-    with torch.cuda.device(device):
-        if preparation is not None:
-            # Inputs in another order lie behind the weights.
-            inputs = x.numel() * x.element_size() if kernel.input_blocks else 0
-            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
-            pointers[4:] = [prepared.data_ptr(), preparation.grid]
-        stream = torch.cuda.current_stream().cuda_stream
-        error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
-    if error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {plan.problem.layer.describe()} on {tuple(x.shape)}")
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
+    if kernel.weight_bytes:
+        # Inputs in another order lie behind the weights.
+        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
+        pointers[4] = prepared.data_ptr()
+    stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
+    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
+    if error == -1:  # the sizes want offsets of 64 bits
+        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y)
+    elif error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -857,8 +575,8 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
-        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
+        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
+            inputs, weights = inputs.clone(), weights.clone()
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -866,7 +584,8 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
+    others = [t for t in (x, weight) if not t.is_contiguous()]
+    if last and any(t.is_contiguous(memory_format=last) for t in others):
         return y.contiguous(memory_format=last)
     return y
 
@@ -923,10 +642,12 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_ad32511fc596aaca::conv_transpose")
+_OPERATOR = _define("tconv_5cddcb03cbef3057::conv_transpose")
 
 
 def _tuple(value, dims):
+    if type(value) is tuple and len(value) == dims:  # as modules have them
+        return value
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
@@ -940,7 +661,7 @@ def _autocast(tensor):
     return tensor.to(torch.get_autocast_gpu_dtype())
 
 
-def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
@@ -974,16 +695,9 @@ def _planned(tensors, options):
     return plan
 
 
-def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
+cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
+cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
@@ -1004,40 +718,29 @@ class _CudaForward:
         )
 
 
-class CudaConvTranspose1d(_CudaForward, nn.ConvTranspose1d):
-    """torch's class with its forward on the kernels above."""
+def _on_cuda(theirs, **members):
+    """torch's class with its forward on the kernels above.
+
+    It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
+    """
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours.__qualname__ = f"Cuda{theirs.__name__}"
+    return ours
 
 
-class CudaConvTranspose2d(_CudaForward, nn.ConvTranspose2d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaConvTranspose3d(_CudaForward, nn.ConvTranspose3d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaLazyConvTranspose1d(_CudaForward, nn.LazyConvTranspose1d):
-    cls_to_become = CudaConvTranspose1d
-
-
-class CudaLazyConvTranspose2d(_CudaForward, nn.LazyConvTranspose2d):
-    cls_to_become = CudaConvTranspose2d
-
-
-class CudaLazyConvTranspose3d(_CudaForward, nn.LazyConvTranspose3d):
-    cls_to_become = CudaConvTranspose3d
-
-
+CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
+CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
+CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
 _CUDA_CLASSES = {
-    nn.LazyConvTranspose1d: CudaLazyConvTranspose1d,
-    nn.LazyConvTranspose2d: CudaLazyConvTranspose2d,
-    nn.LazyConvTranspose3d: CudaLazyConvTranspose3d,
-    nn.ConvTranspose1d: CudaConvTranspose1d,
-    nn.ConvTranspose2d: CudaConvTranspose2d,
-    nn.ConvTranspose3d: CudaConvTranspose3d,
+    ours.__bases__[1]: ours
+    for ours in (
+        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
+        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
+    )
 }
-for _theirs, _ours in _CUDA_CLASSES.items():
-    _ours.__name__ = _theirs.__name__  # repr, and weight initialisation that goes by the class name
 
 
 @functools.lru_cache(maxsize=None)
@@ -1198,7 +901,8 @@ namespace tconv {
 // Arithmetic of the constants of a kernel.
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+template <class Number>
+TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
 TCONV_CONSTANT int power_of_two_from(int value) {
   int power = 1;
   while (power < value) power *= 2;
@@ -1271,7 +975,7 @@ struct Axis {
 
   static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
 
-  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
@@ -1414,6 +1118,33 @@ TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
+// How a kernel is launched: what its template says to the host.
+
+// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+struct Sizes {
+  int multiprocessors, batch, input[3], output[3];
+};
+
+// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
+// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Of a block that prepares.
+constexpr int preparing_threads = 256;
+
+// Of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+
 // Memory: loads, and vectors of several elements.
 
 // Loads of what no thread of the grid writes.
@@ -1518,11 +1249,9 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
                : "r"(address)
                : "memory");
 }
-#endif
 
 // The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
 // and the next one. PTX ldmatrix with .trans.
-#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -1657,13 +1386,11 @@ struct BlockCopy {
   TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #endif
 };
-#endif
 
 // A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
 // groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
 // address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
-#if !defined(TCONV_EMULATOR)
 template <int Bytes>
 TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
@@ -1778,6 +1505,28 @@ struct InputMap {
             row_inside && in_range(column, columns)};
   }
 };
+
+// How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
+// box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
+// within a block spans so many channels of the input, and of the output.
+template <class Shape, class Tile>
+TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once, int together,
+                                   int input_reach, int output_reach) {
+  using Box = typename Tile::Box;
+  const long long works = static_cast<long long>(Shape::weight_sets) * ceil_div(sizes.batch, Box::images) *
+                          ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) *
+                          ceil_div(positions[2], Box::columns);
+  const long long most = larger(1, at_once / together) * together;
+  const long long turns = (walk ? ceil_div(works, most) : 1) * together;
+  Launch launch = {};
+  launch.blocks = ceil_div(works, turns) * together;
+  launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
+  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
+  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * output_reach) >= index_limit;
+  launch.weight_blocks = ceil_div(Shape::preparing_items, static_cast<long long>(preparing_threads));
+  launch.weight_bytes = Shape::weight_bytes;
+  return launch;
+}
 
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
 // sums.
@@ -1940,6 +1689,28 @@ struct DirectShape {
   static constexpr int shared_items = weight_start + (weight_items + other_items);
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
 };
+
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
+  using Shape = DirectShape<Layer, Tile>;
+  const long long heights = Shape::Height::positions(sizes.output[1] + Tile::row_origin);
+  const long long widths = Shape::Width::positions(sizes.output[2] + Tile::origin);
+  const long long row_groups = static_cast<long long>(sizes.batch) * Shape::Depth::positions(sizes.output[0]) *
+                               ceil_div(heights, static_cast<long long>(Shape::tiled ? Shape::tile_rows : Tile::rows));
+  const long long runs =
+      (Shape::tiled ? row_groups * Shape::block_runs : ceil_div(row_groups, static_cast<long long>(Shape::run_rows))) *
+      ceil_div(widths, static_cast<long long>(Shape::tiled ? Shape::tile_columns : Shape::run_columns));
+  const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
+  // Blocks with resident weights go on to further positions.
+  const long long most = larger(1, 32ll * sizes.multiprocessors / Shape::parts);
+  Launch launch = {};
+  launch.counted = launch.blocks = Shape::parts * (most < all ? most : all);
+  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
+  // A block's walk over the runs passes their end by less than as many again.
+  launch.wide_index = larger(2 * (row_groups + runs + Shape::block_runs),
+                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
+}
 
 // Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
 // registers all this is known to the compiler, and neighbouring phases and taps share inputs.
@@ -2745,6 +2516,7 @@ struct MmaShape {
   static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
+  static constexpr int weight_sets = Layer::groups * row_blocks;
   // Where a warp has all phases, the compiler knows which of its row tiles have which.
   static constexpr bool phases_known = Tile::Warps::row_tiles % phase_tiles == 0;
 
@@ -2879,6 +2651,7 @@ struct MmaShape {
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
+  static constexpr long long weight_bytes = weight_sets * block_weight_bytes;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
   // also of tiles that only fill up the last block; else one for each vector.
@@ -3174,6 +2947,18 @@ using MmaColumns =
     typename Choice<!MmaShape<Layer, Tile>::by_channel, MmaPositionColumns<Layer, Tile>,
                     typename Choice<MmaShape<Layer, Tile>::item_bytes == 2, MmaTurnedColumns<Layer, Tile>,
                                     MmaWordColumns<Layer, Tile>>::type>::type;
+
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
+  using Shape = MmaShape<Layer, Tile>;
+  const int positions[] = {Shape::Depth::positions(sizes.output[0] + Tile::Box::depth_origin),
+                           Shape::Height::positions(sizes.output[1] + Tile::Box::row_origin),
+                           Shape::Width::positions(sizes.output[2] + Tile::Box::origin)};
+  // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
+  return boxes_launch<Shape, Tile>(
+      sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks, Shape::weight_sets,
+      Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
+}
 
 // A warp's sums.
 template <class Layer, class Tile>
@@ -3635,16 +3420,15 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
-  constexpr int weight_sets = Layer::groups * Shape::row_blocks;
-  const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
+  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
   const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
                                         Shape::Height::positions(output_height + Tile::Box::row_origin),
                                         Shape::Width::positions(output_width + Tile::Box::origin));
   const int box_count = boxes.count(batch);
-  int number = static_cast<int>(blockIdx.x) / weight_sets;
-  const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
+  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
+  const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
   using Columns = MmaColumns<Layer, Tile>;
@@ -3791,15 +3575,26 @@ struct PlainTile {
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
 };
 
-// Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
-// neighbouring outputs.
-template <class Layer>
-TCONV_CONSTANT long long plain_blocks(int batch, int output_depth, int output_height, int output_width) {
-  using Tile = PlainTile<Layer>;
-  const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
-  const long long heights = (output_height - 1) / Layer::Height::stride + 1;
-  const long long widths = (output_width - 1) / Layer::Width::stride + 1;
-  return (batch * depths * heights * widths + Tile::run - 1) / Tile::run * Tile::channel_blocks * Tile::phases;
+// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const int (&output)[3] = sizes.output;
+  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
+                           Height::positions(output[1]) * Width::positions(output[2]);
+  Launch launch = {};
+  launch.counted = launch.blocks =
+      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
+  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
+  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
+                                Height::positions(output[1] + Height::padding) *
+                                Width::positions(output[2] + Width::padding) +
+                            (1 << 12);
+  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
 }
 
 template <class Layer, class Tile>
@@ -3922,14 +3717,8 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
-  int batch, input[3], output[3];
-
-  Arguments with_grid(int64_t blocks) const {
-    Arguments changed = *this;
-    changed.grid = blocks;
-    return changed;
-  }
+  int64_t stream, x, weight, bias, y, prepared;
+  tconv::Sizes sizes;
 };
 
 // The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
@@ -3970,30 +3759,38 @@ static Element* pointer(int64_t address) {
 }
 
 template <class Element>
-using Convolution = void (*)(const Element*, const Element*, const Element*, Element*,  //
-                             int, int, int, int, int, int, int);
+struct Kernels {
+  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
+  using OfWeights = void (*)(const Element*, Element*);
+  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
+};
 
-template <class Element>
-static int start(Convolution<Element> kernel, int block, int shared_bytes, const Arguments& a, bool overlaps = false) {
-  return enqueue(overlaps, kernel, a.grid, block, shared_bytes, a.stream, pointer<const Element>(a.x),
-                 pointer<const Element>(a.weight), pointer<const Element>(a.bias), pointer<Element>(a.y), a.batch,
-                 a.input[0], a.input[1], a.input[2], a.output[0], a.output[1], a.output[2]);
-}
-
-// After a kernel that brings the weights into another order.
-template <class Element>
-static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*), int block,
-                 int preparing_block, int shared_bytes, Arguments a, bool overlaps = false) {
-  const int error = enqueue(overlaps, preparing, a.preparing_grid, preparing_block, 0, a.stream,
-                            pointer<const Element>(a.weight), pointer<Element>(a.prepared));
-  if (error != cudaSuccess) return error;
-  a.weight = a.prepared;
-  return start(kernel, block, shared_bytes, a, true);
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
+// where offsets of the layer's Index do not reach.
+template <class Layer, class Element = typename Layer::Element>
+static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
+                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
+                 Arguments a) {
+  if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
+  if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
+  const auto &input = a.sizes.input, &output = a.sizes.output;
+  bool overlaps = false;
+  if (weights != nullptr) {
+    const int error = enqueue(overlaps, weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream,
+                              pointer<const Element>(a.weight), pointer<Element>(a.prepared));
+    if (error != cudaSuccess) return error;
+    a.weight = a.prepared;
+    overlaps = true;
+  }
+  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
+                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
+                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
 }
 
 SIGNATURE {
-  const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
-                    {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const tconv::Sizes sizes{multiprocessors, batch,
+                           {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const Arguments a{stream, x, weight, bias, y, prepared, sizes};
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }
@@ -4002,7 +3799,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
+    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
+    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
     "           int input_width, int output_depth, int output_height, int output_width)"
 )

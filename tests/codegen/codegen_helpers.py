@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tconv.codegen.generate import PlannedLayer
 from tconv.evaluation.precision import Wanted, understood
 from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
@@ -54,11 +55,17 @@ def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[str]
     return generate(path, wanted, tuple(families))
 
 
-def _generated(path: Path, wanted: Wanted, families: tuple[str, ...]) -> str:
-    gpu = Gpu.h200()
+def planned_layers(
+    path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES)
+) -> list[PlannedLayer]:
+    """What tconv plans for a model file."""
     found = trace(load(path))
-    wanted = understood(wanted, found.tf32)
-    return build(path, plan_layers(found, path, gpu, wanted, by_kind, families), gpu, wanted)
+    return plan_layers(found, path, Gpu.h200(), understood(wanted, found.tf32), by_kind, families)
+
+
+def _generated(path: Path, wanted: Wanted, families: tuple[str, ...]) -> str:
+    wanted = understood(wanted, trace(load(path)).tf32)
+    return build(path, planned_layers(path, wanted, families), Gpu.h200(), wanted)
 
 
 _of_example = functools.cache(_generated)

@@ -99,7 +99,7 @@ def test_rows_that_do_not_divide_into_what_is_loaded_at_once(model_file: Callabl
     file = executed(generated_text(model_file(model), "fp32", families=["mma"]))
     install(file)
 
-    together = [[kernel.launching.columns_together for kernel in kernels] for kernels in file["_RECORDED"].values()]
+    together = [[kernel.columns_together for kernel in kernels] for kernels in file["_RECORDED"].values()]
     assert together[0] == [4, 1] and all(of_layer[-1] == 1 for of_layer in together)
     assert families(file, (1, 20, 9, 32))[0] == families(file, (1, 20, 9, 31))[0] == "mma"
     close(file, (1, 20, 9, 31))
@@ -197,8 +197,8 @@ def test_which_gpus_have_them(
 
 def test_a_gpu_with_less_shared_memory_than_planned_for(file: Namespace) -> None:
     best, portable = next(iter(file["_RECORDED"].values()))
-    least = min(best.launching.shared_bytes, portable.launching.shared_bytes)
-    assert portable.launching.shared_bytes <= 99 * 1024
+    least = min(best.shared_bytes, portable.shared_bytes)
+    assert portable.shared_bytes <= 99 * 1024
     assert families(file, (2, 20, 1, 1), most_shared=least)[0] == "mma"
     assert families(file, (2, 20, 1, 1), most_shared=least - 1)[0] == "plain"
 

@@ -19,7 +19,8 @@ from tconv.jit.compile import compile_source
 from tconv.planner import FAMILIES, Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
 from tconv.rewriter.pipeline import build, plan_layers
-from tconv.sandbox.emulated import install
+from tconv.sandbox.cut import cut_of, told
+from tconv.sandbox.emulated import ask, install
 from tconv.sandbox.trace import Trace, TracedLayer
 
 MODEL = """
@@ -106,9 +107,9 @@ def as_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], str], N
 def test_a_portable_kernel_stands_behind_each(file: Namespace, text: str) -> None:
     recorded = file["_RECORDED"].values()
     assert [[kernel.family for kernel in kernels] for kernels in recorded] == [["wgmma", "mma"]] * 3
-    assert all(best.launching.columns_together > 1 for best, _ in recorded)
-    assert all(portable.launching.columns_together == 1 for _, portable in recorded)
-    assert all(portable.launching.shared_bytes <= 99 * 1024 for _, portable in recorded)
+    assert all(best.columns_together > 1 for best, _ in recorded)
+    assert all(portable.columns_together == 1 for _, portable in recorded)
+    assert all(portable.shared_bytes <= 99 * 1024 for _, portable in recorded)
     header = text.partition("\n\n")[0]
     assert header.count("  wgmma: ") == header.count("  elsewhere: mma: ") == 3
 
@@ -146,13 +147,12 @@ def test_as_many_blocks_as_a_gpu_has_multiprocessors(
     file: Namespace, precision: Precision, as_on: Callable[..., None], multiprocessors: int
 ) -> None:
     as_on((9, 0), "13.0", multiprocessors)
-    gpu = file["_gpu"](torch.device("cuda", 0))
+    assert file["_gpu"](torch.device("cuda", 0)).multiprocessors == multiprocessors
     for (name, layer), recorded in zip(LAYERS.items(), file["_RECORDED"], strict=True):
         problem = Problem(replace(layer, precision=precision), *PLANNED[name])
-        numbers = file["_RECORDED"][recorded][0].launching._replace(at_once=multiprocessors)
-        expected = FAMILIES["wgmma"].rules.grid(problem, problem.layer, numbers)
-        sizes = problem.batch, problem.input_size, problem.output_size
-        assert file["_sized"](file["_Problem"](recorded, *sizes), gpu).grid == expected <= multiprocessors
+        cut = cut_of(file["_RECORDED"][recorded][0], file["_cuda_source"])
+        grid = told(cut, problem, multiprocessors, ask).grid
+        assert multiprocessors // 2 < grid <= multiprocessors
 
 
 @pytest.mark.rotates(3)
@@ -224,10 +224,10 @@ def test_each_kernel_is_right_at_other_sizes(
 def test_the_next_kernel_takes_what_the_first_does_not_run(file: Namespace) -> None:
     """Rows of some width that only the portable kernel loads as planned."""
     layer, (hopper, portable) = next(iter(file["_RECORDED"].items()))
-    wider = hopper._replace(launching=hopper.launching._replace(columns_together=16))
+    wider = hopper._replace(columns_together=16)
     file["_RECORDED"][layer] = [wider, portable]
     problem = file["_Problem"](layer, 1, (1, 4, 24), (1, 4, 24))
     assert file["_sized"](problem, file["_PLANNED"]).kernel.tile == portable.tile
     assert file["_sized"](problem._replace(input_size=(1, 4, 32)), file["_PLANNED"]).kernel.tile == wider.tile
-    smaller = file["_Gpu"](portable.launching.shared_bytes - 1, True, 132)
+    smaller = file["_Gpu"](portable.shared_bytes - 1, True, 132)
     assert file["_sized"](problem, smaller).kernel.family == "plain"

@@ -1,22 +1,24 @@
-"""The rules in the generated file are the planner's: grid, shared memory, configuration text, sizes."""
+"""The rules in the generated file are the planner's: recorded kernels, configuration text, launches, sizes."""
 
 from __future__ import annotations
 
-import math
 import random
-from dataclasses import astuple
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
+from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, planned_layers
 
 from tconv.codegen.generate import recorded_kernel
-from tconv.kernels.source import ANY_LAYER, instance, tile_members
+from tconv.kernels.source import ANY_LAYER, inlined, instance, launching, tile_members
 from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.direct.builder import default_tile, direct_tile
 from tconv.precision import of_kind
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
+from tconv.sandbox.cut import Cut, cut_of, told
+from tconv.sandbox.emulated import ask
 
 GPU = Gpu.h200()
 
@@ -87,11 +89,9 @@ def assert_same(got: Any, plan: Plan) -> None:
     """A file's own plan is the planner's."""
     assert got.kernel.tile == tile_members(plan.kernel.tile)
     assert got.problem.output_size == plan.problem.output_size
-    assert (got.grid, got.kernel.threads, got.shared_bytes) == (plan.grid, plan.kernel.threads, plan.shared_bytes)
-    assert got.kernel.wide_index == plan.kernel.wide_index
-    assert (got.preparation is None) == (plan.preparation is None)
-    if plan.preparation is not None:
-        assert tuple(got.preparation) == astuple(plan.preparation)
+    assert (got.kernel.threads, got.kernel.shared_bytes) == (plan.kernel.threads, plan.shared_bytes)
+    assert got.kernel.weight_bytes == (plan.preparation.bytes if plan.preparation else 0)
+    assert got.kernel.prepares_inputs == (plan.inputs is not None)
 
 
 @pytest.mark.parametrize("seed", range(0, 400, 40))
@@ -102,11 +102,34 @@ def test_layers_that_were_not_recorded(file: Namespace, seed: int) -> None:
         if problem.layer.precision in TF32:  # float32 layers' precision is the file's choice
             continue
         got: Any = plan_in(file, problem)
-        assert (got.kernel.family, got.kernel.tile, got.shared_bytes) == (ANY_LAYER, None, None)
+        assert (got.kernel.family, got.kernel.tile, got.kernel.shared_bytes) == (ANY_LAYER, None, 0)
         assert got.problem.output_size == problem.output_size
-        positions = math.prod(a.positions(s) for a, s in zip(problem.layer.axes, problem.output_size, strict=True))
-        needed = max(positions * problem.batch, math.prod(problem.input_size), math.prod(problem.output_size))
-        assert got.kernel.wide_index or needed < 2**30
+
+
+def of_any_blocks(tile: str) -> str:
+    return re.sub(r", blocks = \d+;", ";", tile)
+
+
+@pytest.mark.parametrize("name", ["strided_dilated", "square_kernel"])
+def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
+    """As the planner does, at sizes of which some want offsets of 64 bits."""
+    file = executed(generated_text(EXAMPLES / f"{name}.py"))
+    (planned_layer,) = planned_layers(EXAMPLES / f"{name}.py")
+    by_text = {of_any_blocks(tile_members(plan.kernel.tile)): plan.kernel for plan in planned_layer.variants.values()}
+    for own, kernels in file["_RECORDED"].items():
+        layer = Layer(*own)
+        for kernel in kernels:
+            cut = cut_of(kernel, file["_cuda_source"])
+            for problem in (Problem(layer, 3, (1, 7, 64)), Problem(layer, 1, (1, 40_000, 40_000))):
+                planned = by_text[of_any_blocks(kernel.tile)]
+                if kernel.tile != tile_members(planned.tile):  # compiled for fewer blocks, which then do not spill
+                    planned = replace(planned, tile=replace(planned.tile, blocks=kernel.blocks))
+                plan = FAMILIES[kernel.family].replan(problem, planned, GPU)
+                how = told(cut, problem, GPU.multiprocessors, ask)
+                assert plan is not None
+                assert (how.source == cut.wide_source) == plan.kernel.wide_index
+                assert (how.grid, how.threads, how.shared_bytes) == (plan.grid, kernel.threads, plan.shared_bytes)
+                assert (how.preparation, how.inputs) == (plan.preparation, plan.inputs)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -119,7 +142,7 @@ def test_plans_a_recorded_kernel_as_the_planner(files: dict[str, Namespace], see
         return
     layer = layer_in(file, problem.layer)
     file["_FLOAT32"] = "tf32" if problem.layer.precision in TF32 else "fp32"
-    file["_RECORDED"][layer] = [eval(recorded_kernel(plan.kernel, GPU), file)]
+    file["_RECORDED"][layer] = [eval(recorded_kernel(plan.kernel), file)]
     try:
         file["_plan"].cache_clear()
         got = plan_in(file, problem)
@@ -134,7 +157,7 @@ def test_plans_a_recorded_kernel_as_the_planner(files: dict[str, Namespace], see
 def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
     layer = random_problem(seed).layer
     kernel = Kernel("direct", layer, default_tile(layer), wide_index=seed % 2 == 0)
-    ours = eval(recorded_kernel(kernel, GPU), file)._replace(wide_index=kernel.wide_index)
+    ours = eval(recorded_kernel(kernel), file)._replace(wide_index=kernel.wide_index)
     assert file["_instance"](ours, "some_name") == instance(kernel, "some_name")
 
 
@@ -152,7 +175,7 @@ def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Name
     assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
     file["_plan"].cache_clear()
     kernel = Kernel("direct", recorded.layer, direct_tile(recorded.layer, 8, 1, 4, rows=2))
-    file["_RECORDED"][layer_in(file, recorded.layer)] = [eval(recorded_kernel(kernel, GPU), file)]
+    file["_RECORDED"][layer_in(file, recorded.layer)] = [eval(recorded_kernel(kernel), file)]
     assert plan_in(file, recorded).kernel.layer.precision == "fp32"  # type: ignore[attr-defined]
 
 
@@ -164,12 +187,10 @@ def test_too_large_a_problem_is_refused(file: Namespace) -> None:
     file["_FLOAT32"] = "fp32"
     layer = Layer(2, 1024, 1024, (1, 3, 3), precision="fp32")
     many_blocks = Problem(layer, 2**20, (1, 999, 999))
-    assert not plan_in(file, many_blocks).kernel.tile  # type: ignore[attr-defined]  # whose launch says so
-    kernel = Kernel("direct", layer, default_tile(layer))
-    file["_RECORDED"][layer_in(file, layer)] = [eval(recorded_kernel(kernel, GPU), file)]
-    file["_plan"].cache_clear()
-    with pytest.raises(ValueError, match=r"would need \d+ blocks"):
-        plan_in(file, many_blocks)
+    for kernel in (Kernel("direct", layer, default_tile(layer)), Kernel("plain", layer, None)):
+        text = inlined([(kernel, "k")]) + launching(kernel.family, "k")
+        with pytest.raises(ValueError, match="2-D 1024→1024 k3 s1 fp32 would need more blocks than a grid has"):
+            told(Cut(text, text, "k"), many_blocks, GPU.multiprocessors, ask)
 
 
 def test_shapes_that_are_no_transposed_convolution_have_no_plan(file: Namespace) -> None:

@@ -11,7 +11,6 @@ import pytest
 from kernel_runs import INSTANCES
 from machine_code import machine_code
 
-from tconv.codegen.generate import HOST_ASKS
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.codegen.headers.constants import Constants
 from tconv.codegen.headers.fold import folded
@@ -33,7 +32,7 @@ def of_family(family: str) -> dict[str, Text]:
 
 def written(kernels: Sequence[Kernel[Any]]) -> str:
     """What a file that records `kernels` would compile for the first of them."""
-    texts = kernel_texts(kernels, HOST_ASKS)
+    texts = kernel_texts(kernels, "")
     families = {kernel.family for kernel in kernels}
     carried = source.in_namespace(text for name, text in texts.items() if name in (PRIMITIVES, *families))
     return f"{carried}\n{source.functions(kernels[0], 'tconv_kernel')}"
@@ -231,7 +230,7 @@ def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
     kernel = Kernel[Any](source.ANY_LAYER, CASES[name].problem("fp32").layer, None)
     expected = machine_code(compile_source(source.unit(kernel), "sm_80", headers=source.header_directory()).cubin)
     own = source.instance(kernel, "tconv_kernel")
-    texts = kernel_texts([], f"{own} {HOST_ASKS}")
+    texts = kernel_texts([], own)
     assert list(texts) == [PRIMITIVES, source.ANY_LAYER]
     text = f"{source.in_namespace(texts.values())}\n{own}"
     assert machine_code(compile_source(text, "sm_80").cubin)[".text.tconv_kernel"] == expected[".text.tconv_kernel"]

@@ -8,7 +8,8 @@ import sys
 import sysconfig
 import textwrap
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -54,23 +55,31 @@ def test_headers_are_left_out_where_that_can_be_asked_for(file: Namespace, monke
 def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     builds: list[str] = []
     calls: list[tuple[object, ...]] = []
+    answers = [0, 0, 700, -1, 0]
 
     class Extension:
         def launch(self, *arguments: object) -> int:
             calls.append(arguments)
-            return 0 if len(calls) < 3 else 700
+            return answers.pop(0)
 
     def load_inline(**options: object) -> Extension:
         builds.append(str(options["name"]))
         return Extension()
 
-    class Stream:
-        cuda_stream = 99
+    current = [1]
+
+    @contextmanager
+    def entered(device: torch.device) -> Iterator[None]:
+        current.append(device.index)
+        yield
+        current.pop()
 
     monkeypatch.setattr(cpp_extension, "load_inline", load_inline)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream())
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(multi_processor_count=78))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", entered)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 99, raising=False)
     kernels = kernels_of(file)
     device = torch.device("cuda", 0)
     file["_build"](kernels, device)
@@ -87,18 +96,24 @@ def test_each_kernel_is_built_once_and_launched_by_its_number(file: Namespace, m
             return self._address
 
     problem = file["_Problem"](kernels[2].layer, 8, (1, 64, 64), (1, 128, 128))
-    plan = file["_Plan"](problem, kernels[2], 1234, 0, None)
+    plan = file["_Plan"](problem, kernels[2])
     tensors = [OnGpu(8, 128, 64, 64, address=1), OnGpu(128, 64, 2, 2, address=2), OnGpu(64, address=3)]
     y = OnGpu(8, 64, 128, 128, address=4)
     file["_launch"](plan, *tensors, y)
     file["_launch"](plan, *tensors[:2], None, y)
-    assert calls[0] == (2, 99, 1234, 1, 2, 3, 4, 0, 0, 8, 1, 64, 64, 1, 128, 128)
+    assert current == [1], "the caller's device is current again"
+    assert calls[0] == (2, 99, 78, 1, 2, 3, 4, 0, 8, 1, 64, 64, 1, 128, 128)
     assert calls[1][5] == 0
     with pytest.raises(RuntimeError, match=r"CUDA error 700 at the launch of 2-D 128→64 k2 s2 bias \w+ on \(8, 128, "):
         file["_launch"](plan, *tensors, y)
     other = kernels[0]._replace(layer=kernels[0].layer._replace(precision="fp16"))
     file["_build"]([other, *kernels], device)
     assert len(builds) == 2
+    # Offsets of 32 bits do not reach: the same kernel is built with 64.
+    file["_launch"](plan, *tensors, y)
+    assert len(builds) == 3
+    assert calls[3][0] == 2 and calls[4] == (0, *calls[3][1:])
+    assert (device, plan.kernel._replace(wide_index=True)) in file["_LAUNCHERS"]
 
 
 def test_a_layer_that_no_kernel_was_made_for_is_named_once(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,8 +172,7 @@ class _EmulatorRun:
         self.y = torch.full(case.problem.output_shape, float("nan"), dtype=self.operands.x.dtype)
 
     def launches(self, kernel: str) -> list[Launch]:
-        numbers = (self.plan.grid, self.plan.kernel.threads, self.plan.shared_bytes)
-        return launches(kernel, self.plan, numbers, self.case.problem, *self.operands, self.y)
+        return launches(kernel, self.plan, self.case.problem, *self.operands, self.y)
 
 
 def on_gpu(cases: Sequence[Case]) -> tuple[Report, int]:

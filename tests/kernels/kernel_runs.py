@@ -110,8 +110,7 @@ def emulate(
     plan = plan_of(instance, GPU)
     x, weight, bias = tensors
     x, y = (stored(t, instance) for t in (x, torch.full(problem.output_shape, float("nan"), dtype=x.dtype)))
-    numbers = (plan.grid, instance.kernel.threads, plan.shared_bytes)
-    of_plan = launches("tconv_kernel", plan, numbers, problem, x, weight, bias, y)
+    of_plan = launches("tconv_kernel", plan, problem, x, weight, bias, y)
     run(text or source.unit(instance.kernel), of_plan, mode=mode, order=order, copies=copies)
     return seen(y, instance)
 

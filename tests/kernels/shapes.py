@@ -1,4 +1,4 @@
-"""The constants of the kernels' templates for many kernels at once, as g++ evaluates them; and where they differ."""
+"""What the kernels' templates say of many kernels at once, as g++ evaluates it; and where the planner differs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any
 
 import tconv.emulator
 from tconv.kernels import source
+from tconv.kernels.source import Launched
 from tconv.planner import FAMILIES, Kernel
+from tconv.problem import Layer, Problem
 
 #: Only the templates' constants are wanted: no engine is linked, and nothing is optimised.
 _COMMAND = (
@@ -21,6 +23,8 @@ _COMMAND = (
     *(f"-I{source.header_directory()}", f"-I{Path(tconv.emulator.__file__).parent / 'include'}"),
     *("-include", "tconv_emulator.h", "-x", "c++", "-", "-o"),
 )
+#: Of the GPU that launches are asked for.
+_MULTIPROCESSORS = 132
 _INSTANTIATED = re.compile(r"In instantiation of '[^']*\bkernel_(\d+)_tile>")
 _ERROR = re.compile(r"error: (?:static assertion failed: )?(.*)")
 
@@ -39,8 +43,48 @@ class Evaluated:
 
 
 def numbers(kernel: Kernel[Any]) -> Mapping[str, int]:
-    """What the planner says of a kernel's constants."""
-    return FAMILIES[kernel.family].constants(kernel)
+    """What the planner says of a kernel: its constants, and of `problems` how it is launched."""
+    launches = {
+        f"{field} of launch {number}": value
+        for number, problem in enumerate(problems(kernel))
+        for field, value in _launched(kernel, problem).items()
+    }
+    return {**FAMILIES[kernel.family].constants(kernel), **launches}
+
+
+def problems(kernel: Kernel[Any]) -> list[Problem]:
+    """One of few positions, one of some, and one so large that offsets need 64 bits."""
+    layer = kernel.layer
+
+    def problem(batch: int, size: int) -> Problem:
+        sizes = [size + 2 * axis.padding if used else 1 for axis, used in zip(layer.axes, _used(layer), strict=True)]
+        return Problem(layer, batch, (sizes[0], sizes[1], sizes[2]))
+
+    return [problem(1, 2), problem(7, 45), problem(3, 30_000)]
+
+
+def _used(layer: Layer) -> list[bool]:
+    return [axis >= 3 - layer.spatial_dims for axis in range(3)]
+
+
+def _launched(kernel: Kernel[Any], problem: Problem) -> dict[str, int]:
+    """`Launched` by the planner's rules."""
+    family = FAMILIES[kernel.family]
+    of_kernel = family.launching(kernel.layer, kernel.tile, _MULTIPROCESSORS)
+    inputs = family.input_preparation(of_kernel)
+    numbers = Launched(
+        blocks=family.rules.grid(problem, kernel.layer, of_kernel),
+        counted=family.rules.counted(problem, kernel.layer, of_kernel),
+        threads=of_kernel.threads,
+        shared_bytes=of_kernel.shared_bytes,
+        wide_index=family.rules.needs_wide_index(problem, kernel.layer, of_kernel),
+        weight_blocks=of_kernel.preparing_blocks,
+        weight_bytes=of_kernel.weight_bytes,
+        input_blocks=inputs.grid if inputs else 0,
+        input_shared_bytes=inputs.shared_bytes if inputs else 0,
+        preparing_threads=of_kernel.preparing_threads,
+    )
+    return {name: int(value) for name, value in numbers._asdict().items() if name != "preparing_threads"}
 
 
 def evaluate(kernels: Sequence[Kernel[Any]]) -> list[Evaluated]:
@@ -81,13 +125,24 @@ def _row(number: int, kernel: Kernel[Any], names: Iterable[str]) -> tuple[str, s
     """The configuration of a kernel, and the values of its shape's constants."""
     name = f"kernel_{number}"
     configuration = source.instance(kernel, name).partition('extern "C"')[0]
-    shape = f"tconv::{FAMILIES[kernel.family].shape.__name__}<{name}_layer, {name}_tile>"
-    return configuration, ", ".join(f"{shape}::{constant}" for constant in names)
+    of = f"<{name}_layer, {name}_tile>"
+    for place, problem in enumerate(problems(kernel)):
+        sizes = ("{{{}, {}, {}}}".format(*size) for size in (problem.input_size, problem.output_size))
+        arguments = f"tconv::Sizes{{{_MULTIPROCESSORS}, {problem.batch}, {', '.join(sizes)}}}"
+        made = f"tconv::{kernel.family}_launch{of}({arguments})"
+        configuration += f"constexpr tconv::Launch {name}_launch_{place} = {made};\n"
+    shape = f"tconv::{FAMILIES[kernel.family].shape.__name__}{of}"
+
+    def value(asked: str) -> str:
+        field, launch, place = asked.partition(" of launch ")
+        return f"{name}_launch_{place}.{field}" if launch else f"{shape}::{asked}"
+
+    return configuration, ", ".join(map(value, names))
 
 
 def _compile(rows: Mapping[int, tuple[str, str]], program: Path) -> dict[int, list[str]]:
     """A program that prints a line of values for each row; or else the rows that do not compile, and why."""
-    text = "".join(f'#include "{family}/shape.cuh"\n' for family in FAMILIES)
+    text = "".join(f'#include "{family}/launch.cuh"\n' for family in FAMILIES)
     text += 'extern "C" int printf(const char*, ...);\n'
     for number, (configuration, values) in rows.items():
         text += f"{configuration}const long long values_{number}[] = {{{values}}};\n"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from kernel_runs import Tensors, integer_tensors, random_tensors, worst
 
-from tconv.emulator import EmulatorError, Launch, Mode, Order, run
+from tconv.emulator import EmulatorError, Mode, Order, run
 from tconv.jit.compile import compile_source
-from tconv.kernels.source import ANY_LAYER, LAUNCHING, header_directory, inlined, launching_of_any, unit
+from tconv.kernels.source import ANY_LAYER, header_directory, inlined, launching, unit
 from tconv.planner import Kernel
 from tconv.problem import PRECISIONS, Layer, Precision, Problem
+from tconv.sandbox.cut import Cut, told
+from tconv.sandbox.emulated import ask, launches
 
 _NAME = "tconv_kernel"
 #: Each needs a part of the kernel that others do not.
@@ -42,15 +43,6 @@ def problems(name: str, precision: Precision) -> list[Problem]:
     return [Problem(layer, 3, small), Problem(layer, 2, large, (last[0], last[1], last[2]))]
 
 
-@cache
-def launch_of(source: str, batch: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Blocks, threads and bytes of shared memory, as the text computes them."""
-    numbers = torch.zeros(3, dtype=torch.int64)
-    run(source, [Launch(LAUNCHING.format(_NAME), 1, 1, 0, (numbers, batch, *sizes))])
-    grid, threads, shared_bytes = numbers.tolist()
-    return grid, threads, shared_bytes
-
-
 def emulated(
     problem: Problem,
     tensors: Tensors,
@@ -60,11 +52,10 @@ def emulated(
     text: str | None = None,
 ) -> torch.Tensor:
     """The output by the kernel, or by another `text` in its place; elements never written stay NaN."""
-    source = text or unit(Kernel(ANY_LAYER, problem.layer, None, wide), _NAME)
+    source = text or unit(Kernel(ANY_LAYER, problem.layer, None, wide), _NAME) + launching(ANY_LAYER, _NAME)
     y = torch.full(problem.output_shape, float("nan"), dtype=tensors.x.dtype)
-    sizes = (problem.batch, *problem.input_size, *problem.output_size)
-    launch = Launch(_NAME, *launch_of(source, problem.batch, problem.output_size), (*tensors, y, *sizes))
-    run(source, [launch], mode=mode, order=order)
+    how = told(Cut(source, source, _NAME), problem, 1, ask)
+    run(source, launches(_NAME, how, problem, *tensors, y), mode=mode, order=order)
     return y
 
 
@@ -156,7 +147,7 @@ def test_a_mistake_is_caught(mistake: str) -> None:
 def shows(problem: Problem, old: str, new: str, mode: Mode) -> bool:
     """Whether the kernel is right, and with one text in place of another is reported, or gives a wrong result."""
     kernel = Kernel[Any](ANY_LAYER, problem.layer, None)
-    text = inlined([(kernel, _NAME)]) + launching_of_any(_NAME)
+    text = inlined([(kernel, _NAME)]) + launching(ANY_LAYER, _NAME)
     assert text.count(old) == 1, "the kernel has changed: the mistake must be adapted"
     tensors = random_tensors(problem)
     assert worst(problem, tensors, emulated(problem, tensors, mode, text=text)) <= 1

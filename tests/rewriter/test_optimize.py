@@ -33,7 +33,8 @@ from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
 from tconv.rewriter.pipeline import plan_layers
 from tconv.rewriter.run import optimize
-from tconv.sandbox.emulated import install
+from tconv.sandbox.cut import cut_of, told
+from tconv.sandbox.emulated import ask, install
 from tconv.sandbox.model_file import ModelFileError, load
 from tconv.sandbox.trace import trace
 
@@ -440,5 +441,6 @@ def test_one_layer_at_two_sizes_is_one_kernel(model_file: Write) -> None:
         problem = planned.plan.problem
         options = ((1, 1), (1, 1), (0, 0), 1, (1, 1))
         plan = file["_plan"](2, torch.float32, problem.input_shape, (8, 8, 3, 3), (8,), *options)
-        assert (plan.grid, plan.kernel.threads) == (planned.plan.grid, planned.plan.kernel.threads)
+        how = told(cut_of(plan.kernel, file["_cuda_source"]), problem, gpu.multiprocessors, ask)
+        assert (how.grid, plan.kernel.threads) == (planned.plan.grid, planned.plan.kernel.threads)
         assert plan.kernel.layer.precision == "fp32"

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tconv import problem
@@ -21,7 +20,7 @@ from tconv.codegen.loading import calls_its_own
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
-from tconv.planner import FAMILIES, Gpu, Kernel, Plan, numbers
+from tconv.planner import FAMILIES, Gpu, Kernel, Plan
 from tconv.problem import Layer, Precision, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -30,23 +29,13 @@ from tconv.version import __version__
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
 #: Of the operator that compilers see: two files in one process have two.
 _OPERATOR_NAME = '"tconv_DIGEST::conv_transpose"'
-#: Around what only those files have whose kernels' inputs are prepared.
-_INPUTS_MARK = "// ---- where inputs are prepared\n"
+#: Around what only those files have whose kernels' inputs, or weights, are prepared.
+_INPUTS_MARK, _WEIGHTS_MARK = "// ---- where inputs are prepared\n", "// ---- where weights are prepared\n"
 _BLANK = "\r\n"
 #: An equals sign at which no line is broken.
 _EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
-#: What launches ask of a family.
-_RULES = ("grid", "counted", "needs_wide_index")
-#: What the host's side asks of the kernels' text.
-HOST_ASKS = "plain_blocks<>() PlainTile<>::threads ::blocks ::shared_bytes"
 _RENAMED = {
     "Axis": "_Axis",
-    "ceil_div": "_ceil_div",
-    "ITEM_BYTES": "_ITEM_BYTES",
-    "least": "min",
-    "most": "max",
-    "whole": "int",
-    "where": "_where",
     # Tiles are CUDA text already.
     "tile_members": "str",
 }
@@ -120,46 +109,39 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     """
     _check_names(source)
     planned = [layer for layer in layers if not layer.left]
-    families = _families(planned)
     kernels = _kernels(planned)
     plans = [plan for layer in planned for plan in layer.variants.values()]
-    rules = "\n\n".join(map(_rules, dict.fromkeys(FAMILIES[name].rules for name in families)))
     parts = ["instance"]
-    if any(FAMILIES[name].preparing_threads for name in families):
+    weights_prepared = any(plan.preparation is not None for plan in plans)
+    if weights_prepared:
         parts.append("weights_instance")
     inputs_prepared = any(plan.inputs is not None for plan in plans)
     if inputs_prepared:
         parts.append("inputs_instance")
     configuration = excerpt([kernel_source], parts, _RENAMED)
-    asked = set(re.findall(r"\w+", rules + configuration))
+    asked = set(re.findall(r"\w+", configuration))
     compiled = list(dict.fromkeys(plan.kernel for plan in plans))
-    headers = {
-        name: _cuda(text)
-        for name, text in kernel_texts(compiled, f"{configuration} {HOST_ASKS}").items()
-    }
+    headers = {name: _cuda(text) for name, text in kernel_texts(compiled, configuration).items()}
     runtime = _filled(
         {
             '_PRIMITIVES = r""\n': f"_PRIMITIVES = {headers.pop(PRIMITIVES)}\n",
             "_KERNELS = {}\n": _dict_of("_KERNELS", [f'"{name}": {text}' for name, text in headers.items()]),
-            "_FAMILIES = {}\n": _dict_of("_FAMILIES", list(map(_family, families))),
-            "_RECORDED = {}\n": _dict_of("_RECORDED", [_recorded(layer, of, gpu) for layer, of in kernels.items()]),
+            "_RECORDED = {}\n": _dict_of("_RECORDED", [_recorded(layer, of) for layer, of in kernels.items()]),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
-            "_MULTIPROCESSORS = 1\n": f"_MULTIPROCESSORS = {gpu.multiprocessors}\n",
+            "_PLANNED = _Gpu(227 * 1024, True, 1)\n": f"_PLANNED = _Gpu(227 * 1024, True, {gpu.multiprocessors})\n",
             _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}),
             _place("    # ", "what a layer knows of itself"): methods(
                 problem, "Layer", asked, _RENAMED, there=_NOT_OF_LAYERS
             ),
-            _place("# ", "the planner's rules"): rules,
-            _place("# ", "bytes of an item"): excerpt([problem], ["ITEM_BYTES"], {}),
-            _place("# ", "how many units hold so many"): excerpt([numbers], ["ceil_div"], {}),
             _place("# ", "the configuration of a kernel as CUDA text"): configuration,
         }
     )
     runtime, _, text = runtime.partition(_KERNELS_MARK)
-    before, start, behind = text.split(_INPUTS_MARK)
-    text = f"{before}{start if inputs_prepared else ''}{behind}"
+    for mark, prepared in ((_INPUTS_MARK, inputs_prepared), (_WEIGHTS_MARK, weights_prepared)):
+        before, start, behind = text.split(mark)
+        text = f"{before}{start if prepared else ''}{behind}"
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
     model = f"{_MODEL_MARK}\n{source.body.strip(_BLANK)}"
     text = f"{_TEXT_MARK}\n{text.strip()}"
@@ -221,31 +203,6 @@ def _import_of(name: str) -> str:
     return {"nn": "torch.nn", "namedtuple": "collections.namedtuple"}.get(name, name)
 
 
-def _families(layers: Sequence[PlannedLayer]) -> list[str]:
-    """Those of the planned layers."""
-    return sorted({plan.kernel.family for layer in layers for plan in layer.variants.values()})
-
-
-def _family(name: str) -> str:
-    """What the file asks of a family."""
-    prefix = _rules_name(FAMILIES[name].rules)
-    rules = ", ".join(f"_{prefix}_{rule}" for rule in _RULES)
-    return f'"{name}": _Family({rules}, alignment={FAMILIES[name].alignment})'
-
-
-def _rules_name(rules: ModuleType) -> str:
-    """``boxes`` of `tconv.planner.boxes`, ``direct`` of `tconv.planner.direct.launching`."""
-    return rules.__name__.removesuffix(".launching").rpartition(".")[2]
-
-
-def _rules(rules: ModuleType) -> str:
-    """The planner's rules for launches, of one family or of several."""
-    prefix = _rules_name(rules)
-    names = {**_RENAMED, "Launching": f"_{prefix.capitalize()}Launching"}
-    classes = f"{names['Launching']} = {_tuple_class(names['Launching'], rules.Launching._fields)}"
-    return classes + "\n\n" + excerpt([rules], _RULES, names, f"_{prefix}_")
-
-
 def _header(layers: Sequence[PlannedLayer]) -> str:
     rows: list[tuple[str, str, str]] = []
     for layer in layers:
@@ -302,27 +259,30 @@ def in_precision(plan: Plan, precision: Precision) -> Plan:
     )
 
 
-def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]], gpu: Gpu) -> str:
+def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]]) -> str:
     """What is recorded for a layer."""
-    made = "".join(textwrap.indent(f"{recorded_kernel(kernel, gpu)},\n", " " * 8) for kernel in kernels)
+    made = "".join(textwrap.indent(f"{recorded_kernel(kernel)},\n", " " * 8) for kernel in kernels)
     return f"{_layer(layer)}: [\n{made}    ]"
 
 
-def recorded_kernel(kernel: Kernel[Any], gpu: Gpu) -> str:
+def recorded_kernel(kernel: Kernel[Any]) -> str:
     """The text that makes a kernel in a generated file."""
-    family = FAMILIES[kernel.family]
-    launching = family.launching(kernel.layer, kernel.tile, gpu.multiprocessors)
-    numbers = textwrap.wrap(", ".join(f"{name}={value}" for name, value in launching._asdict().items()), 100)
+    launching = FAMILIES[kernel.family].launching(kernel.layer, kernel.tile, 1)
+    numbers = {
+        "threads": kernel.threads,
+        "blocks": kernel.blocks,
+        "shared_bytes": launching.shared_bytes,
+        "weight_bytes": launching.weight_bytes,
+        "columns_together": launching.columns_together,
+        "prepares_inputs": kernel_source.prepares_inputs(kernel),
+    }
     tile = list(map(_literal, kernel_source.tile_members(kernel.tile).splitlines()))
     lines = [
         f'"{kernel.family}",',
         f"{_layer(kernel.layer)},",
         *tile[:-1],
         f"{tile[-1]},",
-        f"{kernel.blocks},",
-        f"_{_rules_name(family.rules).capitalize()}Launching(",
-        *(f"    {line}" for line in numbers),
-        "),",
+        ", ".join(f"{name}={value}" for name, value in numbers.items()) + ",",
     ]
     return "_Kernel(\n" + "".join(f"    {line}\n" for line in lines) + ")"
 
@@ -340,12 +300,6 @@ def _layer(layer: Layer) -> str:
     axes = ", ".join(map(triple, (layer.kernel, layer.stride, layer.padding, layer.dilation)))
     channels = f"{layer.spatial_dims}, {layer.in_channels}, {layer.out_channels}"
     return f'_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, "{layer.precision}")'
-
-
-def _tuple_class(name: str, fields: Sequence[str]) -> str:
-    lines = textwrap.wrap(" ".join(fields), 100)
-    names = ' "\n    "'.join(lines)
-    return f'namedtuple(\n    "{name}",\n    "{names}",\n)'
 
 
 def _cuda(text: str) -> str:

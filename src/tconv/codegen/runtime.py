@@ -1,9 +1,9 @@
 """The part of a generated file that is the same in all of them. `generate` copies the text below the first mark: what
 stands above the user's model, and behind the second mark the kernels, which stand below it.
 
-`generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, of the
-planner's rules for launches, of the CUDA text of a configuration (`_instance`). All of it runs where generated files
-run: Python 3.8 and PyTorch 1.13 on.
+`generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, and of
+the CUDA text of a configuration (`_instance`). All of it runs where generated files run: Python 3.8 and PyTorch 1.13
+on.
 """
 # mypy: ignore-errors
 # ruff: noqa: B905, F821, RUF005, UP033
@@ -40,36 +40,23 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
     # (what a layer knows of itself)
 
 
-class _Kernel(namedtuple("_Kernel", "family layer tile blocks launching wide_index", defaults=(False,))):
-    """Everything that is compiled in, the tile as CUDA text; and what launches need to know of it.
-
-    A kernel without a tile takes the one for any layer, `PlainTile`, which says the rest.
-    """
-
-    @property
-    def threads(self):
-        return self.launching.threads
-
-    @property
-    def input_blocks(self):
-        """Of the launch that prepares its inputs; 0 where it takes them as they are."""
-        return getattr(self.launching, "input_blocks", 0)
-
-
+# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
+# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
+# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+_Kernel = namedtuple(
+    "_Kernel",
+    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
+    defaults=(None, None, None, 0, 0, 1, False, False),
+)
 # A layer at one size; sizes are (depth, height, width).
 _Problem = namedtuple("_Problem", "layer batch input_size output_size")
-# One launch, and the one before it, which prepares the weights. Of a kernel without a tile the CUDA text computes grid
-# and shared bytes.
-_Plan = namedtuple("_Plan", "problem kernel grid shared_bytes preparation")
-_Preparation = namedtuple("_Preparation", "grid threads bytes")
+_Plan = namedtuple("_Plan", "problem kernel")
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-# Of the GPU that was planned for.
-_MULTIPROCESSORS = 1
 
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
 
@@ -91,54 +78,20 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
 
 
-def _where(condition, yes, no):
-    return yes if condition else no
-
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-# (bytes of an item)
-
-
-# (how many units hold so many)
-
-
-# (the planner's rules)
-
-
 # What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `_any_kernel`.
+# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
 _RECORDED = {}
 # Both types of 16 bits take the same kernels.
 _TWINS = {"fp16": "bf16", "bf16": "fp16"}
 
-# What a launch asks of a family of kernels, by a problem, a layer and what is recorded as `launching`; and at multiples
-# of how many bytes its tensors begin.
-_Family = namedtuple("_Family", "grid counted needs_wide_index alignment")
-_FAMILIES = {}
 # What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 # What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, _MULTIPROCESSORS)
-
-
-# What is known of a kernel without a tile before it is compiled.
-_AnyLaunching = namedtuple("_AnyLaunching", "shared_bytes columns_together at_once preparing_threads")
-
-
-def _any_kernel(layer):
-    """A kernel for every size and every GPU."""
-    return _Kernel("plain", layer, None, None, _AnyLaunching(0, 1, 0, 0))
-
-
-def _any_is_wide(problem):
-    """Whether such a kernel may meet numbers of positions or elements of a plane beyond 2^31."""
-    positions = [axis.positions(size + axis.padding) for axis, size in zip(problem.layer.axes, problem.output_size)]
-    # The last block goes beyond them by less than 2^12; inputs around a position lie no further off than it counts.
-    reached = 4 * (math.prod(positions) * problem.batch + 2**12)
-    return max(reached, math.prod(problem.input_size), math.prod(problem.output_size)) >= 2**31
+_PLANNED = _Gpu(227 * 1024, True, 1)
 
 
 def _kernels(layer, gpu):
@@ -146,10 +99,10 @@ def _kernels(layer, gpu):
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
         kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
-        on_tensor_cores = kernel.launching.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
+        on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel
-    yield _any_kernel(layer)
+    yield _Kernel("plain", layer)
 
 
 def _kernel(layer, gpu=_PLANNED):
@@ -161,13 +114,7 @@ def _fits(kernel, problem):
     """Whether a kernel of a layer runs it at these sizes."""
     strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
     same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.launching.columns_together == 0
-
-
-def _on(launching, gpu):
-    """What launches need to know where as many blocks as there are multiprocessors for work at the same time."""
-    at_once = launching.at_once * gpu.multiprocessors // _MULTIPROCESSORS
-    return launching._replace(at_once=max(1, at_once)) if launching.at_once else launching
+    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -218,18 +165,7 @@ def _sized(problem, gpu):
     spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
     if max(spans) >= 2**31:
         raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    kernel = next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem))
-    if kernel.tile is None:
-        return _Plan(problem, kernel._replace(wide_index=_any_is_wide(problem)), 0, None, None)
-    family, numbers = _FAMILIES[kernel.family], _on(kernel.launching, gpu)
-    counted = max(family.counted(problem, kernel.layer, numbers), numbers.preparing_blocks)
-    if counted >= 2**31:
-        raise ValueError(f"{layer.describe()} would need {counted} blocks; a grid has fewer than 2^31")
-    kernel = kernel._replace(wide_index=family.needs_wide_index(problem, kernel.layer, numbers))
-    preparation = None
-    if numbers.preparing_threads:
-        preparation = _Preparation(numbers.preparing_blocks, numbers.preparing_threads, numbers.weight_bytes)
-    return _Plan(problem, kernel, family.grid(problem, kernel.layer, numbers), numbers.shared_bytes, preparation)
+    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -240,25 +176,18 @@ def _sized(problem, gpu):
 
 def _functions(kernel, name):
     """The CUDA text of a kernel's functions."""
-    threads = kernel.launching.preparing_threads
-    inputs = _inputs_instance(kernel, name, threads) if kernel.input_blocks else ""
-    return _instance(kernel, name) + (_weights_instance(kernel, name, threads) if threads else "") + inputs
+    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
+    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
 
 
 def _start(kernel, name):
     """How the host's side launches a kernel."""
-    numbers = kernel.launching
-    if kernel.tile is None:
-        blocks = f"tconv::plain_blocks<{name}_layer>(a.batch, a.output[0], a.output[1], a.output[2])"
-        return f"start({name}, {name}_tile::threads, {name}_tile::shared_bytes, a.with_grid({blocks}))"
-    if not numbers.preparing_threads:
-        return f"start({name}, {numbers.threads}, {numbers.shared_bytes}, a)"
-    functions, threads = f"{name}, {_PREPARING.format(name)}", f"{numbers.threads}, {numbers.preparing_threads}"
-    if kernel.input_blocks:
-        functions, of_inputs = f"{functions}, {_PREPARING_INPUTS.format(name)}", f"{numbers.input_blocks}"
-        sizes = f"{numbers.shared_bytes}, {numbers.weight_bytes}, {numbers.input_shared_bytes}"
-        return f"start({functions}, {threads}, {of_inputs}, {sizes}, a)"
-    return f"start({functions}, {threads}, {numbers.shared_bytes}, a)"
+    weights, inputs = (
+        f"{name}_{which}" if has else "nullptr"
+        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
+    )
+    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
 
 
 def _cuda_source(kernels):
@@ -324,22 +253,25 @@ def _build(kernels, device):
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    kernel, device, preparation = plan.kernel, x.device, plan.preparation
+    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
+    if torch.cuda.current_device() != device.index:
+        with torch.cuda.device(device):
+            return _launch(plan, x, weight, bias, y)
     launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0, 0]
-    sizes = plan.problem.input_size + plan.problem.output_size
-    with torch.cuda.device(device):
-        if preparation is not None:
-            # Inputs in another order lie behind the weights.
-            inputs = x.numel() * x.element_size() if kernel.input_blocks else 0
-            prepared = torch.empty(preparation.bytes + inputs, dtype=torch.uint8, device=device)
-            pointers[4:] = [prepared.data_ptr(), preparation.grid]
-        stream = torch.cuda.current_stream().cuda_stream
-        error = launch(number, stream, plan.grid, *pointers, plan.problem.batch, *sizes)
-    if error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {plan.problem.layer.describe()} on {tuple(x.shape)}")
+    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
+    if kernel.weight_bytes:
+        # Inputs in another order lie behind the weights.
+        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
+        pointers[4] = prepared.data_ptr()
+    stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
+    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
+    if error == -1:  # the sizes want offsets of 64 bits
+        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y)
+    elif error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
@@ -351,8 +283,8 @@ def _run(plan, x, weight, bias):
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        alignment = 1 if plan.kernel.tile is None else _FAMILIES[plan.kernel.family].alignment
-        inputs, weights = (t.clone() if t.data_ptr() % alignment else t for t in (inputs, weights))
+        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
+            inputs, weights = inputs.clone(), weights.clone()
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -360,7 +292,8 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in (x, weight)):
+    others = [t for t in (x, weight) if not t.is_contiguous()]
+    if last and any(t.is_contiguous(memory_format=last) for t in others):
         return y.contiguous(memory_format=last)
     return y
 
@@ -421,6 +354,8 @@ _OPERATOR = _define("tconv_DIGEST::conv_transpose")
 
 
 def _tuple(value, dims):
+    if type(value) is tuple and len(value) == dims:  # as modules have them
+        return value
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
@@ -434,7 +369,7 @@ def _autocast(tensor):
     return tensor.to(torch.get_autocast_gpu_dtype())
 
 
-def _conv_transpose(dims, input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
@@ -468,16 +403,9 @@ def _planned(tensors, options):
     return plan
 
 
-def cuda_conv_transpose1d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-def cuda_conv_transpose3d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
-    return _conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
+cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
+cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
@@ -498,40 +426,29 @@ class _CudaForward:
         )
 
 
-class CudaConvTranspose1d(_CudaForward, nn.ConvTranspose1d):
-    """torch's class with its forward on the kernels above."""
+def _on_cuda(theirs, **members):
+    """torch's class with its forward on the kernels above.
+
+    It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
+    """
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours.__qualname__ = f"Cuda{theirs.__name__}"
+    return ours
 
 
-class CudaConvTranspose2d(_CudaForward, nn.ConvTranspose2d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaConvTranspose3d(_CudaForward, nn.ConvTranspose3d):
-    """torch's class with its forward on the kernels above."""
-
-
-class CudaLazyConvTranspose1d(_CudaForward, nn.LazyConvTranspose1d):
-    cls_to_become = CudaConvTranspose1d
-
-
-class CudaLazyConvTranspose2d(_CudaForward, nn.LazyConvTranspose2d):
-    cls_to_become = CudaConvTranspose2d
-
-
-class CudaLazyConvTranspose3d(_CudaForward, nn.LazyConvTranspose3d):
-    cls_to_become = CudaConvTranspose3d
-
-
+CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
+CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
+CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
 _CUDA_CLASSES = {
-    nn.LazyConvTranspose1d: CudaLazyConvTranspose1d,
-    nn.LazyConvTranspose2d: CudaLazyConvTranspose2d,
-    nn.LazyConvTranspose3d: CudaLazyConvTranspose3d,
-    nn.ConvTranspose1d: CudaConvTranspose1d,
-    nn.ConvTranspose2d: CudaConvTranspose2d,
-    nn.ConvTranspose3d: CudaConvTranspose3d,
+    ours.__bases__[1]: ours
+    for ours in (
+        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
+        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
+    )
 }
-for _theirs, _ours in _CUDA_CLASSES.items():
-    _ours.__name__ = _theirs.__name__  # repr, and weight initialisation that goes by the class name
 
 
 @functools.lru_cache(maxsize=None)
@@ -596,14 +513,8 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, grid, x, weight, bias, y, prepared, preparing_grid;
-  int batch, input[3], output[3];
-
-  Arguments with_grid(int64_t blocks) const {
-    Arguments changed = *this;
-    changed.grid = blocks;
-    return changed;
-  }
+  int64_t stream, x, weight, bias, y, prepared;
+  tconv::Sizes sizes;
 };
 
 // The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
@@ -644,45 +555,51 @@ static Element* pointer(int64_t address) {
 }
 
 template <class Element>
-using Convolution = void (*)(const Element*, const Element*, const Element*, Element*,  //
-                             int, int, int, int, int, int, int);
+struct Kernels {
+  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
+  using OfWeights = void (*)(const Element*, Element*);
+  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
+};
 
-template <class Element>
-static int start(Convolution<Element> kernel, int block, int shared_bytes, const Arguments& a, bool overlaps = false) {
-  return enqueue(overlaps, kernel, a.grid, block, shared_bytes, a.stream, pointer<const Element>(a.x),
-                 pointer<const Element>(a.weight), pointer<const Element>(a.bias), pointer<Element>(a.y), a.batch,
-                 a.input[0], a.input[1], a.input[2], a.output[0], a.output[1], a.output[2]);
-}
-
-// After a kernel that brings the weights into another order.
-template <class Element>
-static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*), int block,
-                 int preparing_block, int shared_bytes, Arguments a, bool overlaps = false) {
-  const int error = enqueue(overlaps, preparing, a.preparing_grid, preparing_block, 0, a.stream,
-                            pointer<const Element>(a.weight), pointer<Element>(a.prepared));
-  if (error != cudaSuccess) return error;
-  a.weight = a.prepared;
-  return start(kernel, block, shared_bytes, a, true);
-}
-
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
+// where offsets of the layer's Index do not reach.
+template <class Layer, class Element = typename Layer::Element>
+static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
+                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
+                 Arguments a) {
+  if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
+  if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
+  const auto &input = a.sizes.input, &output = a.sizes.output;
+  bool overlaps = false;
 // ---- where inputs are prepared
-// After one that brings the inputs into another order, too.
-template <class Element>
-static int start(Convolution<Element> kernel, void (*preparing)(const Element*, Element*),
-                 void (*of_inputs)(const Element*, Element*, int, int, int, int), int block, int preparing_block,
-                 int input_blocks, int shared_bytes, int64_t weight_bytes, int input_shared_bytes, Arguments a) {
-  const auto ordered = pointer<Element>(a.prepared + weight_bytes);
-  const int error = enqueue(false, of_inputs, input_blocks, preparing_block, input_shared_bytes, a.stream,
-                            pointer<const Element>(a.x), ordered, a.batch, a.input[0], a.input[1], a.input[2]);
-  if (error != cudaSuccess) return error;
-  a.x = reinterpret_cast<int64_t>(ordered);
-  return start(kernel, preparing, block, preparing_block, shared_bytes, a, true);
+  if (inputs != nullptr) {
+    const auto ordered = pointer<Element>(a.prepared + launch.weight_bytes);
+    const int error = enqueue(overlaps, inputs, launch.input_blocks, tconv::preparing_threads,
+                              launch.input_shared_bytes, a.stream, pointer<const Element>(a.x), ordered,
+                              a.sizes.batch, input[0], input[1], input[2]);
+    if (error != cudaSuccess) return error;
+    a.x = reinterpret_cast<int64_t>(ordered);
+    overlaps = true;
+  }
+// ---- where inputs are prepared
+// ---- where weights are prepared
+  if (weights != nullptr) {
+    const int error = enqueue(overlaps, weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream,
+                              pointer<const Element>(a.weight), pointer<Element>(a.prepared));
+    if (error != cudaSuccess) return error;
+    a.weight = a.prepared;
+    overlaps = true;
+  }
+// ---- where weights are prepared
+  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
+                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
+                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
 }
 
-// ---- where inputs are prepared
 SIGNATURE {
-  const Arguments a{stream, grid, x, weight, bias, y, prepared, preparing_grid, batch,
-                    {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const tconv::Sizes sizes{multiprocessors, batch,
+                           {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
+  const Arguments a{stream, x, weight, bias, y, prepared, sizes};
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }
@@ -691,7 +608,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int64_t grid, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int64_t preparing_grid, int batch, int input_depth, int input_height,\n"
+    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
+    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
     "           int input_width, int output_depth, int output_height, int output_width)"
 )

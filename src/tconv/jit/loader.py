@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -239,6 +240,19 @@ def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:
             attribute = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             _checked(bindings.cuKernelSetAttribute(attribute, shared_bytes, kernel.handle, bindings.CUdevice(device)))
     return kernel
+
+
+def written_by(cubin: bytes, name: str, device: int, count: int, arguments: Sequence[int]) -> list[int]:
+    """The 64-bit numbers that one thread of the function `name` writes to its first argument; these are the others."""
+    import numpy
+
+    core, kernel = cuda_core(), load(cubin, name, 0, device)
+    numbers = torch.zeros(count, dtype=torch.int64, device=f"cuda:{device}")
+    with torch.cuda.device(device):
+        stream = core.Stream.from_handle(torch._C._cuda_getCurrentRawStream(device))
+        config = core.LaunchConfig(grid=1, block=1)
+        core.launch(stream, config, kernel, numbers.data_ptr(), *map(numpy.int32, arguments))
+    return numbers.tolist()
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import importlib
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -14,6 +15,7 @@ from tconv.errors import MissingToolchain
 T = TypeVar("T")
 
 _DEFAULT_MAJOR = 13
+_importing = threading.Lock()
 
 
 def install_line() -> str:
@@ -106,8 +108,12 @@ def check_driver() -> None:
 
 
 def _import(name: str) -> Any:
+    def one_at_a_time() -> Any:  # cuda.core, while it is imported, is seen by halves from other threads
+        with _importing:
+            return importlib.import_module(name)
+
     try:
-        return uninterrupted(lambda: importlib.import_module(name))
+        return uninterrupted(one_at_a_time)
     except (ImportError, RuntimeError) as error:
         raise MissingToolchain(f"{name} cannot be imported ({error}); {install_line()}") from error
 

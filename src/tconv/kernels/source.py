@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tconv.planner import FAMILIES, Kernel
 from tconv.problem import Axis, Layer, Precision
@@ -28,7 +28,7 @@ ANY_LAYER = "plain"
 PREPARING = "{}_weights"
 #: The same of its inputs.
 PREPARING_INPUTS = "{}_inputs"
-#: What the function is called that tells how the kernel NAME is launched, where it has no tile.
+#: What the function is called that tells how the kernel NAME is launched.
 LAUNCHING = "{}_launching"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
 _OPENED, _CLOSED = "namespace tconv {\n\n", "\n}  // namespace tconv\n"
@@ -62,13 +62,11 @@ def family_header(family: str) -> str:
 def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
     """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`.
 
-    It does not compile if the template computes other constants than the planner. Of a kernel without a tile nothing is
-    known to the planner; there the unit has the function that `launching_of_any` describes.
+    It does not compile if the template computes other constants than the planner, which knows none of a kernel without
+    a tile.
     """
     included = f'#include "{family_header(kernel.family)}"\n\n'
-    if kernel.tile is None:
-        return included + instance(kernel, name) + launching_of_any(name)
-    return included + functions(kernel, name) + assertions(kernel, name)
+    return included + functions(kernel, name) + ("" if kernel.tile is None else assertions(kernel, name))
 
 
 def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
@@ -125,40 +123,57 @@ struct {name}_layer {{
 """
 
 
-def weights_instance(kernel: Kernel[Any], name: str, threads: int) -> str:
+def weights_instance(kernel: Kernel[Any], name: str) -> str:
     """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
     element, function = ELEMENT[kernel.layer.precision], PREPARING.format(name)
     return f"""\
-extern "C" __global__ void __launch_bounds__({threads})
+extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 {function}(const {element}* weight, {element}* prepared) {{
   tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
 }}
 """
 
 
-def inputs_instance(kernel: Kernel[Any], name: str, threads: int) -> str:
+def inputs_instance(kernel: Kernel[Any], name: str) -> str:
     """The ``extern "C"`` function that prepares the inputs of the kernel `name`; its configuration stands above."""
     element, function = ELEMENT[kernel.layer.precision], PREPARING_INPUTS.format(name)
     return f"""\
-extern "C" __global__ void __launch_bounds__({threads})
+extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 {function}(const {element}* x, {element}* prepared, int batch, int input_depth, int input_height, int input_width) {{
   tconv::{kernel.family}_inputs<{name}_layer, {name}_tile>(x, prepared, batch, input_depth, input_height, input_width);
 }}
 """
 
 
-def launching_of_any(name: str) -> str:
-    """A function that writes blocks, threads and bytes of shared memory of a launch of `name`.
+class Launched(NamedTuple):
+    """How the text of a kernel is launched: `Launch` of `kernels/primitives/launch.cuh`, which says more."""
 
-    `name` is a kernel without a tile, whose configuration stands above.
+    blocks: int
+    counted: int
+    threads: int
+    shared_bytes: int
+    wide_index: int
+    weight_blocks: int
+    weight_bytes: int
+    input_blocks: int
+    input_shared_bytes: int
+    preparing_threads: int
+
+
+def launching(family: str, name: str) -> str:
+    """A function that writes the numbers of `Launched`, for the kernel `name`, whose configuration stands above.
+
+    Its arguments are where to, how many multiprocessors there are, batch, input size and output size.
     """
+    values = [f"launch.{field}" for field in Launched._fields[:-1]] + ["tconv::preparing_threads"]
+    writes = "".join(f"  numbers[{i}] = {value};\n" for i, value in enumerate(values))
     return f"""
-extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int batch, int output_depth, int output_height,
-    int output_width) {{
-  numbers[0] = tconv::plain_blocks<{name}_layer>(batch, output_depth, output_height, output_width);
-  numbers[1] = {name}_tile::threads;
-  numbers[2] = {name}_tile::shared_bytes;
-}}
+extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int multiprocessors, int batch,
+    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
+  const tconv::Sizes sizes = {{multiprocessors, batch, {{input_depth, input_height, input_width}},
+      {{output_depth, output_height, output_width}}}};
+  const tconv::Launch launch = tconv::{family}_launch<{name}_layer, {name}_tile>(sizes);
+{writes}}}
 """
 
 
@@ -175,9 +190,8 @@ def functions(kernel: Kernel[Any], name: str) -> str:
     """All functions of `kernel`."""
     if kernel.tile is None:
         return instance(kernel, name)
-    threads = FAMILIES[kernel.family].preparing_threads
-    weights = weights_instance(kernel, name, threads) if threads else ""
-    inputs = inputs_instance(kernel, name, threads) if prepares_inputs(kernel) else ""
+    weights = weights_instance(kernel, name) if FAMILIES[kernel.family].preparing_threads else ""
+    inputs = inputs_instance(kernel, name) if prepares_inputs(kernel) else ""
     return instance(kernel, name) + weights + inputs
 
 
@@ -202,14 +216,18 @@ def launch_bounds(kernel: Kernel[Any], name: str) -> str:
 
 def tile_members(tile: Any) -> str:
     """The constants of a tile; those of a part of it in a struct of their own: ``Box::rows``."""
-    lines, numbers = [], []
-    for part in fields(tile):
-        value = getattr(tile, part.name)
-        if is_dataclass(value):
-            lines.append(f"  struct {part.name.capitalize()} {{\n  {tile_members(value)}  }};\n")
-        else:
-            numbers.append(f"{part.name} = {value}")
-    return "".join(lines) + f"  static constexpr int {', '.join(numbers)};\n"
+    parts = {part.name: getattr(tile, part.name) for part in fields(tile)}
+    structs = [
+        f"  struct {name.capitalize()} {{ {_constants(vars(value))} }};\n"
+        for name, value in parts.items()
+        if is_dataclass(value)
+    ]
+    numbers = {name: value for name, value in parts.items() if not is_dataclass(value)}
+    return "".join(structs) + f"  {_constants(numbers)}\n"
+
+
+def _constants(numbers: Mapping[str, int]) -> str:
+    return f"static constexpr int {', '.join(f'{name} = {value}' for name, value in numbers.items())};"
 
 
 def _layer_members(layer: Layer, wide_index: bool) -> str:

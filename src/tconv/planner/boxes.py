@@ -1,4 +1,4 @@
-"""How kernels are launched whose blocks own boxes of positions, `mma` and `wgmma`; written files have these rules, too.
+"""How kernels are launched whose blocks own boxes of positions, `mma` and `wgmma`: `boxes_launch` of the headers.
 
 What is asked may be of many tiles at once (`tconv.planner.numbers`).
 """

@@ -24,16 +24,15 @@ from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import Compiled, compile_source
+from tconv.kernels.source import Launched
 from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Plan, floor_seconds
 from tconv.planner.choice import runs_on
 from tconv.problem import TF32, Problem
 from tconv.rewriter.shrink import describe_change, shrink
-from tconv.sandbox.cut import Cut, WrittenFile
-from tconv.sandbox.emulated import emulator_launches
+from tconv.sandbox.cut import Cut, Told, WrittenFile, told
+from tconv.sandbox.emulated import launches, told_for_few
 
-#: Of blocks that go on from box to box as many run in the emulator: at its sizes more would have one box each.
-_EMULATED_AT_ONCE = 2
 #: Draws of inputs and weights; a GPU gets as many as the rules say.
 _DRAWS = {"cpu": 2, "cuda": 5}
 
@@ -127,7 +126,7 @@ def check_layers(
         # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
         full = [plan.problem for plan in layer.variants.values()]
         run_at = [problem if gpu and problem.layer == full[0].layer else shrink(problem) for problem in full]
-        cuts = list(_cuts(file, layer, run_at, None if gpu else _EMULATED_AT_ONCE))
+        cuts = list(_cuts(file, layer, run_at))
         for plan, of_sizes in zip(layer.variants.values(), cuts, strict=True):
             there = [arch for arch in archs if runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)]
             compiled.begin((cut.source, cut.kernel, arch) for cut in of_sizes.values() for arch in there)
@@ -144,12 +143,12 @@ def check_layers(
 
 
 def _cuts(
-    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], at_once: int | None
+    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]
 ) -> Iterator[dict[Problem, Cut]]:
     """What the file launches by each of its kernels for the layer: as planned, at these sizes, and in further draws."""
     for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
         wanted = list(dict.fromkeys([plan.problem, problem, further_draws(problem)]))
-        cuts = file.cuts(wanted, portable=use.endswith("elsewhere"), at_once=at_once)
+        cuts = file.cuts(wanted, portable=use.endswith("elsewhere"))
         yield dict(zip(wanted, cuts, strict=True))
 
 
@@ -214,15 +213,13 @@ def _candidate(
     cuts: Mapping[Problem, Cut], plan: Plan, problem: Problem, compiled: Compiler, gpu: Gpu | None
 ) -> Candidate:
     """One of a layer's launches where it can run; on a GPU for as many samples as draws have."""
-    if gpu is None:
-        return partial(_emulated, cuts[problem], problem)
-    launches: dict[int, Candidate] = {}
+    candidates: dict[int, Candidate] = {}
     for each in (problem, further_draws(problem)):
-        cut = cuts[each]
-        launches[each.batch] = _on_gpu(cut, replace(plan, problem=each), compiled(cut.source, cut.kernel, gpu.arch))
+        own = replace(plan, problem=each)
+        candidates[each.batch] = _emulated(cuts[each], each) if gpu is None else _on_gpu(cuts[each], own, compiled, gpu)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return launches[x.shape[0]](x, weight, bias)
+        return candidates[x.shape[0]](x, weight, bias)
 
     return candidate
 
@@ -233,17 +230,22 @@ def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str) -> V
     return check_layer(candidate, problem, wanted, device=device, draw_count=_DRAWS[device], reach=reach)
 
 
-def _emulated(cut: Cut, problem: Problem, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _emulated(cut: Cut, problem: Problem) -> Candidate:
     """The launch in the emulator, as a candidate."""
-    y = torch.empty(problem.output_shape, dtype=x.dtype)
-    run(cut.source, emulator_launches(cut, problem, *_as_launched(cut, x, weight, bias), y))
-    return y
+    how = told_for_few(cut, problem, Gpu.h200().multiprocessors)
+
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = torch.empty(problem.output_shape, dtype=x.dtype)
+        run(how.source, launches(cut.kernel, how, problem, *_as_launched(how, x, weight, bias), y))
+        return y
+
+    return candidate
 
 
-def _as_launched(cut: Cut, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def _as_launched(how: Told, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """What the file hands to the launch: contiguous, and where weights are prepared aligned."""
     x, weight = x.contiguous(), weight.contiguous()
-    if cut.preparation is not None:
+    if how.preparation is not None:
         x, weight = aligned(x), aligned(weight)
     return x, weight, None if bias is None else bias.contiguous()
 
@@ -257,21 +259,27 @@ def _pytorch_error(problem: Problem, device: str) -> float:
     return comparison.relative(comparison.baseline.exact)
 
 
-def _on_gpu(cut: Cut, plan: Plan, compiled: Compiled) -> Candidate:
+def _on_gpu(cut: Cut, plan: Plan, compiled: Compiler, gpu: Gpu) -> Candidate:
     """The launch by cuda.core, as a candidate."""
-    from tconv.jit.loader import Launcher, load_all
+    from tconv.jit.loader import Launcher, load_all, written_by
 
     problem = plan.problem
     device = torch.cuda.current_device()
-    assert cut.grid is not None and cut.shared_bytes is not None, "a recorded kernel runs what it was planned for"
+
+    def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:
+        cubin = compiled(source, cut.kernel, gpu.arch).cubin
+        return written_by(cubin, name, device, len(Launched._fields), arguments)
+
+    how = told(cut, problem, gpu.multiprocessors, ask)
     plan = replace(
-        plan, grid=cut.grid, shared_bytes=cut.shared_bytes, preparation=cut.preparation, inputs=cut.inputs
+        plan, grid=how.grid, shared_bytes=how.shared_bytes, preparation=how.preparation, inputs=how.inputs
     )
-    kernel, preparing, of_inputs = load_all(plan, compiled.cubin, device, cut.kernel)
+    cubin = compiled(how.source, cut.kernel, gpu.arch).cubin
+    kernel, preparing, of_inputs = load_all(plan, cubin, device, cut.kernel)
     launch = Launcher(kernel, plan, device, preparing, of_inputs)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        x, weight, bias = _as_launched(cut, x, weight, bias)
+        x, weight, bias = _as_launched(how, x, weight, bias)
         y = torch.empty(problem.output_shape, dtype=x.dtype, device=x.device)
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
         return y

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -108,7 +109,13 @@ def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, wanted: Wante
     source = read_source(model)
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
     rewritten = rewrite(source, model.name, keep)
-    return generate(rewritten, [layer if layer.left else _settled(layer, gpu) for layer in layers], gpu, wanted)
+    plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
+    pool = ThreadPoolExecutor()  # NVRTC works in several threads at once
+    try:
+        settled = dict(zip(plans, pool.map(partial(_without_spills, gpu=gpu), plans), strict=True))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted)
 
 
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:
@@ -171,11 +178,13 @@ def _portable(best: Plan, families: Collection[str], gpu: Gpu) -> list[Plan]:
     return [] if found is None else [found]
 
 
-def _settled(layer: PlannedLayer, gpu: Gpu) -> PlannedLayer:
+def _with(layer: PlannedLayer, settled: Mapping[Plan, Plan]) -> PlannedLayer:
     """`layer` with the kernels that are written."""
-    portable = None if layer.portable is None else _without_spills(layer.portable, gpu)
-    cast = tuple(_without_spills(plan, gpu) for plan in layer.cast)
-    return replace(layer, plan=_without_spills(layer.plan, gpu), portable=portable, cast=cast)
+    if layer.left:
+        return layer
+    portable = None if layer.portable is None else settled[layer.portable]
+    cast = tuple(settled[plan] for plan in layer.cast)
+    return replace(layer, plan=settled[layer.plan], portable=portable, cast=cast)
 
 
 @lru_cache(maxsize=256)

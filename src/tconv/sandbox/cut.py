@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tconv.kernels.source import LAUNCHING, Launched, launching
 from tconv.planner import InputPreparation, Preparation
 from tconv.problem import Problem
 from tconv.sandbox.model_file import ModelFileError, load
@@ -24,22 +25,58 @@ from tconv.sandbox.without_cuda import CudaMeansCpu
 from tconv.sandbox.worker import Workshop
 
 _OWN = vars(builtins)
+_INDEX_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
 class Cut:
-    """One launch as the file would make it: its whole CUDA text, the kernel in it, and the launch's numbers.
+    """What the file would compile for one launch, and the name of the kernel in it.
 
-    Where the text itself computes these (a kernel for any layer), they are None.
+    Behind the file's own text stands a function that tells how the kernel is launched: `told` asks it.
+
+    Args:
+        source: the text for offsets of 32 bits.
+        wide_source: the same for 64 bits.
     """
 
     source: str
+    wide_source: str
     kernel: str
-    grid: int | None
-    threads: int | None
-    shared_bytes: int | None
-    preparation: Preparation | None = None
-    inputs: InputPreparation | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """How the text of a cut is launched at one size, as its templates say; and which of its texts that takes."""
+
+    source: str
+    grid: int
+    threads: int
+    shared_bytes: int
+    preparation: Preparation | None
+    inputs: InputPreparation | None
+
+
+#: Of a text and the name of a function in it: what that writes on these arguments, in one thread.
+Ask = Callable[[str, str, tuple[int, ...]], Sequence[int]]
+
+
+def told(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> Told:
+    """How `cut` is launched for `problem`, tconv's or the file's own, where there are so many multiprocessors.
+
+    Raises:
+        ValueError: the grid would be too large.
+    """
+    arguments = (multiprocessors, problem.batch, *problem.input_size, *problem.output_size)
+    launched = Launched(*ask(cut.source, LAUNCHING.format(cut.kernel), arguments))
+    if max(launched.counted, launched.weight_blocks) >= _INDEX_LIMIT:
+        raise ValueError(f"{problem.layer.describe()} would need more blocks than a grid has, which is below 2^31")
+    preparation, inputs = None, None
+    if launched.weight_blocks:
+        preparation = Preparation(launched.weight_blocks, launched.preparing_threads, launched.weight_bytes)
+    if launched.input_blocks:
+        inputs = InputPreparation(launched.input_blocks, launched.preparing_threads, launched.input_shared_bytes)
+    source = cut.wide_source if launched.wide_index else cut.source
+    return Told(source, launched.blocks, launched.threads, launched.shared_bytes, preparation, inputs)
 
 
 @dataclass(frozen=True)
@@ -71,28 +108,18 @@ class WrittenFile:
         self._timeout_s = timeout_s
         self._worker = workshop.start(Cutter, timeout_s=timeout_s, path=str(path), needed=sorted(needed))
 
-    def cuts(self, problems: Sequence[Problem], *, portable: bool = False, at_once: int | None = None) -> list[Cut]:
+    def cuts(self, problems: Sequence[Problem], *, portable: bool = False) -> list[Cut]:
         """The launches that the file would make for these problems on the GPU that it was planned for.
 
         Args:
             portable: by the last kernel that it has recorded for the layer, which runs on other GPUs, too.
-            at_once: of blocks that go on from box to box at most so many, so that they do on small problems, too.
 
         Raises:
             ModelFileError: the file plans none for one of them.
         """
         asked = [asdict(problem) for problem in problems]
-        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, portable=portable, at_once=at_once)
-        return [
-            Cut(
-                **{
-                    **fields,
-                    "preparation": _of(Preparation, fields["preparation"]),
-                    "inputs": _of(InputPreparation, fields["inputs"]),
-                }
-            )
-            for fields in found
-        ]
+        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, portable=portable)
+        return [Cut(**fields) for fields in found]
 
     def replaced(self) -> Replaced | None:
         """What a forward pass launches; None where the model does not run on fake tensors."""
@@ -108,21 +135,13 @@ class WrittenFile:
         self._worker.close()
 
 
-def cut_of(plan: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
-    """One of a file's own plans, with the text that the file would hand to load_inline for it alone."""
-    preparation = None if plan.preparation is None else Preparation(*plan.preparation)
-    numbers = plan.kernel.launching
-    inputs = None
-    if plan.kernel.input_blocks:
-        inputs = InputPreparation(numbers.input_blocks, numbers.preparing_threads, numbers.input_shared_bytes)
-    source = cuda_source([plan.kernel])
-    if plan.kernel.tile is None:
-        return Cut(source, "tconv_kernel_0", None, None, None)
-    return Cut(source, "tconv_kernel_0", plan.grid, plan.kernel.threads, plan.shared_bytes, preparation, inputs)
-
-
-def _of(kind: type[Any], fields: dict[str, int] | None) -> Any:
-    return None if fields is None else kind(**fields)
+def cut_of(kernel: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
+    """One of a file's own kernels, with the text that the file would hand to load_inline for it alone."""
+    name = "tconv_kernel_0"
+    source, wide_source = (
+        cuda_source([kernel._replace(wide_index=wide)]) + launching(kernel.family, name) for wide in (False, True)
+    )
+    return Cut(source, wide_source, name)
 
 
 class Cutter:
@@ -140,9 +159,9 @@ class Cutter:
                 "rename it, or import by name instead of by star"
             )
 
-    def cuts(self, problems: list[dict[str, Any]], portable: bool, at_once: int | None) -> list[dict[str, Any]]:
+    def cuts(self, problems: list[dict[str, Any]], portable: bool) -> list[dict[str, Any]]:
         with self._portable_alone() if portable else contextlib.nullcontext():
-            return [asdict(self._cut(Problem.from_dict(problem), at_once)) for problem in problems]
+            return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]
 
     @contextlib.contextmanager
     def _portable_alone(self) -> Iterator[None]:
@@ -157,7 +176,7 @@ class Cutter:
             recorded.update(before)
             plan.cache_clear()
 
-    def _cut(self, problem: Problem, at_once: int | None) -> Cut:
+    def _cut(self, problem: Problem) -> Cut:
         layer = problem.layer
         used = slice(3 - layer.spatial_dims, None)
         shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
@@ -166,12 +185,7 @@ class Cutter:
         plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used])
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
-        if at_once is not None and plan.kernel.tile is not None:
-            numbers = plan.kernel.launching
-            numbers = numbers._replace(at_once=min(at_once, numbers.at_once))
-            grid = self._file["_FAMILIES"][plan.kernel.family].grid(plan.problem, plan.kernel.layer, numbers)
-            plan = plan._replace(grid=grid)
-        return cut_of(plan, self._file["_cuda_source"])
+        return cut_of(plan.kernel, self._file["_cuda_source"])
 
     def replaced(self) -> dict[str, Any] | None:
         from torch._subclasses.fake_tensor import FakeTensorMode

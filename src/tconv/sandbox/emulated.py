@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tconv.emulator import Launch, Mode, Order, run
-from tconv.kernels.source import LAUNCHING, PREPARING, PREPARING_INPUTS, launching_of_any
+from tconv.kernels.source import PREPARING, PREPARING_INPUTS, Launched
 from tconv.planner.plan import Plan
-from tconv.sandbox.cut import Cut, cut_of
+from tconv.sandbox.cut import Cut, Told, cut_of, told
 
 
 def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: Order = "ascending") -> None:
@@ -34,8 +35,9 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
         """Nothing to do: the emulator builds at the launch."""
 
     def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
-        cut = cut_of(plan, namespace["_cuda_source"])
-        run(cut.source, emulator_launches(cut, plan.problem, x, weight, bias, y), mode=mode, order=order)
+        cut = cut_of(plan.kernel, namespace["_cuda_source"])
+        how = told(cut, plan.problem, namespace["_PLANNED"].multiprocessors, ask)
+        run(how.source, launches(cut.kernel, how, plan.problem, x, weight, bias, y), mode=mode, order=order)
 
     for name, replacement in (("_build", build), ("_launch", launch)):
         if name not in namespace:
@@ -43,24 +45,30 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
         namespace[name] = replacement
 
 
-def emulator_launches(
-    cut: Cut, problem: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor
-) -> list[Launch]:
-    """What a file would launch for `problem`, tconv's or the file's own, on contiguous tensors."""
-    return launches(cut.kernel, cut, _numbers(cut, problem), problem, x, weight, bias, y)
+def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:
+    """What a function of `source` says of launches, by the emulator."""
+    numbers = torch.zeros(len(Launched._fields), dtype=torch.int64)
+    run(source, [Launch(name, 1, 1, 0, (numbers, *arguments))])
+    return numbers.tolist()
+
+
+def told_for_few(cut: Cut, problem: Any, multiprocessors: int) -> Told:
+    """As `told`. Of blocks that go on from work to work there are so few that they do on small problems, too."""
+    how = told(cut, problem, multiprocessors, ask)
+    fewest = told(cut, problem, 0, ask).grid
+    return replace(how, grid=min(how.grid, 2 * fewest))
 
 
 def launches(
     kernel: str,
-    prepared_by: Plan | Cut,
-    numbers: tuple[int, int, int],
+    how: Told | Plan,
     problem: Any,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     y: Tensor,
 ) -> list[Launch]:
-    """Those of `problem` by the kernel of this name, of so many blocks, threads and bytes of shared memory.
+    """Those of `problem`, tconv's or a file's own, by the kernel of this name, on contiguous tensors.
 
     What a kernel before it shall prepare is full of NaN, so that an element that it forgets is seen in `y`.
     """
@@ -69,31 +77,17 @@ def launches(
         return like.new_full((count,), float("nan"))
 
     before = []
-    if (of_inputs := prepared_by.inputs) is not None:
+    if (of_inputs := how.inputs) is not None:
         ordered = unwritten(x, x.numel())
         arguments = (x, ordered, problem.batch, *problem.input_size)
         shape = (of_inputs.grid, of_inputs.threads, of_inputs.shared_bytes)
         before.append(Launch(PREPARING_INPUTS.format(kernel), *shape, arguments))
         x = ordered
-    if (of_weights := prepared_by.preparation) is not None:
+    if (of_weights := how.preparation) is not None:
         prepared = unwritten(weight, of_weights.bytes // weight.itemsize)
         shape = (of_weights.grid, of_weights.threads, 0)
         before.append(Launch(PREPARING.format(kernel), *shape, (weight, prepared)))
         weight = prepared
     sizes = (problem.batch, *problem.input_size, *problem.output_size)
-    return [*before, Launch(kernel, *numbers, (x, weight, bias, y, *sizes))]
-
-
-def _numbers(cut: Cut, problem: Any) -> tuple[int, int, int]:
-    """Blocks, threads of a block, and its shared memory; from the file's text where that computes them.
-
-    Raises:
-        ValueError: the grid would be too large.
-    """
-    if cut.grid is not None and cut.threads is not None and cut.shared_bytes is not None:
-        return cut.grid, cut.threads, cut.shared_bytes
-    numbers = torch.zeros(3, dtype=torch.int64)
-    arguments = (numbers, problem.batch, *problem.output_size)
-    run(cut.source + launching_of_any(cut.kernel), [Launch(LAUNCHING.format(cut.kernel), 1, 1, 0, arguments)])
-    grid, threads, shared_bytes = numbers.tolist()
-    return grid, threads, shared_bytes
+    threads = how.threads if isinstance(how, Told) else how.kernel.threads
+    return [*before, Launch(kernel, how.grid, threads, how.shared_bytes, (x, weight, bias, y, *sizes))]

@@ -13,11 +13,13 @@ from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
-from tconv.kernels.source import ANY_LAYER, family_header, header_texts, prepares_inputs
+from tconv.kernels.source import ANY_LAYER, Launched, family_header, header_texts, prepares_inputs
 from tconv.planner import Kernel
 
 #: What families share.
 PRIMITIVES = "primitives"
+#: What the host's side asks of them.
+_HOST_ASKS = "Sizes index_limit preparing_threads PlainTile<> " + " ".join(f".{name}" for name in Launched._fields[:-1])
 #: What a header says of itself, which names other files.
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
 
@@ -33,7 +35,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
     """
     families = sorted({ANY_LAYER, *(kernel.family for kernel in kernels)})
     # What instances call.
-    user = " ".join([user, *(f"{name}() {name}_weights()" for name in families)])
+    user = " ".join([user, _HOST_ASKS, *(f"{name}() {name}_weights() {name}_launch()" for name in families)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
     headers = header_texts(list(map(family_header, families)))
     primitives = "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))

@@ -9,6 +9,8 @@ from tree_sitter import Node
 from tconv.codegen.headers.syntax import Text, walk
 
 _COLUMNS = 120
+#: What the emulator has in its own words is left out there.
+_NOT_EMULATED = "#if !defined(TCONV_EMULATOR)"
 #: Empty lines behind another, behind an opening brace, and before a closing one.
 _EMPTY = re.compile(r"\n(?=\n\n)|(?<=\{)\n(?=\n)|\n(?=\n *\};?\n)")
 _FUNCTIONS = ("function_definition", "lambda_expression")
@@ -20,8 +22,11 @@ _JOINED = (
 
 
 def filled(text: str) -> str:
-    """`text` with statements in one line that stand in several and need not, and without repeated empty lines."""
-    parsed = Text(text)
+    """`text` with statements in one line that stand in several and need not, and without repeated empty lines.
+
+    Neighbouring parts that the emulator has in its own words are one.
+    """
+    parsed = Text(_together(text))
     result, at = [], 0
     for node in _statements(parsed.root):
         end = _head_end(node)
@@ -38,6 +43,23 @@ def filled(text: str) -> str:
     result.append(parsed.between(at, len(parsed.bytes)))
     lines = "".join(result).split("\n")
     return _EMPTY.sub("", "\n".join(broken for line in lines for broken in _broken(line.rstrip())))
+
+
+def _together(text: str) -> str:
+    """`text` without the ends and beginnings of `_NOT_EMULATED` that have nothing but comments between them."""
+    lines = text.split("\n")
+    opened, last, dropped = [], None, set()
+    for number, line in enumerate(lines):
+        if line.startswith("#if"):
+            if line == _NOT_EMULATED and last is not None:
+                dropped |= {last, number}
+            opened.append(line)
+        elif line.startswith("#endif") and opened.pop() == _NOT_EMULATED and not opened:
+            last = number
+            continue
+        if line and not line.startswith("//"):
+            last = None
+    return "\n".join(line for number, line in enumerate(lines) if number not in dropped)
 
 
 def _broken(line: str) -> list[str]:

@@ -50,6 +50,7 @@
 // Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
 // Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 #pragma once
+#include "direct/launch.cuh"
 #include "direct/products.cuh"
 #include "direct/store.cuh"
 

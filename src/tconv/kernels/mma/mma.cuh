@@ -58,6 +58,7 @@
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 #pragma once
 #include "mma/columns.cuh"
+#include "mma/launch.cuh"
 #include "mma/store.cuh"
 #include "mma/weights.cuh"
 
@@ -132,16 +133,15 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
 
   // Blocks with the same inputs follow each other.
-  constexpr int weight_sets = Layer::groups * Shape::row_blocks;
-  const int weight_set = static_cast<int>(blockIdx.x) % weight_sets;
+  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
   const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
   const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
   const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
                                         Shape::Height::positions(output_height + Tile::Box::row_origin),
                                         Shape::Width::positions(output_width + Tile::Box::origin));
   const int box_count = boxes.count(batch);
-  int number = static_cast<int>(blockIdx.x) / weight_sets;
-  const int boxes_together = static_cast<int>(gridDim.x) / weight_sets;
+  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
+  const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
   using Columns = MmaColumns<Layer, Tile>;

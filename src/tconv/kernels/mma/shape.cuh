@@ -68,6 +68,7 @@ struct MmaShape {
   static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
   static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
+  static constexpr int weight_sets = Layer::groups * row_blocks;
   // Where a warp has all phases, the compiler knows which of its row tiles have which.
   static constexpr bool phases_known = Tile::Warps::row_tiles % phase_tiles == 0;
 
@@ -219,7 +220,7 @@ struct MmaShape {
   // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
   // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
   static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
-  static constexpr long long weight_bytes = Layer::groups * row_blocks * block_weight_bytes;
+  static constexpr long long weight_bytes = weight_sets * block_weight_bytes;
   static constexpr long long weight_vectors = weight_bytes / 16;
 
   // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,

@@ -19,6 +19,7 @@
 // 2^31 - stride - padding.
 #pragma once
 #include "primitives/axis.cuh"
+#include "primitives/launch.cuh"
 #include "primitives/layer.cuh"
 
 namespace tconv {
@@ -40,15 +41,26 @@ struct PlainTile {
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
 };
 
-// Blocks of a launch. Those that differ in their phase alone are neighbours: they read the same inputs, and write
-// neighbouring outputs.
-template <class Layer>
-TCONV_CONSTANT long long plain_blocks(int batch, int output_depth, int output_height, int output_width) {
-  using Tile = PlainTile<Layer>;
-  const long long depths = (output_depth - 1) / Layer::Depth::stride + 1;
-  const long long heights = (output_height - 1) / Layer::Height::stride + 1;
-  const long long widths = (output_width - 1) / Layer::Width::stride + 1;
-  return (batch * depths * heights * widths + Tile::run - 1) / Tile::run * Tile::channel_blocks * Tile::phases;
+// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
+template <class Layer, class Tile>
+TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const int (&output)[3] = sizes.output;
+  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
+                           Height::positions(output[1]) * Width::positions(output[2]);
+  Launch launch = {};
+  launch.counted = launch.blocks =
+      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
+  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
+  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
+                                Height::positions(output[1] + Height::padding) *
+                                Width::positions(output[2] + Width::padding) +
+                            (1 << 12);
+  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
 }
 
 template <class Layer, class Tile>

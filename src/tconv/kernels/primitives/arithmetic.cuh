@@ -5,7 +5,10 @@
 namespace tconv {
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-TCONV_CONSTANT int ceil_div(int a, int b) { return (a + b - 1) / b; }
+template <class Number>
+TCONV_CONSTANT Number ceil_div(Number a, Number b) {
+  return (a + b - 1) / b;
+}
 TCONV_CONSTANT bool is_power_of_two(int value) { return value > 0 && (value & (value - 1)) == 0; }
 TCONV_CONSTANT int power_of_two_from(int value) {
   int power = 1;

@@ -49,7 +49,7 @@ struct Axis {
 
   static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
 
-  static TCONV_DEVICE int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
 };
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.

@@ -2,6 +2,7 @@
 // slabs, rows and columns; Box::columns and so on say how many.
 #pragma once
 #include "primitives/axis.cuh"
+#include "primitives/launch.cuh"
 
 namespace tconv {
 
@@ -76,5 +77,27 @@ struct InputMap {
             row_inside && in_range(column, columns)};
   }
 };
+
+// How a kernel is launched whose blocks own boxes of positions, each with every set of weights. Blocks that `walk` from
+// box to box share them evenly: `at_once` at most, in multiples of `together`. Of others each has one box. An offset
+// within a block spans so many channels of the input, and of the output.
+template <class Shape, class Tile>
+TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3], bool walk, int at_once, int together,
+                                   int input_reach, int output_reach) {
+  using Box = typename Tile::Box;
+  const long long works = static_cast<long long>(Shape::weight_sets) * ceil_div(sizes.batch, Box::images) *
+                          ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) *
+                          ceil_div(positions[2], Box::columns);
+  const long long most = larger(1, at_once / together) * together;
+  const long long turns = (walk ? ceil_div(works, most) : 1) * together;
+  Launch launch = {};
+  launch.blocks = ceil_div(works, turns) * together;
+  launch.counted = works + launch.blocks;  // blocks count beyond the last work, by less than a grid
+  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
+  launch.wide_index = larger(plane_of(sizes.input) * input_reach, plane_of(sizes.output) * output_reach) >= index_limit;
+  launch.weight_blocks = ceil_div(Shape::preparing_items, static_cast<long long>(preparing_threads));
+  launch.weight_bytes = Shape::weight_bytes;
+  return launch;
+}
 
 }  // namespace tconv

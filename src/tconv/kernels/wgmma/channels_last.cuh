@@ -20,6 +20,7 @@ struct WgmmaOrder {
   // Lanes that read a word of eight vectors of channels each, at four neighbouring words, find different banks.
   static constexpr int pitch = tile_positions + word_items;
   static constexpr int vectors = tile_channels / vector_items;
+  static constexpr int shared_bytes = tile_channels * pitch * item_bytes;
 
   Element* const staged;
   const int thread;

@@ -46,6 +46,7 @@
 #pragma once
 #include "wgmma/channels_last.cuh"
 #include "wgmma/inputs.cuh"
+#include "wgmma/launch.cuh"
 #include "wgmma/store.cuh"
 #include "wgmma/weights.cuh"
 

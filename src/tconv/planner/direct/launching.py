@@ -1,4 +1,4 @@
-"""How a kernel of the `direct` family is launched; written files have these rules, too.
+"""How a kernel of the `direct` family is launched: `direct_launch` of `kernels/direct/launch.cuh`.
 
 What is asked may be of many tiles at once (`tconv.planner.numbers`).
 """
