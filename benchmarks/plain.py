@@ -1,115 +1,122 @@
-"""What a written file runs for a layer that it has no kernel for: the plain kernel, on every layer of cases.json.
+"""What a written file runs for a layer that it has no kernel for: `plain`, or on tensor cores `gemm`, on cases.json.
 
-    PYTHONPATH=src python3 benchmarks/plain.py
+    PYTHONPATH=src python3 benchmarks/plain.py [LAYER ...]
 
-Each result is compared with PyTorch's operator in exact arithmetic, and timed beside PyTorch's default. Writes
-benchmarks/results/plain.json.
+Each result is compared with PyTorch's operator in exact arithmetic, and timed beside PyTorch's default, in float32 and
+in float16. Writes benchmarks/results/plain.json, unless layers are named.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 from layers import floor_ms, problem_of
 from results import Results, cases, environment, geometric_mean, save
-from torch import Tensor
 
 from tconv.evaluation.draws import draw
-from tconv.evaluation.reference import Operands, conv_transpose
+from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import quantile
-from tconv.jit.compile import compile_source
-from tconv.jit.loader import Launcher, gpu_of, load
-from tconv.kernels.source import ANY_LAYER, LAUNCHING, header_directory, unit
-from tconv.planner import Kernel, Plan
-from tconv.problem import Problem
+from tconv.jit.compile import Compiled, compile_source
+from tconv.jit.loader import gpu_of
+from tconv.kernels.source import ANY_DENSE_LAYER, ANY_LAYER, header_directory, is_dense, launching, unit
+from tconv.planner import Gpu, Kernel
+from tconv.problem import Precision, Problem
+from tconv.rewriter.check import launch_on_gpu
+from tconv.sandbox.cut import Cut
 from tconv.tuning.trials import WRONG, Distance, compilers
 
 _NAME = "tconv_kernel"
 _CALLS = 7
+#: Of each type, the kernels and the precision that each has there.
+_PRECISIONS: dict[str, dict[str, Precision]] = {
+    "float32": {ANY_LAYER: "fp32", ANY_DENSE_LAYER: "tf32"},
+    "float16": {ANY_LAYER: "fp16", ANY_DENSE_LAYER: "fp16"},
+}
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """As much of a tile as a launch asks for."""
-
-    threads: int
+def texts(problem: Problem, family: str) -> list[str]:
+    """What is compiled for it, with offsets of 32 and of 64 bits."""
+    return [unit(Kernel(family, problem.layer, None, wide), _NAME) + launching(family, _NAME) for wide in (False, True)]
 
 
-def compiled(problem: Problem, arch: str) -> bytes:
-    """The cubin of the kernel for any layer, compiled for this one."""
-    source = unit(Kernel(ANY_LAYER, problem.layer, None), _NAME)
-    return compile_source(source, arch, name=_NAME, headers=header_directory()).cubin
+def compiled(source: str, arch: str) -> Compiled:
+    return compile_source(source, arch, name=_NAME, headers=header_directory())
 
 
-def caller(problem: Problem, cubin: bytes, operands: Operands) -> Callable[[], Tensor]:
-    """The call of that kernel, its launch computed by its own text."""
-    from cuda.core import Device, LaunchConfig, launch
-    from numpy import int32
-
-    device = torch.cuda.current_device()
-    numbers = torch.zeros(3, dtype=torch.int64, device="cuda")
-    tell = load(cubin, LAUNCHING.format(_NAME), 0, device)
-    torch.cuda.synchronize()
-    sizes = map(int32, (problem.batch, *problem.output_size))
-    launch(Device(device).default_stream, LaunchConfig(grid=1, block=1), tell, numbers.data_ptr(), *sizes)
-    torch.cuda.synchronize()
-    grid, threads, shared_bytes = numbers.tolist()
-    plan: Any = Plan(problem, Kernel(ANY_LAYER, problem.layer, _Tile(threads)), grid, shared_bytes)
-    launcher = Launcher(load(cubin, _NAME, shared_bytes, device), plan, device)
-    x, weight, bias = operands
-
-    def call() -> Tensor:
-        y = torch.empty(problem.output_shape, dtype=x.dtype, device=x.device)
-        launcher(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-        return y
-
-    return call
+def measured(problem: Problem, dtype: str) -> dict[str, Problem]:
+    """The problem as each kernel has it in that type."""
+    families = (ANY_LAYER, ANY_DENSE_LAYER) if is_dense(problem.layer) else (ANY_LAYER,)
+    precisions = _PRECISIONS[dtype]
+    return {family: replace(problem, layer=replace(problem.layer, precision=precisions[family])) for family in families}
 
 
-def measure(problem: Problem, cubin: bytes, clock: CudaClock) -> Results:
-    """Medians of milliseconds, and whether the result is right."""
-
-    def milliseconds(call: Callable[[], Any]) -> float:
-        return round(quantile(clock.device_ms(call, _CALLS), 0.5), 5)
-
+def measure(
+    problems: Mapping[str, Problem], made: Callable[[str, str, str], Compiled], gpu: Gpu, clock: CudaClock
+) -> Results:
+    """Medians of milliseconds, and whether the results are right."""
+    problem = problems[ANY_LAYER]
     operands = draw(problem, torch.device("cuda"), seed=0)
-    call, theirs = caller(problem, cubin, operands), partial(conv_transpose, *operands, problem)
+    pytorch = partial(conv_transpose, *operands, problem)
+    found: Results = {"pytorch_ms": milliseconds(pytorch, clock), "floor_ms": floor_ms(problem)}
     torch.backends.cudnn.allow_tf32 = False
-    apart = Distance.between(call(), theirs()).pooled
+    exact = pytorch()
     torch.backends.cudnn.allow_tf32 = True
-    return {
-        "equal": apart <= WRONG[problem.layer.precision],
-        "plain_ms": milliseconds(call),
-        "pytorch_ms": milliseconds(theirs),
-        "floor_ms": floor_ms(problem),
-    }
+    for family, of_family in problems.items():
+        call = partial(launch_on_gpu(Cut(*texts(of_family, family), _NAME), of_family, made, gpu), *operands)
+        equal = Distance.between(call(), exact).pooled <= WRONG[of_family.layer.precision]
+        found[family] = {"equal": equal, "ms": milliseconds(call, clock)}
+    return found
 
 
-def main() -> int:
+def milliseconds(call: Callable[[], Any], clock: CudaClock) -> float:
+    return round(quantile(clock.device_ms(call, _CALLS), 0.5), 5)
+
+
+def main(named: Sequence[str]) -> int:
     if not torch.cuda.is_available():
         print("plain.py measures on a GPU, and there is none here", file=sys.stderr)
         return 2
-    arch, clock = gpu_of(torch.cuda.current_device()).arch, CudaClock()
+    gpu, clock = gpu_of(torch.cuda.current_device()), CudaClock()
+    problems = {name: problem_of(case) for name, case in cases().items() if not named or name in named}
     layers: Results = {}
     with compilers() as pool:
-        problems = {name: problem_of(case) for name, case in cases().items()}
-        cubins = {name: pool.submit(compiled, problem, arch) for name, problem in problems.items()}
+        begun = {
+            texts(of_family, family)[0]: None
+            for problem in problems.values()
+            for dtype in _PRECISIONS
+            for family, of_family in measured(problem, dtype).items()
+        }
+        begun = {text: pool.submit(compiled, text, gpu.arch) for text in begun}
+
+        def made(source: str, name: str, arch: str) -> Compiled:
+            return begun[source].result() if source in begun else compiled(source, arch)
+
         for name, problem in problems.items():
-            found = layers[name] = measure(problem, cubins[name].result(), clock)
-            times = f"{found['plain_ms']:9.4f} {found['pytorch_ms']:9.4f}"
-            print(f"{name[:48]:48} {times} {'' if found['equal'] else 'NOT EQUAL'}", flush=True)
-            torch.cuda.empty_cache()
-    save("plain", {"environment": environment(), "layers": layers})
-    ratios = [layer["pytorch_ms"] / layer["plain_ms"] for layer in layers.values()]
-    print(f"{geometric_mean(ratios):.2f} times PyTorch's default, from {min(ratios):.2f} to {max(ratios):.2f} times")
-    return 0 if all(layer["equal"] for layer in layers.values()) else 1
+            for dtype in _PRECISIONS:
+                started = time.perf_counter()
+                found = measure(measured(problem, dtype), made, gpu, clock)
+                layers.setdefault(name, {})[dtype] = found
+                words = " ".join(f"{family} {found[family]['ms']:.4f}" for family in measured(problem, dtype))
+                wrong = "" if all(found[family]["equal"] for family in measured(problem, dtype)) else " NOT EQUAL"
+                seconds = f"{time.perf_counter() - started:.1f} s"
+                print(f"{name[:40]:40} {dtype} {found['pytorch_ms']:.4f} {words}{wrong} ({seconds})", flush=True)
+    if not named:
+        save("plain", {"environment": environment(), "layers": layers})
+    for dtype in _PRECISIONS:
+        for family in (ANY_LAYER, ANY_DENSE_LAYER):
+            of_dtype = [layer[dtype] for layer in layers.values() if family in layer[dtype]]
+            ratios = [found["pytorch_ms"] / found[family]["ms"] for found in of_dtype] or [1.0]
+            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+            print(f"{dtype} {family}: {geometric_mean(ratios):.2f} times PyTorch, {spread}")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from kernel_runs import Tensors, integer_tensors, random_tensors, worst
+from any_layer import NAME, Mistake, emulated, problems, shows
+from kernel_runs import integer_tensors, random_tensors, worst
 
-from tconv.emulator import EmulatorError, Mode, Order, run
+from tconv.emulator import Mode, Order
 from tconv.jit.compile import compile_source
-from tconv.kernels.source import ANY_LAYER, header_directory, inlined, launching, unit
+from tconv.kernels.source import ANY_LAYER, header_directory, unit
 from tconv.planner import Kernel
-from tconv.problem import PRECISIONS, Layer, Precision, Problem
-from tconv.sandbox.cut import Cut, told
-from tconv.sandbox.emulated import ask, launches
+from tconv.problem import PRECISIONS, Layer, Precision
 
-_NAME = "tconv_kernel"
 #: Each needs a part of the kernel that others do not.
 LAYERS = {
     "one channel": Layer(1, 1, 1, (1, 1, 4), (1, 1, 2)),
@@ -31,64 +28,38 @@ LAYERS = {
     "depthwise in 3-D": Layer(3, 6, 6, (2, 3, 4), (2, 1, 3), (0, 1, 2), (1, 2, 1), groups=6),
     "padding beyond the kernel": Layer(2, 3, 3, (1, 2, 2), (1, 2, 2), (0, 3, 4)),
 }
-SIZES = {1: ((1, 1, 1), (1, 1, 70)), 2: ((1, 5, 6), (1, 9, 33)), 3: ((2, 3, 4), (1, 4, 9))}
-
-
-def problems(name: str, precision: Precision) -> list[Problem]:
-    layer = replace(LAYERS[name], precision=precision)
-    last = [min(1, max(axis.stride, axis.dilation) - 1) for axis in layer.axes]
-    small, large = SIZES[layer.spatial_dims]
-    if name == "padding beyond the kernel":
-        small = (1, 6, 7)
-    return [Problem(layer, 3, small), Problem(layer, 2, large, (last[0], last[1], last[2]))]
-
-
-def emulated(
-    problem: Problem,
-    tensors: Tensors,
-    mode: Mode = "plain",
-    order: Order = "ascending",
-    wide: bool = False,
-    text: str | None = None,
-) -> torch.Tensor:
-    """The output by the kernel, or by another `text` in its place; elements never written stay NaN."""
-    source = text or unit(Kernel(ANY_LAYER, problem.layer, None, wide), _NAME) + launching(ANY_LAYER, _NAME)
-    y = torch.full(problem.output_shape, float("nan"), dtype=tensors.x.dtype)
-    how = told(Cut(source, source, _NAME), problem, 1, ask)
-    run(source, launches(_NAME, how, problem, *tensors, y), mode=mode, order=order)
-    return y
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp64"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_right(name: str, precision: Precision) -> None:
     """TF32 is a permission, of which it makes no use."""
-    for problem in problems(name, precision):
+    for problem in problems(LAYERS, name, precision):
         exact = replace(problem, layer=replace(problem.layer, precision="fp32" if precision == "tf32" else precision))
         tensors = random_tensors(exact)
-        assert worst(exact, tensors, emulated(problem, tensors)) <= 1
+        assert worst(exact, tensors, emulated(ANY_LAYER, problem, tensors)) <= 1
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_exact_on_integers_in_any_order_with_wide_indices(name: str) -> None:
-    for problem in problems(name, "fp32"):
+    for problem in problems(LAYERS, name, "fp32"):
         tensors = integer_tensors(problem)
-        first = emulated(problem, tensors)
+        first = emulated(ANY_LAYER, problem, tensors)
         assert worst(problem, tensors, first) == 0
         orders: tuple[Order, ...] = ("descending", "random")
         for order in orders:
-            assert torch.equal(emulated(problem, tensors, order=order, wide=True), first)
+            assert torch.equal(emulated(ANY_LAYER, problem, tensors, order=order, wide=True), first)
 
 
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:
-    problem = problems(name, "fp32")[0]
+    problem = problems(LAYERS, name, "fp32")[0]
     tensors = random_tensors(problem)
-    assert worst(problem, tensors, emulated(problem, tensors, mode)) <= 1
+    assert worst(problem, tensors, emulated(ANY_LAYER, problem, tensors, mode)) <= 1
 
 
-MISTAKES: dict[str, tuple[str, str, str, Mode]] = {
+MISTAKES: dict[str, Mistake] = {
     "all shares store": ("if (split > 0) return;", "", "input channels in 2 shares", "thread"),
     "sums overwritten while they are read": (
         "__syncthreads();  // what lay there has been read",
@@ -111,8 +82,8 @@ MISTAKES: dict[str, tuple[str, str, str, Mode]] = {
     ),
     "positions of no sample read": ("samples[p] >= 0 && in_range(depths", "in_range(depths", "one channel", "address"),
     "lanes beyond the phases work": (
-        "sample < batch && lane_position < Tile::lane_positions",
-        "sample < batch",
+        "lane_position < Tile::lane_positions ? place.sample : -1",
+        "place.sample",
         "lanes without a phase",
         "thread",
     ),
@@ -140,23 +111,8 @@ MISTAKES: dict[str, tuple[str, str, str, Mode]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught(mistake: str) -> None:
-    old, new, name, mode = MISTAKES[mistake]
-    assert any(shows(problem, old, new, mode) for problem in problems(name, "fp32"))
-
-
-def shows(problem: Problem, old: str, new: str, mode: Mode) -> bool:
-    """Whether the kernel is right, and with one text in place of another is reported, or gives a wrong result."""
-    kernel = Kernel[Any](ANY_LAYER, problem.layer, None)
-    text = inlined([(kernel, _NAME)]) + launching(ANY_LAYER, _NAME)
-    assert text.count(old) == 1, "the kernel has changed: the mistake must be adapted"
-    tensors = random_tensors(problem)
-    assert worst(problem, tensors, emulated(problem, tensors, mode, text=text)) <= 1
-    try:
-        y = emulated(problem, tensors, mode, text=text.replace(old, new))
-    except EmulatorError as error:
-        assert error.kind in ("address", "undefined", "race")
-        return True
-    return worst(problem, tensors, y) > 1
+    planted = MISTAKES[mistake]
+    assert any(shows(ANY_LAYER, problem, planted) for problem in problems(LAYERS, planted[2], "fp32"))
 
 
 @pytest.mark.rotates(8)
@@ -166,7 +122,7 @@ def test_it_compiles_for_every_arch_without_spills(name: str, precision: Precisi
     """Registers are enough for the blocks that it asks for."""
     layer = replace(LAYERS[name], precision=precision)
     for wide in (False, True):
-        source = unit(Kernel(ANY_LAYER, layer, None, wide), _NAME)
+        source = unit(Kernel(ANY_LAYER, layer, None, wide), NAME)
         for arch in ("sm_75", "sm_80", "sm_90", "sm_120"):
             compiled = compile_source(source, arch, headers=header_directory())
             assert not compiled.spill_bytes

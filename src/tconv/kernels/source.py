@@ -22,8 +22,9 @@ ELEMENT: dict[Precision, str] = {
     "fp64": "double",
 }
 ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-#: The family that runs any layer, in written files alone: it has one tile, which its header computes from the layer.
-ANY_LAYER = "plain"
+#: The kernels that written files have for layers and sizes that they were not made for: one that runs any, and one on
+#: tensor cores. Both have one tile, which their headers compute from the layer.
+ANY_LAYER, ANY_DENSE_LAYER = "plain", "gemm"
 #: What the function is called that prepares the weights of the kernel NAME.
 PREPARING = "{}_weights"
 #: The same of its inputs.
@@ -188,11 +189,20 @@ def assertions(kernel: Kernel[Any], name: str) -> str:
 
 def functions(kernel: Kernel[Any], name: str) -> str:
     """All functions of `kernel`."""
-    if kernel.tile is None:
-        return instance(kernel, name)
-    weights = weights_instance(kernel, name) if FAMILIES[kernel.family].preparing_threads else ""
+    weights = weights_instance(kernel, name) if prepares_weights(kernel.family) else ""
     inputs = inputs_instance(kernel, name) if prepares_inputs(kernel) else ""
     return instance(kernel, name) + weights + inputs
+
+
+def is_dense(layer: Layer) -> bool:
+    """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
+    fills = layer.in_channels_per_group >= 16 and layer.out_channels_per_group >= 8
+    return fills and layer.precision != "fp64"
+
+
+def prepares_weights(family: str) -> bool:
+    """Whether a function of its own brings the weights of the family's kernels into another order."""
+    return family == ANY_DENSE_LAYER or (family in FAMILIES and bool(FAMILIES[family].preparing_threads))
 
 
 def prepares_inputs(kernel: Kernel[Any]) -> bool:
@@ -203,7 +213,7 @@ def prepares_inputs(kernel: Kernel[Any]) -> bool:
 def tile_struct(kernel: Kernel[Any], name: str) -> str:
     """What the tile of the kernel `name` is, as a type."""
     if kernel.tile is None:
-        return f"using {name}_tile = tconv::PlainTile<{name}_layer>;\n"
+        return f"using {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return f"struct {name}_tile {{\n{tile_members(kernel.tile)}}};\n"
 
 

@@ -5,9 +5,9 @@ What is compiled and run is the file's own CUDA text. Without a GPU the emulator
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -26,7 +26,7 @@ from tconv.evaluation.verdict import Verdict
 from tconv.jit.compile import Compiled, compile_source
 from tconv.kernels.source import Launched
 from tconv.memory import aligned
-from tconv.planner import FAMILIES, Gpu, Plan, floor_seconds
+from tconv.planner import FAMILIES, Gpu, Kernel, Plan, floor_seconds
 from tconv.planner.choice import runs_on
 from tconv.problem import TF32, Problem
 from tconv.rewriter.shrink import describe_change, shrink
@@ -135,16 +135,14 @@ def check_layers(
         candidates: list[Candidate] = []
         verdicts: dict[str, Verdict] = {}
         for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
-            candidates.append(_candidate(of_sizes, plan, problem, compiled, gpu))
+            candidates.append(_candidate(of_sizes, problem, compiled, gpu))
             verdicts[use] = _judge(candidates[-1], plan, problem, device)
         own = verdicts.pop("")
         time = _time(candidates[0], full[0], gpu) if gpu and bench and own.equal else None
         yield LayerCheck(layer, builds, own, _pytorch_error(run_at[0], device), run_at[0], time, verdicts)
 
 
-def _cuts(
-    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]
-) -> Iterator[dict[Problem, Cut]]:
+def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[dict[Problem, Cut]]:
     """What the file launches by each of its kernels for the layer: as planned, at these sizes, and in further draws."""
     for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
         wanted = list(dict.fromkeys([plan.problem, problem, further_draws(problem)]))
@@ -209,14 +207,12 @@ def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], comp
         yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
 
 
-def _candidate(
-    cuts: Mapping[Problem, Cut], plan: Plan, problem: Problem, compiled: Compiler, gpu: Gpu | None
-) -> Candidate:
+def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler, gpu: Gpu | None) -> Candidate:
     """One of a layer's launches where it can run; on a GPU for as many samples as draws have."""
-    candidates: dict[int, Candidate] = {}
-    for each in (problem, further_draws(problem)):
-        own = replace(plan, problem=each)
-        candidates[each.batch] = _emulated(cuts[each], each) if gpu is None else _on_gpu(cuts[each], own, compiled, gpu)
+    candidates = {
+        each.batch: _emulated(cuts[each], each) if gpu is None else launch_on_gpu(cuts[each], each, compiled, gpu)
+        for each in (problem, further_draws(problem))
+    }
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return candidates[x.shape[0]](x, weight, bias)
@@ -259,11 +255,18 @@ def _pytorch_error(problem: Problem, device: str) -> float:
     return comparison.relative(comparison.baseline.exact)
 
 
-def _on_gpu(cut: Cut, plan: Plan, compiled: Compiler, gpu: Gpu) -> Candidate:
+@dataclass(frozen=True)
+class _Launched:
+    """As much of a tile as a launch asks for."""
+
+    threads: int
+    blocks: int = 1
+
+
+def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str], Compiled], gpu: Gpu) -> Candidate:
     """The launch by cuda.core, as a candidate."""
     from tconv.jit.loader import Launcher, load_all, written_by
 
-    problem = plan.problem
     device = torch.cuda.current_device()
 
     def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:
@@ -271,9 +274,8 @@ def _on_gpu(cut: Cut, plan: Plan, compiled: Compiler, gpu: Gpu) -> Candidate:
         return written_by(cubin, name, device, len(Launched._fields), arguments)
 
     how = told(cut, problem, gpu.multiprocessors, ask)
-    plan = replace(
-        plan, grid=how.grid, shared_bytes=how.shared_bytes, preparation=how.preparation, inputs=how.inputs
-    )
+    kernel_of_text = Kernel(cut.kernel, problem.layer, _Launched(how.threads))
+    plan = Plan(problem, kernel_of_text, how.grid, how.shared_bytes, preparation=how.preparation, inputs=how.inputs)
     cubin = compiled(how.source, cut.kernel, gpu.arch).cubin
     kernel, preparing, of_inputs = load_all(plan, cubin, device, cut.kernel)
     launch = Launcher(kernel, plan, device, preparing, of_inputs)

@@ -18,9 +18,8 @@
 // Sizes: batch times positions and one plane of a channel must stay below 2^31 unless wide_index; every axis below
 // 2^31 - stride - padding.
 #pragma once
-#include "primitives/axis.cuh"
-#include "primitives/launch.cuh"
 #include "primitives/layer.cuh"
+#include "primitives/places.cuh"
 
 namespace tconv {
 
@@ -35,32 +34,16 @@ struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
+  static constexpr long long parts = channel_blocks * phases;
 };
 
-// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
 template <class Layer, class Tile>
 TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const int (&output)[3] = sizes.output;
-  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
-                           Height::positions(output[1]) * Width::positions(output[2]);
-  Launch launch = {};
-  launch.counted = launch.blocks =
-      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
-  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
-  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
-  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-                                Height::positions(output[1] + Height::padding) *
-                                Width::positions(output[2] + Width::padding) +
-                            (1 << 12);
-  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
+  return places_launch<Layer, Tile, 0>(sizes);
 }
 
 template <class Layer, class Tile>
@@ -96,13 +79,10 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   const Element* inputs[Tile::positions];
 #pragma unroll
   for (int p = 0; p < Tile::positions; ++p) {
-    const Index place = first_place + p * Tile::lane_positions + lane_position;
-    const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
-    const Index sample = slab / Depth::positions(output_depth);
-    widths[p] = static_cast<int>(place - row * Width::positions(output_width));
-    heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
-    depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
-    samples[p] = sample < batch && lane_position < Tile::lane_positions ? static_cast<int>(sample) : -1;
+    const Place place = place_of<Layer, 0>(first_place + p * Tile::lane_positions + lane_position, batch, output_depth,
+                                           output_height, output_width);
+    samples[p] = lane_position < Tile::lane_positions ? place.sample : -1;
+    depths[p] = place.depth, heights[p] = place.height, widths[p] = place.width;
     inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
                 (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
   }
