@@ -4,14 +4,11 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
 #   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  wgmma: 131 blocks of 384, 224400 bytes of shared memory
-#                                                elsewhere: mma: 19008 blocks of 128, 86288 bytes of shared memory
-#                                                float16: wgmma: 132 blocks of 384, 225456 bytes of shared memory
-#                                                float16, elsewhere: mma: 19008 blocks of 128, 86288 bytes of shared memory
+#                                                elsewhere, float16, bfloat16: gemm
 
 import functools
 import hashlib
 import inspect
-import math
 import operator
 import warnings
 from collections import namedtuple
@@ -19,37 +16,11 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-
-class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
-    """One spatial axis of a layer."""
-
-    def output_size(self, input_size, output_padding):
-        """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
-        span = self.dilation * (self.kernel - 1) + 1
-        return (input_size - 1) * self.stride - 2 * self.padding + span + output_padding
-
-    def positions(self, output_size):
-        """How many positions q the outputs 0 .. output_size-1 have."""
-        return -(-output_size // self.stride)
-
-
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
 
 
 class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
-
-    @property
-    def axes(self):
-        return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
-
-    @property
-    def in_channels_per_group(self):
-        return self.in_channels // self.groups
-
-    @property
-    def out_channels_per_group(self):
-        return self.out_channels // self.groups
 
     def describe(self):
         """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
@@ -58,38 +29,44 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
             used = values[3 - self.spatial_dims :]
             return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
 
-        channels = f"{self.in_channels}→{self.out_channels}"
-        words = [f"{self.spatial_dims}-D", channels, f"k{short(self.kernel)}", f"s{short(self.stride)}"]
-        if any(self.padding):
-            words.append(f"p{short(self.padding)}")
-        if max(self.dilation) > 1:
-            words.append(f"d{short(self.dilation)}")
-        if self.groups > 1:
-            words.append(f"groups {self.groups}")
-        if self.bias:
-            words.append("bias")
+        words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
+        words += [f"k{short(self.kernel)} s{short(self.stride)}"]
+        words += [f"p{short(self.padding)}"] * any(self.padding)
+        words += [f"d{short(self.dilation)}"] * (max(self.dilation) > 1)
+        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
 
 
-# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
-# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
-# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+# Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
+# block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
+# the layer, or another one, which gives the same outputs along an axis of one input. Without a tile a kernel runs any
+# layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
-    defaults=(None, None, None, 0, 0, 1, False, False),
+    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index",
+    defaults=(None, None, None, None, 0, 1, False, None, False),
 )
-# A layer at one size; sizes are (depth, height, width).
-_Problem = namedtuple("_Problem", "layer batch input_size output_size")
-_Plan = namedtuple("_Plan", "problem kernel")
-# Layers that are called as functions: they are built along with the modules.
-_CALLED = ()
-# Modules left to PyTorch, by name.
-_LEFT = ()
+# A layer at one size, (depth, height, width), and the kernel that runs it.
+_Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
+# What was planned for the layers of the model file, the best kernel first.
+_RECORDED = {
+    _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): [
+        _Kernel("wgmma", threads=384, blocks=1, shared_bytes=224400, columns_together=4, tile="""\
+  struct Box { static constexpr int images = 1, depths = 1, rows = 10, columns = 24; };
+  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 4, input_stages = 2,
+      raw_stages = 0, weight_stages = 7, patch_columns = 4, channels_last = 0, resident = 0, prepared_inputs = 0;
+"""),
+    ],
+}
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+# Both types of 16 bits take the same tiles.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a. What is no
+# GPU is taken for the one that was planned for.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
+_PLANNED = _Gpu(227 * 1024, True, 132)
 
 
 # ---- planning --------------------------------------------------------------------------------------------------------
@@ -106,93 +83,19 @@ def _with_precision(layer, tiny_maps=False):
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
     if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
         return layer
-    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
-
-
-def _three(values, fill):
-    return (fill,) * (3 - len(values)) + tuple(values)
-
-
-# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
-_RECORDED = {
-    _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): [
-        _Kernel(
-            "wgmma",
-            _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 10, columns = 24; };\n"
-            "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 4,"
-            " input_stages = 2, raw_stages = 0, weight_stages = 7, patch_columns = 4, channels_last = 0, "
-            "resident = 0, prepared_inputs = 0;\n",
-            threads=384, blocks=1, shared_bytes=224400, weight_bytes=491520, columns_together=4, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"),
-            "  struct Warps { static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 4, "
-            "position_tiles = 8; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 4, columns = 32, "
-            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 1, chunk_shifts = 8, patch_columns = 1, "
-            "copied = 0, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
-            threads=128, blocks=2, shared_bytes=86288, weight_bytes=491520, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"): [
-        _Kernel(
-            "wgmma",
-            _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"),
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 6, columns = 40; };\n"
-            "  static constexpr int channels = 128, phases = 1, position_tiles = 2, stacked = 1, chunk_steps = 2,"
-            " input_stages = 3, raw_stages = 2, weight_stages = 8, patch_columns = 8, channels_last = 0, "
-            "resident = 0, prepared_inputs = 0;\n",
-            threads=384, blocks=1, shared_bytes=225456, weight_bytes=245760, columns_together=8, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(2, 64, 128, (1, 3, 5), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "fp16"),
-            "  struct Warps { static constexpr int high = 2, wide = 2, splits = 1, row_tiles = 4, "
-            "position_tiles = 8; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 4, columns = 32, "
-            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 1, chunk_shifts = 8, patch_columns = 1, "
-            "copied = 0, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
-            threads=128, blocks=2, shared_bytes=86288, weight_bytes=245760, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-}
-# Both types of 16 bits take the same kernels.
-_TWINS = {"fp16": "bf16", "bf16": "fp16"}
-
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-# What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, 132)
+    return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
 
 def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
+    """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
-        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
-            yield kernel
+            yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
+    if gpu.most_shared and _is_dense(layer):
+        yield _Kernel("gemm", layer)
     yield _Kernel("plain", layer)
-
-
-def _kernel(layer, gpu=_PLANNED):
-    """The best kernel of a layer, which is built before any input is there."""
-    return next(_kernels(layer, gpu))
-
-
-def _fits(kernel, problem):
-    """Whether a kernel of a layer runs it at these sizes."""
-    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
-    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -205,11 +108,13 @@ def _gpu(device):
     if device.type != "cuda":
         return _PLANNED
     capability = torch.cuda.get_device_capability(device)
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    if capability < (8, 0):
-        return _Gpu(0, False, multiprocessors)
     kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    return _Gpu(kilobytes * 1024, _has_sm_90a(capability), multiprocessors)
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
 
 
 @functools.lru_cache(maxsize=None)
@@ -222,135 +127,111 @@ def _plan(
         return None
     if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
         return None
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups:
-        return None
     out_channels = weight_shape[1] * groups
-    if bias_shape not in (None, (out_channels,)) or any(o >= max(s, d) for s, _, o, d in zip(*options)):
+    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
         return None
-    axes = (_three(weight_shape[2:], 1), _three(stride, 1), _three(padding, 0), _three(dilation, 1))
+    if any(extra >= max(step, apart) for step, _, extra, apart in zip(*options)):
+        return None
+    axes = [_three(values, fill) for values, fill in zip((weight_shape[2:], stride, padding, dilation), (1, 1, 0, 1))]
     layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    sizes = zip(layer.axes, _three(x_shape[2:], 1), _three(output_padding, 0))
-    output = tuple(axis.output_size(size, extra) for axis, size, extra in sizes)
-    if min(output) < 1:
-        return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
+    input_size, spans = _three(x_shape[2:], 1), [apart * (taps - 1) + 1 for taps, apart in zip(axes[0], axes[3])]
+    sizes = zip(input_size, axes[1], axes[2], spans, _three(output_padding, 0))
+    output_size = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if min(output_size) < 1:
+        return None
+    if max(max(size, span) + s + p for size, span, s, p in zip(output_size, spans, axes[1], axes[2])) >= 2**31:
+        raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
+    return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
 
 
-def _sized(problem, gpu):
-    """The launch of a layer at one size."""
-    layer, sizes = problem.layer, problem.output_size
-    spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
-    if max(spans) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
+def _fitting(layer, input_size, gpu):
+    """The best kernel that runs a layer at this size."""
+    for kernel in _kernels(layer, gpu):
+        strides = zip(kernel.layer.stride, layer.stride, input_size)
+        same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
+        if same and input_size[2] % kernel.columns_together == 0:
+            return kernel
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
-# What a kernel reads and writes, and how it rounds factors, in CUDA text.
-_ELEMENT = {
-    "fp32": "float",
-    "tf32": "float",
-    "tf32_rna": "float",
-    "fp16": "tconv::Half",
-    "bf16": "tconv::BFloat16",
-    "fp64": "double",
-}
+# What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
+_ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
 _ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-# What the function is called that prepares the weights of the kernel NAME.
-_PREPARING = "{}_weights"
+_INPUT = "int batch, int input_depth, int input_height, int input_width"
+_OUTPUT = "int output_depth, int output_height, int output_width"
+# The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
+# of what brings its weights and its inputs into another order.
+_PARAMETERS = {
+    "": "const T* x, const T* weight, const T* bias, T* y, " + _INPUT + ", " + _OUTPUT,
+    "_weights": "const T* weight, T* prepared",
+    "_inputs": "const T* x, T* prepared, " + _INPUT,
+}
 
 
-def _instance(kernel, name):
-    """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    element = _ELEMENT[kernel.layer.precision]
-    return f"""\
-// {kernel.layer.describe()}
-struct {name}_layer {{
-{_layer_members(kernel.layer, kernel.wide_index)}}};
-{_tile_struct(kernel, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
-{name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
-  tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
-}}
-"""
-
-
-def _weights_instance(kernel, name):
-    """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
-    element, function = _ELEMENT[kernel.layer.precision], _PREPARING.format(name)
-    return f"""\
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-{function}(const {element}* weight, {element}* prepared) {{
-  tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
-}}
-"""
-
-
-def _tile_struct(kernel, name):
-    """What the tile of the kernel `name` is, as a type."""
+def _configuration(kernel, name):
+    """What the kernel `name` is compiled for: the structs of its layer and its tile."""
+    layer = kernel.layer
+    element, rounding = _ELEMENT.get(layer.precision, "float"), _ROUNDING.get(layer.precision, "none")
+    axes = zip(("Depth", "Height", "Width"), layer.kernel, layer.stride, layer.padding, layer.dilation)
+    counts = {
+        "spatial_dims": layer.spatial_dims,
+        "groups": layer.groups,
+        "group_in_channels": layer.in_channels // layer.groups,
+        "group_out_channels": layer.out_channels // layer.groups,
+        "has_bias": int(layer.bias),
+    }
+    members = [
+        f"using Element = {element};",
+        f"using Index = {'long long' if kernel.wide_index else 'int'};",
+        *(f"using {axis} = tconv::Axis<{', '.join(map(str, values))}>;" for axis, *values in axes),
+        f"static constexpr int {', '.join(f'{name} = {value}' for name, value in counts.items())};",
+        f"static constexpr tconv::Rounding rounding = tconv::Rounding::{rounding};",
+    ]
+    of_layer = f"// {layer.describe()}\nstruct {name}_layer {{\n" + "".join(f"  {member}\n" for member in members)
     if kernel.tile is None:
-        return f"using {name}_tile = tconv::PlainTile<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{str(kernel.tile)}}};\n"
+        return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
+    return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
 
-def _launch_bounds(kernel, name):
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
+def _function(kernel, name, ending=""):
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
+    parameters = _PARAMETERS[ending]
+    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+    parameters = parameters.replace("T*", name + "_layer::Element*")
+    bounds = "tconv::preparing_threads"
+    if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
+        bounds = f"{name}_tile::threads, {name}_tile::blocks"
+        bounds = bounds if kernel.tile is None else f"{kernel.threads}, {kernel.blocks}"
+    called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
+    head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
+    return f"{head} {{\n  {called};\n}}\n"
 
 
-def _layer_members(layer, wide_index):
-    def axis(name, values):
-        return f"  using {name} = tconv::Axis<{values.kernel}, {values.stride}, {values.padding}, {values.dilation}>;\n"
-
-    def boolean(name, value):
-        return f"  static constexpr bool {name} = {str(value).lower()};\n"
-
-    return (
-        f"  using Element = {_ELEMENT[layer.precision]};\n"
-        f"  using Index = {'long long' if wide_index else 'int'};\n"
-        + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes))
-        + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
-        + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
-        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
-        + boolean("has_bias", layer.bias)
-        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
-    )
-
-
-def _functions(kernel, name):
-    """The CUDA text of a kernel's functions."""
-    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
-    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
-
-
-def _start(kernel, name):
-    """How the host's side launches a kernel."""
-    weights, inputs = (
-        f"{name}_{which}" if has else "nullptr"
-        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
-    )
-    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
-    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
+def _is_dense(layer):
+    """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
+    fills = layer.in_channels // layer.groups >= 16 and layer.out_channels // layer.groups >= 8
+    return fills and layer.precision != "fp64"
 
 
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
     families = {kernel.family for kernel in kernels}
-    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
-    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
-    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
-    instances = "\n".join(_functions(*each) for each in named)
-    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+    texts, cases = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families], ""
+    for number, kernel in enumerate(kernels):
+        name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
+        endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
+        texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
+        launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+        called = [name + ending if ending in endings else "nullptr" for ending in ("", "_weights", "_inputs")]
+        cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
+    return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
-# (device, kernel) -> its extension's `launch`, its number in there
+# (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
+# loads them, 0 where it takes them as they are
 _LAUNCHERS = {}
 
 
@@ -361,11 +242,9 @@ def _load_options(kernels, capability):
     cuda = _cuda_source(kernels)
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
-    if capability >= (9, 0):
-        flags.append("-DTCONV_OVERLAPS")
-    digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
+    flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
     options = {
-        "name": "tconv_" + digest[:20],
+        "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
         "cuda_sources": [cuda],
         "functions": ["launch"],
@@ -392,30 +271,32 @@ def _build(kernels, device):
         found = ".".join(map(str, capability))
         raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
     for kernel in missing:
-        if kernel.tile is None:
+        if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
     launch = load_inline(**_load_options(missing, capability)).launch
-    _LAUNCHERS.update({(device, kernel): (launch, number) for number, kernel in enumerate(missing)})
+    for number, kernel in enumerate(missing):
+        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
 
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
+    layer, batch, input_size, output_size, kernel = plan
+    device = x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y)
-    launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes:
+    launch, number, weight_bytes = _LAUNCHERS[device, kernel]
+    prepared = None
+    if weight_bytes:
         # Inputs in another order lie behind the weights.
-        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
-        pointers[4] = prepared.data_ptr()
+        bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+    pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
     if error == -1:  # the sizes want offsets of 64 bits
@@ -428,13 +309,12 @@ def _launch(plan, x, weight, bias, y):
 
 
 def _run(plan, x, weight, bias):
-    layer, batch, _, output_size = plan.problem
-    shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
+    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
-            inputs, weights = inputs.clone(), weights.clone()
+        if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
+            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -442,8 +322,7 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    others = [t for t in (x, weight) if not t.is_contiguous()]
-    if last and any(t.is_contiguous(memory_format=last) for t in others):
+    if last and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
         return y.contiguous(memory_format=last)
     return y
 
@@ -456,12 +335,9 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
-    x, weight = ctx.saved_tensors
     stride, padding, output_padding, groups, dilation = ctx.options
-    gradients = torch.ops.aten.convolution_backward(
-        gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
-        list(ctx.needs_input_grad[:3]),
-    )
+    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
+    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
 
 
@@ -500,7 +376,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_2c2371ac50d8adec::conv_transpose")
+_OPERATOR = _define("tconv_b010f42e6cacc4e1::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -514,9 +390,8 @@ def _autocast(tensor):
     """What autocast makes of an operand of a convolution."""
     if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
-    if hasattr(torch, "get_autocast_dtype"):
-        return tensor.to(torch.get_autocast_dtype("cuda"))
-    return tensor.to(torch.get_autocast_gpu_dtype())
+    newer = hasattr(torch, "get_autocast_dtype")
+    return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
 
 
 def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
@@ -525,15 +400,14 @@ def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_
     options = (stride, padding, output_padding, groups, dilation)
     if torch.is_autocast_enabled():
         input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
-    x = input.unsqueeze(0) if input.dim() == dims + 1 else input
-    tensors = (x, weight, bias)
+    tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
     else:
         y = _run(_planned(tensors, options), *tensors)
-    return y if x is input else y.squeeze(0)
+    return y if tensors[0] is input else y.squeeze(0)
 
 
 def _planned(tensors, options):
@@ -553,84 +427,49 @@ def _planned(tensors, options):
     return plan
 
 
-cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
-cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
-cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
-
-
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
 class _CudaForward:
-    _left = False  # True on a module that is left to PyTorch
-
     def forward(self, input, output_size=None):
-        if self._left:
-            return super().forward(input, output_size)
         dims = len(self.kernel_size)
-        output_padding = self._output_padding(
-            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-        )
-        return _conv_transpose(
-            dims, input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
-        )
+        sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
+        output_padding = self._output_padding(input, output_size, *sizes)
+        options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options)
 
 
-def _on_cuda(theirs, **members):
+@functools.lru_cache(maxsize=None)
+def _on_cuda(theirs):
     """torch's class with its forward on the kernels above.
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
     ours.__qualname__ = f"Cuda{theirs.__name__}"
+    if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
+        ours.cls_to_become = _on_cuda(theirs.cls_to_become)
     return ours
 
 
 CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
-CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
-CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
-CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
-_CUDA_CLASSES = {
-    ours.__bases__[1]: ours
-    for ours in (
-        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
-        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
-    )
-}
-
-
-@functools.lru_cache(maxsize=None)
-def _cuda_class(kind, parametrized):
-    """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
-    if kind in _CUDA_CLASSES:
-        return _CUDA_CLASSES[kind]
-    if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
-        return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
-    ours = next(_CUDA_CLASSES[base] for base in kind.__mro__ if base in _CUDA_CLASSES)
-    return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
-
-
-def _swap(model):
-    """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
-    for name, module in model.named_modules():
-        if isinstance(module, tuple(_CUDA_CLASSES)) and not isinstance(module, _CudaForward):
-            module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
-        if name in _LEFT:
-            module._left = True
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d)
 
 
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
-        parameter = next(module.parameters(), None)
-        if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
-            continue
-        if module.in_channels > 0:  # a lazy module has none before its first input
+        dtype = getattr(next(module.parameters(), None), "dtype", None)
+        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS
+        if ours and module.in_channels > 0:  # a lazy module has none before its first input
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
+            last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
+            layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
+            yield next(_kernels(_with_precision(layer), gpu))
 
 
 def _cuda_model(model):
@@ -640,11 +479,10 @@ def _cuda_model(model):
     @functools.wraps(construct)
     def __init__(self, *args, **kwargs):
         construct(self, *args, **kwargs)
-        _swap(self)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
-            _build(list(_module_kernels(self, _gpu(device))) + called, device)
+            kernels = list(_module_kernels(self, _gpu(device)))
+            _build(kernels, device)
 
     model.__init__ = __init__
     return model
@@ -739,6 +577,7 @@ namespace tconv {
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
 
+#define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
 #if !defined(TCONV_EMULATOR)
 #define TCONV_DEVICE __device__ __forceinline__
@@ -746,7 +585,76 @@ namespace tconv {
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
+
+// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
+
+// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
+// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
+// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
+// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
+template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
+                 "r"(bytes)
+                 : "memory");
+}
+template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
+  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
+    begin_part(shared, global, present ? Bytes : 0);
+  }
+  // The first so many bytes, and zeros behind them.
+  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
+  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+  template <int N> TCONV_DEVICE void wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  }
+};
 #endif
+
+// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
+// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
+TCONV_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
+TCONV_DEVICE void let_kernel_behind_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Arithmetic of the constants of a kernel.
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second> struct Choice {
+  using type = First;
+};
+template <class First, class Second> struct Choice<false, First, Second> {
+  using type = Second;
+};
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
@@ -759,24 +667,15 @@ struct BFloat16 {
 };
 
 // The type products are summed in.
-template <class Element>
-struct AccumulatorOf {
+template <class Element> struct AccumulatorOf {
   using type = float;
 };
-template <>
-struct AccumulatorOf<double> {
+template <> struct AccumulatorOf<double> {
   using type = double;
 };
 
 TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
 TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
-
-// The words of a double: its low one first, where it is written to memory.
-TCONV_DEVICE unsigned low_word(double value) { return static_cast<unsigned>(__double2loint(value)); }
-TCONV_DEVICE unsigned high_word(double value) { return static_cast<unsigned>(__double2hiint(value)); }
-TCONV_DEVICE double words_double(unsigned low, unsigned high) {
-  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
-}
 
 // binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
 #if !defined(TCONV_EMULATOR)
@@ -810,15 +709,13 @@ enum class Rounding { none, ties_to_even, ties_away };
 // A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
 // cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
 // as they are.
-template <Rounding rounding>
-TCONV_DEVICE float operand(float value) {
+template <Rounding rounding> TCONV_DEVICE float operand(float value) {
   const unsigned bits = float_bits(value);
   if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
   const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
   return bits_float((bits + half_unit) & 0xffffe000u);
 }
-template <Rounding rounding>
-TCONV_DEVICE double operand(double value) {
+template <Rounding rounding> TCONV_DEVICE double operand(double value) {
   static_assert(rounding == Rounding::none, "TF32 operands are float");
   return value;
 }
@@ -830,14 +727,11 @@ TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(val
 
 template <class Element>
 TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
-template <>
-TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
-template <>
-TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
+template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
+template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
 
 // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
-template <class Element>
-TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
+template <class Element> TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
                                     typename AccumulatorOf<Element>::type second, Element (&two)[2]) {
   two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
 }
@@ -868,21 +762,9 @@ TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
   return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
 }
 
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE long long kept(long long value) {
-  asm("" : "+l"(value));
-  return value;
-}
-template <class T>
-TCONV_DEVICE const T* kept(const T* value) {
-  asm("" : "+l"(value));
-  return value;
-}
-
 // The same value, of which the compiler knows nothing, here and each time that this is reached: what follows from it is
 // not computed before a loop and kept in registers meanwhile.
+#if !defined(TCONV_EMULATOR)
 TCONV_DEVICE int renewed(int value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -890,89 +772,41 @@ TCONV_DEVICE int renewed(int value) {
 #endif
 
 // N elements at once; the address must be a multiple of their size.
-template <class T, int N>
-struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
 
 // A word of a vector; of 16-bit items two, or one alone.
 template <int N>
 TCONV_DEVICE unsigned word_of(const Vector<float, N>& vector, int number) { return float_bits(vector.values[number]); }
-template <class Half16, int N>
-TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
+template <class Half16, int N> TCONV_DEVICE unsigned word_of(const Vector<Half16, N>& vector, int number) {
   const unsigned low = vector.values[2 * number].bits;
   return N == 1 ? low : low | static_cast<unsigned>(vector.values[(2 * number + 1) % N].bits) << 16;
 }
 
-// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
-// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
-// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
-// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
-// first.)
-#if !defined(TCONV_EMULATOR)
-template <int Bytes>
-TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
-template <>
-TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
-  asm volatile(
-      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
-      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
-      : "=r"(words[0])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-template <>
-TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
-  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
-               : "=r"(words[0])
-               : "l"(address), "r"(static_cast<int>(present)));
-}
-template <>
-TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
-  asm volatile(
-      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
-      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-      : "=r"(words[0]), "=r"(words[1])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-template <>
-TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (&words)[4]) {
-  asm volatile(
-      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
-      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
-      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-
 // Stores 2, 4, 8 or 16 bytes, at a multiple of their number. Compilers take a vector apart whose items come from
 // registers that lie far from each other. PTX st.global.
-template <int Bytes>
-TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
-template <>
-TCONV_DEVICE void store_words<2>(void* address, const unsigned (&words)[1]) {
+#if !defined(TCONV_EMULATOR)
+template <int Bytes> TCONV_DEVICE void store_words(void* address, const unsigned (&words)[(Bytes + 3) / 4]);
+template <> TCONV_DEVICE void store_words<2>(void* address, const unsigned (&words)[1]) {
   asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<unsigned short>(words[0])) : "memory");
 }
-template <>
-TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
+template <> TCONV_DEVICE void store_words<4>(void* address, const unsigned (&words)[1]) {
   asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(words[0]) : "memory");
 }
-template <>
-TCONV_DEVICE void store_words<8>(void* address, const unsigned (&words)[2]) {
+template <> TCONV_DEVICE void store_words<8>(void* address, const unsigned (&words)[2]) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
 }
-template <>
-TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
+template <> TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
                "r"(words[3])
                : "memory");
 }
 #endif
-template <class T, int N>
-TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
+template <class T, int N> TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
   constexpr int bytes = N * static_cast<int>(sizeof(T)), count = (bytes + 3) / 4;
   unsigned words[count];
-#pragma unroll
-  for (int i = 0; i < count; ++i) words[i] = word_of(vector, i);
+  TCONV_UNROLL for (int i = 0; i < count; ++i) words[i] = word_of(vector, i);
   store_words<bytes>(address, words);
 }
 
@@ -983,16 +817,203 @@ TCONV_CONSTANT int vector_width(int count, int item_bytes) {
 }
 
 // Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
-template <class T, int N>
-TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
+template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   constexpr int width = vector_width(N, sizeof(T));
   using Wide = Vector<T, width>;
-#pragma unroll
-  for (int i = 0; i < N; i += width) {
+  TCONV_UNROLL for (int i = 0; i < N; i += width) {
     const Wide wide = *reinterpret_cast<const Wide*>(address + i);
-#pragma unroll
-    for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
   }
+}
+
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
+// sums.
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count> struct Digits {
+  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
+
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
+                                                      int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
+// what the channel needs once, and gives what is applied to each of its sums.
+template <class Layer> struct Bias {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  struct Channel {
+    Sum bias;
+    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+
+  TCONV_DEVICE Channel of(int out_channel) const {
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
+  }
+};
+
+// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(Stride, Dilation);
+  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
+  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
+  }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < Kernel ? tap : Kernel;
+  }
+
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+};
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis> struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
+  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
+               ? -1
+               : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // How far the input at a shift, by its number, lies behind that at the highest one.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
+
+  // The taps that read it, one of each of some phases: the first, and how many.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
+};
+
+// How a kernel is launched: what its template says to the host.
+
+// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+struct Sizes {
+  int multiprocessors, batch, input[3], output[3];
+};
+
+// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
+// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Of a block that prepares.
+constexpr int preparing_threads = 256;
+
+// Of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+
+// Places: the positions of all samples, by number, columns first. Kernels that go phase by phase share them among
+// blocks.
+
+// A position and its sample, -1 where there is none.
+struct Place {
+  int sample, depth, height, width;
+};
+
+// The place of a number, where `Lead` places come before each row of positions: those have negative widths.
+template <class Layer, int Lead>
+TCONV_DEVICE Place place_of(typename Layer::Index number, int batch, int output_depth, int output_height,
+                            int output_width) {
+  using Index = typename Layer::Index;
+  const Index columns = static_cast<Index>(Layer::Width::positions(output_width)) + Lead;
+  const Index row = number / columns;
+  const Index slab = row / Layer::Height::positions(output_height);
+  const Index sample = slab / Layer::Depth::positions(output_depth);
+  return {sample < batch ? static_cast<int>(sample) : -1,
+          static_cast<int>(slab - sample * Layer::Depth::positions(output_depth)),
+          static_cast<int>(row - slab * Layer::Height::positions(output_height)),
+          static_cast<int>(number - row * columns) - Lead};
+}
+
+// How a kernel is launched whose blocks own `Tile::run` neighbouring places, with some channels of a phase each:
+// `Tile::parts` blocks have the same places. They are neighbours, as they read the same inputs and write neighbouring
+// outputs.
+template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch(const Sizes& sizes) {
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const int(&output)[3] = sizes.output;
+  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
+                           Height::positions(output[1]) * (Width::positions(output[2]) + Lead);
+  Launch launch = {};
+  launch.counted = launch.blocks = ceil_div(places, static_cast<long long>(Tile::run)) * Tile::parts;
+  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
+  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
+                                Height::positions(output[1] + Height::padding) *
+                                (Width::positions(output[2] + Width::padding) + Lead) +
+                            (1 << 12);
+  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
 }
 
 // Tensor cores, sm_80 and newer: fragments and products.
@@ -1007,21 +1028,10 @@ TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
                : "r"(address)
                : "memory");
 }
-
-// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
-// and the next one. PTX ldmatrix with .trans.
-TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
 #endif
 
 // `operand`, by one instruction where there is one.
-template <Rounding rounding>
-TCONV_DEVICE float matrix_operand(float value) {
+template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
 #if __CUDA_ARCH__ >= 800
   unsigned rounded;
   if (rounding == Rounding::ties_away) {
@@ -1056,8 +1066,7 @@ TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
 #endif
 
 // The product of an element type.
-template <class Element>
-struct MatrixProduct;
+template <class Element> struct MatrixProduct;
 #define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
   template <>                                                                                      \
   struct MatrixProduct<element> {                                                                  \
@@ -1072,256 +1081,164 @@ TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
 // products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer>
-TCONV_DEVICE float matrix_factor(float value, int plane) {
+template <class Layer> TCONV_DEVICE float matrix_factor(float value, int plane) {
   if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
   const float high = matrix_operand<Rounding::ties_away>(value);
   if (plane == 0) return high;
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
-template <class Layer, class Element>
-TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
+template <class Layer, class Element> TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
 
-// Arithmetic of the constants of a kernel.
+// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
+// wgmma, sm_90a alone.
 
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-template <class Number>
-TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
+// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
+// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
+// banks.
+TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
 
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second>
-struct Choice {
-  using type = First;
-};
-template <class First, class Second>
-struct Choice<false, First, Second> {
-  using type = Second;
-};
-
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
-
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
-template <int Kernel, int Stride, int Padding, int Dilation>
-struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(Stride, Dilation);
-  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
-  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-
-  // Rounded down, also where padding makes it negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(Padding, Stride);
-    const long long distance =
-        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
-    return static_cast<int>(distance / Stride) - cut_off;
-  }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + Padding % Stride) % Stride;
-    if (distance % common != 0) return Kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < Kernel ? tap : Kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
-
-  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
-};
-
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
-template <class Axis>
-struct Shifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
-  static constexpr int count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
-               ? -1
-               : static_cast<int>(distance / Axis::dilation);
-  }
-
-  // How far the input at a shift, by its number, lies behind that at the highest one.
-  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
-
-  // The taps that read it, one of each of some phases: the first, and how many.
-  static TCONV_CONSTANT int first_tap(int number) {
-    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
-  }
-  static TCONV_CONSTANT int taps(int number) {
-    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
-    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
-    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
-  }
-};
-
-// What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
-
-// A block's copy of pieces of some bytes, a multiple of 16, from global to shared memory, in which they lie as in
-// global memory, while its threads go on; one copy at a time. All threads call everything alike. They must have passed
-// a barrier since they used the place; what landed is visible to a thread after its `wait` and a barrier behind it.
-// Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
-// cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
-// copies 16 bytes at a time, by cp.async.cg.
 #if !defined(TCONV_EMULATOR)
-template <int Threads, class Wanted>
-struct BlockCopy {
-#if __CUDA_ARCH__ >= 900
-  unsigned barrier, parity = 0;
+// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
+// multiple of 16, lie the next 32 bytes or other rows.
+template <int RowBytes> struct FactorRows {
+  unsigned long long descriptor;
 
-  TCONV_DEVICE explicit BlockCopy(void* memory) : barrier(static_cast<unsigned>(__cvta_generic_to_shared(memory))) {
-    if (threadIdx.x == 0) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "n"(Threads / 32) : "memory");
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncthreads();
-  }
-  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
-    constexpr int warps = Threads / 32;
-    const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    const unsigned char* from = static_cast<const unsigned char*>(global);
-    for (int piece = lane * warps + warp; piece < pieces; piece += Threads) {
-      if (!wanted(piece)) continue;
-      asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(piece_bytes)
-                   : "memory");
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       to + piece * piece_bytes),
-                   "l"(from + piece * piece_bytes), "r"(piece_bytes), "r"(barrier)
-                   : "memory");
-    }
-    __syncwarp();
-    if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-  }
-  TCONV_DEVICE void wait() {
-    unsigned landed;
-    do {
-      asm volatile(
-          "{ .reg .pred landed; mbarrier.try_wait.parity.shared::cta.b64 landed, [%1], %2; selp.u32 %0, 1, 0, landed; }"
-          : "=r"(landed)
-          : "r"(barrier), "r"(parity)
-          : "memory");
-    } while (landed == 0);
-    parity ^= 1;
-  }
-#else
-  TCONV_DEVICE explicit BlockCopy(void*) {}
-  TCONV_DEVICE void begin(void* shared, const void* global, int piece_bytes, int pieces, const Wanted& wanted) {
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    const unsigned char* from = static_cast<const unsigned char*>(global);
-#pragma unroll 8
-    for (int i = static_cast<int>(threadIdx.x) * 16; i < pieces * piece_bytes; i += 16 * Threads)
-      if (wanted(i / piece_bytes))
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + i), "l"(from + i) : "memory");
-  }
-  TCONV_DEVICE void wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-#endif
+  explicit TCONV_DEVICE FactorRows(const void* shared)
+      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
+                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
+  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
 };
 
-// A thread's own copies of `Bytes` bytes (4, 8 or 16, at multiples of their number) from global to shared memory, in
-// groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
-// address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
-// itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
-template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  if (Bytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                 "r"(bytes)
-                 : "memory");
+// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
+// say so. PTX setmaxnreg.
+template <int Count> TCONV_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
-template <int Bytes, int OfGroup, int Groups>
-struct ThreadCopies {
+template <int Count> TCONV_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+}
+
+// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
+#define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define TCONV_NUMBERS_6                      \
+  TCONV_NUMBERS_4                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39" \
+  ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define TCONV_NUMBERS_8                      \
+  TCONV_NUMBERS_6                            \
+  ", %48, %49, %50, %51, %52, %53, %54, %55" \
+  ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define TCONV_OCTET(n)                                                                                          \
+  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
+      "+f"(sums[n + 6]), "+f"(sums[n + 7])
+#define TCONV_SUMS_1 TCONV_OCTET(0)
+#define TCONV_SUMS_2 TCONV_SUMS_1, TCONV_OCTET(8)
+#define TCONV_SUMS_3 TCONV_SUMS_2, TCONV_OCTET(16)
+#define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
+#define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
+#define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
+
+// The instruction for `Rows` rows of the second factor.
+template <class Element, int Rows> struct WarpgroupProduct;
+#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
+  template <>                                                                                                    \
+  struct WarpgroupProduct<element, 16 * octets> {                                                                \
+    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
+      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
+                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
+                                                        ", adds, 1, 1" turned "; }"                              \
+                   : TCONV_SUMS_##octets                                                                         \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
+    }                                                                                                            \
+  };
+#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
+  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
+  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
+  TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
+TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
+#undef TCONV_WARPGROUP_PRODUCTS
+#undef TCONV_WARPGROUP_PRODUCT
+
+// A sum begins here: the compiler does not move its first value between products that are on their way.
+TCONV_DEVICE void begin_sum(float& sum, float value) {
+  sum = value;
+  asm volatile("" : "+f"(sum));
+}
+
+// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
+// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
+// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
+// touches their sums, their `a`, or the rows of B.
+struct WarpgroupProducts {
+  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+  template <class Element, int Rows, int RowBytes>
+  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
+    WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
+  }
+  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+  template <int N> TCONV_DEVICE void wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+  }
+};
+
+// Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
+
+// A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
+// and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
+// n % 2, and then sees what those wrote that had arrived. Who asks a barrier that was just made for parity 1 goes on:
+// so a producer finds its stages empty.
+TCONV_DEVICE unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+// Behind the last `make_barrier`, by the thread that made them and before a `__syncthreads`.
+TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TCONV_DEVICE void arrive(void* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+TCONV_DEVICE void wait(void* barrier, unsigned parity) {
+  asm volatile(
+      "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }" ::"r"(
+          shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
+// bar.sync.
+template <int Count> TCONV_DEVICE void meet(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory");
+}
+
+// Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
+// counts those that landed. PTX cp.async.bulk.
+TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// A thread's copies of `Bytes` bytes, as those of `ThreadCopies`, behind which it arrives at a barrier when all that it
+// asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
+template <int Bytes> struct ArrivingCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    begin_part(shared, global, present ? Bytes : 0);
+    copy_item<Bytes>(shared, global, present ? Bytes : 0);
   }
-  // The first so many bytes, and zeros behind them.
-  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
-  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N>
-  TCONV_DEVICE void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+  TCONV_DEVICE void arrive(void* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
   }
 };
 #endif
-
-// A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
-// then all of it has ended. PTX griddepcontrol.wait and griddepcontrol.launch_dependents; older GPUs never overlap.
-TCONV_DEVICE void wait_for_kernel_before() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// From here on in all its blocks, the kernel behind this one may begin, if it was launched to overlap.
-TCONV_DEVICE void let_kernel_behind_begin() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// How a kernel is launched: what its template says to the host.
-
-// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
-struct Sizes {
-  int multiprocessors, batch, input[3], output[3];
-};
-
-// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
-// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
-};
-
-constexpr long long index_limit = 1ll << 31;
-// Of a block that prepares.
-constexpr int preparing_threads = 256;
-
-// Of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
 
 // Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
 // slabs, rows and columns; Box::columns and so on say how many.
@@ -1332,16 +1249,14 @@ struct BoxPosition {
 };
 
 // A position of a box of which a slab has so many rows, by its number: columns first, images last.
-template <class Box>
-TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
+template <class Box> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
   const int column = number % Box::columns, rows = number / Box::columns;
   const int row = rows % box_rows, slabs = rows / box_rows;
   return {slabs / Box::depths, slabs % Box::depths, row, column};
 }
 
 // The boxes over maps of so many positions, by number: columns first, images last.
-template <class Box>
-struct Boxes {
+template <class Box> struct Boxes {
   int columns, rows, depths;
 
   TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
@@ -1358,15 +1273,13 @@ struct Boxes {
 };
 
 // The first input that a box reads, where its block has all shifts.
-template <class Shape>
-TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
+template <class Shape> TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
   return {box.image, box.depth - Shape::DepthShifts::highest, box.row - Shape::HeightShifts::highest,
           box.column - Shape::WidthShifts::highest};
 }
 
 // The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
-template <class Layer, class Shape>
-struct InputMap {
+template <class Layer, class Shape> struct InputMap {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int channels = Layer::groups * Layer::group_in_channels;
@@ -1420,1129 +1333,305 @@ TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3]
   return launch;
 }
 
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
-// sums.
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct Digits {
-  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
-                                                      int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer>
-struct Bias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
-
-// Tensor cores of Hopper: products of a warpgroup, four warps of which the first has a number divisible by four. PTX
-// wgmma, sm_90a alone.
-
-// Where a byte of the second factor of a product lies in shared memory: its rows of 64 or 128 bytes begin at a multiple
-// of 8 * row_bytes, and in each the 16-byte vectors lie in another order, so that loads find eight rows' in different
-// banks.
-TCONV_CONSTANT int swizzled(int offset, int row_bytes) { return offset ^ (offset >> 7 & (row_bytes / 16 - 1)) << 4; }
-
-#if !defined(TCONV_EMULATOR)
-// 32 bytes of each of some such rows, as a product reads them, by PTX's descriptor of a matrix. `bytes` further on, a
-// multiple of 16, lie the next 32 bytes or other rows.
-template <int RowBytes>
-struct FactorRows {
-  unsigned long long descriptor;
-
-  explicit TCONV_DEVICE FactorRows(const void* shared)
-      : descriptor((static_cast<unsigned>(__cvta_generic_to_shared(shared)) >> 4 & 0x3fffu) | 1ull << 16 |
-                   static_cast<unsigned long long>(RowBytes / 2) << 32 | (RowBytes == 128 ? 1ull : 2ull) << 62) {}
-  TCONV_DEVICE unsigned long long at(int bytes) const { return descriptor + bytes / 16; }
-};
-
-// From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
-// say so. PTX setmaxnreg.
-template <int Count>
-TCONV_DEVICE void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
-}
-template <int Count>
-TCONV_DEVICE void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-}
-
-// Stores four 8x8 matrices of 16-bit items as `load_matrices` gets them: lane l names row l % 8 of matrix l / 8, 16
-// aligned bytes of shared memory, and has word l % 4 of row l / 4 of each. PTX stmatrix.
-TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
-               "r"(words[1]), "r"(words[2]), "r"(words[3])
-               : "memory");
-}
-
-// Eight registers of sums: their numbers in the text of an instruction, and the constraints.
-#define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define TCONV_NUMBERS_2 TCONV_NUMBERS_1 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define TCONV_NUMBERS_3 TCONV_NUMBERS_2 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define TCONV_NUMBERS_4 TCONV_NUMBERS_3 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define TCONV_NUMBERS_6                      \
-  TCONV_NUMBERS_4                            \
-  ", %32, %33, %34, %35, %36, %37, %38, %39" \
-  ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define TCONV_NUMBERS_8                      \
-  TCONV_NUMBERS_6                            \
-  ", %48, %49, %50, %51, %52, %53, %54, %55" \
-  ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define TCONV_OCTET(n)                                                                                          \
-  "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
-      "+f"(sums[n + 6]), "+f"(sums[n + 7])
-#define TCONV_SUMS_1 TCONV_OCTET(0)
-#define TCONV_SUMS_2 TCONV_SUMS_1, TCONV_OCTET(8)
-#define TCONV_SUMS_3 TCONV_SUMS_2, TCONV_OCTET(16)
-#define TCONV_SUMS_4 TCONV_SUMS_3, TCONV_OCTET(24)
-#define TCONV_SUMS_6 TCONV_SUMS_4, TCONV_OCTET(32), TCONV_OCTET(40)
-#define TCONV_SUMS_8 TCONV_SUMS_6, TCONV_OCTET(48), TCONV_OCTET(56)
-
-// The instruction for `Rows` rows of the second factor.
-template <class Element, int Rows>
-struct WarpgroupProduct;
-#define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
-  template <>                                                                                                    \
-  struct WarpgroupProduct<element, 16 * octets> {                                                                \
-    static TCONV_DEVICE void add(float (&sums)[8 * octets], const unsigned (&a)[4], unsigned long long factor) { \
-      asm volatile("{ .reg .pred adds; setp.eq.b32 adds, 0, 0; wgmma.mma_async.sync.aligned." shape ".f32." type \
-                   "." type " {" TCONV_NUMBERS_##octets "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b      \
-                                                        ", adds, 1, 1" turned "; }"                              \
-                   : TCONV_SUMS_##octets                                                                         \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(factor));                                   \
-    }                                                                                                            \
-  };
-#define TCONV_WARPGROUP_PRODUCTS(rows, octets, a0, a1, a2, a3, b)                            \
-  TCONV_WARPGROUP_PRODUCT(float, "m64n" #rows "k8", "tf32", "", octets, a0, a1, a2, a3, b)   \
-  TCONV_WARPGROUP_PRODUCT(Half, "m64n" #rows "k16", "f16", ", 0", octets, a0, a1, a2, a3, b) \
-  TCONV_WARPGROUP_PRODUCT(BFloat16, "m64n" #rows "k16", "bf16", ", 0", octets, a0, a1, a2, a3, b)
-TCONV_WARPGROUP_PRODUCTS(128, 8, 64, 65, 66, 67, 68)
-#undef TCONV_WARPGROUP_PRODUCTS
-#undef TCONV_WARPGROUP_PRODUCT
-
-// A sum begins here: the compiler does not move its first value between products that are on their way.
-TCONV_DEVICE void begin_sum(float& sum, float value) {
-  sum = value;
-  asm volatile("" : "+f"(sum));
-}
-
-// A warpgroup's products, in groups. sums += A * B for 64 rows of A, 16 of each warp, and `Rows` rows of B, over 32
-// bytes of each. A lane holds of A, and gets of the sums of 8 rows of B each, what it does of PTX mma.sync's m16n8k8
-// (TF32, the low 13 bits are ignored) or m16n8k16. Until `wait<N>` says that all groups but the last N are done, nobody
-// touches their sums, their `a`, or the rows of B.
-struct WarpgroupProducts {
-  TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-  template <class Element, int Rows, int RowBytes>
-  TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
-  }
-  TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-  template <int N>
-  TCONV_DEVICE void wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-  }
-};
-
-// Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
-
-// A barrier is 8 aligned bytes of shared memory. Its phase ends when so many threads have arrived as it was made for,
-// and all bytes that they expect have landed; the next phase begins at once. Who waits for phase n asks for its parity,
-// n % 2, and then sees what those wrote that had arrived. Who asks a barrier that was just made for parity 1 goes on:
-// so a producer finds its stages empty.
-TCONV_DEVICE unsigned shared_address(const void* shared) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
-}
-TCONV_DEVICE void make_barrier(void* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-// Behind the last `make_barrier`, by the thread that made them and before a `__syncthreads`.
-TCONV_DEVICE void show_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-TCONV_DEVICE void arrive(void* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-TCONV_DEVICE void wait(void* barrier, unsigned parity) {
-  asm volatile(
-      "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }" ::"r"(
-          shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-// So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
-// bar.sync.
-template <int Count>
-TCONV_DEVICE void meet(int number) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory");
-}
-
-// Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
-// counts those that landed. PTX cp.async.bulk.
-TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-
-// A thread's copies of `Bytes` bytes, as those of `ThreadCopies`, behind which it arrives at a barrier when all that it
-// asked for has landed. PTX cp.async.mbarrier.arrive.noinc.
-template <int Bytes>
-struct ArrivingCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    copy_item<Bytes>(shared, global, present ? Bytes : 0);
-  }
-  TCONV_DEVICE void arrive(void* barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-  }
-};
-#endif
-
 }  // namespace tconv
 """
 _KERNELS = {
-    "mma": r"""
+    "gemm": r"""
 namespace tconv {
 
-// Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
-TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = float_bits(items[0]);
-}
-TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
-}
-template <class Half16>
-TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
-  vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
-}
-
-// Gets an item out of the words in which some lie one after the other.
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
-  item = bits_float(words.values[number]);
-}
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
-  item = words_double(words.values[2 * number], words.values[2 * number + 1]);
-}
-template <int N, class Half16>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, Half16& item) {
-  item.bits = static_cast<unsigned short>(words.values[number / 2] >> number % 2 * 16);
-}
-
-// Bytes from a row to the next of the outputs that a warp stores in one turn. Lanes that write two neighbouring
-// positions of neighbouring rows then find different banks.
-TCONV_CONSTANT int mma_turn_pitch(int position_tiles, int item_bytes, bool channels_last) {
-  const int least = 8 * position_tiles * item_bytes, wanted = channels_last ? 16 : 8 * item_bytes;
-  return least + (wanted - least % 128 + 128) % 128;
-}
-
-// What a turn may take of shared memory, if the stages took less.
-constexpr int mma_turn_least_bytes = 32 * 1024;
-
-// The position tiles of a turn: as many as fit.
-TCONV_CONSTANT int mma_turn_position_tiles(int all, int rows, int item_bytes, bool channels_last, int most_bytes) {
-  int tiles = all;
-  while (tiles > 1 && (all % tiles != 0 || rows * mma_turn_pitch(tiles, item_bytes, channels_last) > most_bytes))
-    --tiles;
-  return tiles;
-}
-
-// Of all threads, those that share the patches of some channels: so that a thread has the fewest.
-TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
-  int best = threads;
-  for (int lanes = threads; lanes >= 8 && threads % lanes == 0; lanes /= 2)
-    if (ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
-        ceil_div(patches, best) * ceil_div(channels, threads / best))
-      best = lanes;
-  return best;
-}
-
-template <class Layer, class Tile>
-struct MmaShape {
-  using Element = typename Layer::Element;
-  using Sum = typename AccumulatorOf<Element>::type;
-  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
-                     Layer::Depth::dilation>;
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::Box::row_origin,
-                      Layer::Height::dilation>;
-  using Width = Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::Box::origin,
-                     Layer::Width::dilation>;
-  using DepthShifts = Shifts<Depth>;
-  using HeightShifts = Shifts<Height>;
-  using WidthShifts = Shifts<Width>;
-
-  // ---- products ----
-  // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
-  // number, its rounding to TF32 and what that leaves, and three products.
-  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
-  static constexpr int vector_items = 16 / item_bytes;
-  static constexpr int step_channels = 32 / item_bytes;
-  // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
-  static constexpr int unit_bytes = 4;
-  static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
-  static constexpr int planes = 1;
-
-  // ---- rows: output channels and phases ----
-  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
-  static constexpr int tile_phases = 16 / Tile::channels;
-  static constexpr int phase_tiles = ceil_div(phases, tile_phases);
-  static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
-  static constexpr int row_blocks = ceil_div(phase_tiles * channel_tiles, block_row_tiles);
-  static constexpr int weight_sets = Layer::groups * row_blocks;
-
-  // ---- shifts ----
-  static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
-  static constexpr int shift_groups = ceil_div(shifts, Tile::Pipeline::chunk_shifts);
-
-  static constexpr int shifts_together = 1;
-
-  // Whether any phase of a tile of rows has a tap at this shift. Tiles of several phases are not looked into.
-  static TCONV_CONSTANT bool has_taps(int shift, int phase_tile) { return true; }
-
-  // ---- channels: a chunk has some steps for each set of warps ----
-  static constexpr int stage_steps = Tile::Pipeline::chunk_steps * Tile::Warps::splits;
-  static constexpr int chunk_channels = stage_steps * step_channels;
-  static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
-
-  // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
-  static constexpr int warps = Tile::Warps::high * Tile::Warps::wide;  // of one set
-  static constexpr int threads = 32 * warps * Tile::Warps::splits;
-  static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
-  static constexpr int halo_depths = Tile::Box::depths + DepthShifts::halo;
-  static constexpr int halo_rows = Tile::Box::rows + HeightShifts::halo;
-  static constexpr int halo_columns = Tile::Box::columns + WidthShifts::halo;
-  static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
-
-  // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
-  static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::Pipeline::patch_columns + Tile::Pipeline::patch_columns) %
-      Tile::Pipeline::patch_columns;
-  static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
-  static constexpr int halo_patches = halo_all_rows * row_patches;
-
-  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
-  // others position by position, as what they are multiplied as.
-  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
-  static constexpr int row_places = halo_columns;
-
-  // How far the input at a shift lies behind that at the highest one.
-  static TCONV_CONSTANT int halo_offset(int shift) {
-    const int depth = shift / (HeightShifts::count * WidthShifts::count);
-    const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
-    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
-            row * HeightShifts::step) *
-               row_places +
-           WidthShifts::halo - column * WidthShifts::step;
-  }
-
-  // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
-  // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = 2;
-  static TCONV_CONSTANT int next_input_stage(int stage) {
-    return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
-  }
-  static TCONV_CONSTANT int input_stage_before(int stage) {
-    return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
-  }
-  // So many chunks are asked for before the first is waited for.
-  static constexpr int stages_ahead = input_stages - 1;
-  static constexpr int steps = chunks * shift_groups;
-  static constexpr int weight_stages = 2;
-  // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
-  static constexpr int position_bytes = planes * stage_steps * 32 + 16;
-  static constexpr int channel_bytes = item_bytes;
-  static constexpr int place_bytes = position_bytes;
-  static constexpr int step_bytes = 32;
-  static constexpr int plane_bytes = stage_steps * step_bytes;
-  static constexpr int input_stage_bytes = halo_all_rows * row_places * place_bytes;
-  static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
-  static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
-  static constexpr int shift_bytes = block_row_tiles * tile_bytes;
-  static constexpr int weight_stage_bytes = Tile::Pipeline::chunk_shifts * shift_bytes;
-  // Behind the stage that begins at so many bytes; the first one behind the last.
-  static TCONV_CONSTANT int next_weight_stage(int stage) {
-    return stage == (weight_stages - 1) * weight_stage_bytes ? 0 : stage + weight_stage_bytes;
-  }
-  static constexpr int stages_bytes = input_stages * input_stage_bytes + weight_stages * weight_stage_bytes;
-  // In their place, what the other sets of warps give to the first.
-  static constexpr int sum_bytes = static_cast<int>(sizeof(Sum));  // a lane has four of a tile of rows and positions
-  static constexpr int joined_bytes =
-      (Tile::Warps::splits - 1) * warps * 32 * Tile::Warps::row_tiles * Tile::Warps::position_tiles * 4 * sum_bytes;
-
-  // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
-  // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
-  static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int turn_row_tiles = whole_row_tiles;
-  static constexpr int turn_slots = turn_row_tiles * tile_phases;
-  static constexpr int turn_position_tiles = mma_turn_position_tiles(
-      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
-                                                                                     : stages_bytes - joined_bytes);
-  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
-  static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
-  // Resident weights stay where they are, and the next box's inputs beside them.
-  static constexpr int stored_at = joined_bytes;
-  static constexpr int stored_bytes = stored_at + warps * turn_bytes;
-  // Behind all of it, what tells when weights have landed.
-  static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
-  static constexpr int shared_bytes = barrier_at + 16;
-
-  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
-  // many threads share the patches of some channels.
-  static constexpr int chunk_vectors = chunk_channels / vector_items;
-  static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
-  static constexpr int thread_patches = ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr int thread_channels = vector_items;
-  static constexpr int thread_loads = thread_patches * thread_channels;
-  // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
-  // many would come too late, and are asked for at once. So are all where shifts are a loop.
-  static constexpr int input_parts = thread_loads <= 16 ? ceil_div(shifts * Tile::Pipeline::chunk_steps, 2) : 0;
-
-  // The prepared weights: [group][block of rows][chunk][shift][row tile][step][plane][lane] of 16 bytes. Tiles without
-  // a tap at a shift are gaps, which nobody looks at; where Tile::gaps, nobody writes or brings them either.
-  static constexpr long long block_weight_bytes = static_cast<long long>(chunks) * shifts * shift_bytes;
-  static constexpr long long weight_bytes = weight_sets * block_weight_bytes;
-
-  // Who prepares them: where a tile of rows is one phase, a thread for some taps of the filters of each lane and step,
-  // also of tiles that only fill up the last block; else one for each vector.
-  static constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-  static constexpr int prepared_channel_tiles = ceil_div(row_blocks * block_row_tiles, phase_tiles);
-  static constexpr long long preparing_items = static_cast<long long>(Layer::groups) * prepared_channel_tiles *
-                                                         chunks * stage_steps * (taps / Tile::taps_together) * 32;
-};
-
-// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
-// lie apart: of 32 bytes of channels the low words first.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
-                          unsigned char* place) {
-  using Shape = MmaShape<Layer, Tile>;
-  constexpr int items = Shape::unit_items;
-#pragma unroll
-  for (int plane = 0; plane < Shape::planes; ++plane) {
-    Vector<unsigned, 4> words;
-#pragma unroll
-    for (int u = 0; u < Shape::units; ++u) {
-      typename Layer::Element factors[items];
-#pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
-      mma_pack(factors, u, words);
-    }
-    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
-  }
-}
-
-// The input of a block's group.
-template <class Layer, class Tile>
-struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
-  using Base = InputMap<Layer, MmaShape<Layer, Tile>>;
-  const typename Layer::Element* x;
-
-  TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
-                           int columns)
-      : Base(batch, depths, rows, columns) {
-    x = of_all + static_cast<long long>(group) * Layer::group_in_channels * this->plane;
-  }
-
-  TCONV_DEVICE void enter(const BoxPosition& box) {
-    this->first = x + static_cast<long long>(box.image) * Base::channels * this->plane;
-  }
-};
-
-// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
-// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
-// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
-// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
-template <class Layer, class Tile>
-struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
-  static constexpr int load_bytes = columns_together * Shape::item_bytes;
-  static constexpr int loads = side, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
-  // Words are not taken apart before they are stored: that would wait for each load.
-  Vector<unsigned, words> values[Shape::thread_patches][loads];
-
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
-  // other have other channels, which they store in other banks.
-  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = 1;
-  static TCONV_DEVICE int vector(int i) {
-    return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
-  }
-  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
-  static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
-  // In the halo's row; negative where the first patch begins before it.
-  static TCONV_DEVICE int halo_column(int i) {
-    return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
-  }
-  // Most are known to be there; the compiler cannot see it from their numbers.
-  static TCONV_DEVICE bool present(int i) {
-    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
-    return (i + 1) * Shape::threads <= all || number(i) < all;
-  }
-  static TCONV_DEVICE bool in_halo(int column) { return true; }
-
-  using Map::Map;
-
-  // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
-    const BoxPosition halo = halo_of<Shape>(box);
-    inside = 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, row(i), halo_column(i));
-      if (present(i) && place.inside) inside |= 1u << i;
-      const int channel = vector(i) * side;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
-    }
-  }
-
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
-    const long long channel_pitch = this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
-    const unsigned here = wanted ? inside : 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
-      const Element* from = of_chunk + offsets[i];
-#pragma unroll
-      for (int k = 0; k < loads; ++k) {
-        const int number = i * loads + k;
-        if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k].values);
-        from = kept(from + channel_pitch);
-      }
-    }
-  }
-
-  TCONV_DEVICE void wait() {}
-
-  // Behind the last part of a chunk: stores it.
-  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
-    if (!wanted) return;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      if (!present(i)) continue;
-#pragma unroll
-      for (int c = 0; c < columns_together; ++c) {
-        if (!in_halo(halo_column(i) + c)) continue;
-        Element column[side];
-#pragma unroll
-        for (int k = 0; k < side; ++k) {
-          mma_unpack(values[i][k], c, column[k]);
-        }
-        mma_put<Layer, Tile>(column, vector(i),
-                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
-      }
-    }
-  }
-};
-
-// `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
-// of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
+// gemm: transposed convolution as an implicit GEMM on tensor cores, from sm_80 on, in few lines and at every size, for
+// layers with channels enough to fill a product. Written files carry it for what they have no kernel of their own for.
 //
-// Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
-// bytes of channels.
-template <class Layer, class Tile>
-struct MmaPositionColumns {
-  using Shape = MmaShape<Layer, Tile>;
-  using Inputs = MmaTurnedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
+// Computes what `plain` computes, with factors rounded as the precision says; exact float32 takes two operands for each
+// number, its rounding to TF32 and what that leaves, and three products. x and y are contiguous; `gemm_weights` must
+// have prepared the weights, to a multiple of 16 bytes.
+//
+// Each phase is a product of matrices of its own:
+//
+//     rows (output channel)      x  depth (tap of the phase, input channel)    weights
+//   * depth                      x  columns (position, anywhere in the batch)  inputs, moved by the tap
+//
+//             columns                    A block has `rows` channels of a group, at a run of places, of one phase.
+//            .............. .........    Places are positions and, before each row of them, `halo` columns that are
+//      rows  :    warp 0    : warp 2     none: to move along the width is to move by so many places, whatever row
+//            :..............:........    that leads to. Four warps, `high` of them above each other, multiply
+//            :    warp 1    : warp 3     16 * row_tiles rows by 8 * column_tiles columns each. A thread brings the
+//            :..............:........    inputs of every 128th place.
+//
+// A step is 64 bytes of channels at one row of taps, of which it takes `taps_together`: its inputs are brought once and
+// read at several shifts. There are two stages in shared memory. Weights are copied and inputs loaded for the next step
+// while one is multiplied; inputs are written, rounded, between and behind its products. Rows lie there as 64 bytes of
+// each operand and 16 more, so that the eight rows of a matrix are in different banks.
+//
+// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
+// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
+//
+// Sizes: batch times places and one plane of a channel must stay below 2^31 unless wide_index; every axis below
+// 2^31 - stride - padding.
 
-  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
-  static TCONV_DEVICE int number(int lane) { return lane % 8; }
-  static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int plane = 0; plane < Shape::planes; ++plane)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-        unsigned words[4];
-        load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
-        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
-        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
-      }
-  }
+// How the blocks of a layer share its work, and what lies where.
+template <class Layer> struct GemmTile {
+  using Width = typename Layer::Width;
+  static constexpr int item_bytes = static_cast<int>(sizeof(typename Layer::Element)), vector_items = 16 / item_bytes;
+  static constexpr int planes = item_bytes == 4 && Layer::rounding == Rounding::none ? 2 : 1;  // operands of a number
+  static constexpr int threads = 128;
+  static constexpr int row_tiles = Layer::group_out_channels > 32 ? 4 : Layer::group_out_channels > 16 ? 2 : 1;
+  static constexpr int blocks = row_tiles > 2 ? 2 : 3;
+  static constexpr int high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
+  static constexpr int column_tiles = planes == 1 ? 8 : 4;
+  static constexpr int rows = 16 * row_tiles * high, columns = 8 * column_tiles * (4 / high);
+  static constexpr int input_parts = columns / threads;
+  static constexpr int row_blocks = ceil_div(Layer::group_out_channels, rows);
+  static constexpr long long parts =
+      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Width::stride * row_blocks * Layer::groups;
+  // As many taps of the width as shared memory holds weights of, and as do not make the halo too wide.
+  static constexpr int most_taps = 1 + columns / 4 / Width::shift_period;
+  static constexpr int fitting_taps = (planes == 1 ? 384 : 192) / rows;
+  static constexpr int fewest = most_taps < fitting_taps ? most_taps : fitting_taps;
+  static constexpr int taps_together = Width::taps_per_phase < fewest ? Width::taps_per_phase : fewest;
+  static constexpr int halo = (taps_together - 1) * Width::shift_period, run = columns - halo;
+  static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * Width::kernel;
+  static constexpr int chunk_channels = 64 / item_bytes, chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr int row_bytes = planes * 64, pitch = row_bytes + 16, inputs_at = taps_together * rows * pitch;
+  static constexpr int stage_bytes = inputs_at + (columns + halo) * pitch;
+  // Sums go through shared memory to the threads that store them. Lanes that write two columns of eight rows find
+  // different banks.
+  static constexpr int sums_pitch = columns + 8, sums_bytes = 16 * high * sums_pitch * 4;
+  static constexpr int shared_bytes = sums_bytes > 2 * stage_bytes ? sums_bytes : 2 * stage_bytes;
+  // The prepared weights: [group][block of rows][tap][chunk][row][plane] of 64 bytes, 0 where a channel does not exist.
+  static constexpr int piece_bytes = rows * row_bytes;
+  static constexpr long long weight_bytes =
+      static_cast<long long>(Layer::groups) * row_blocks * taps * chunks * piece_bytes;
 };
 
-template <class Layer, class Tile>
-using MmaColumns = MmaPositionColumns<Layer, Tile>;
-
-template <class Layer, class Tile>
-TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
-  using Shape = MmaShape<Layer, Tile>;
-  const int positions[] = {Shape::Depth::positions(sizes.output[0] + Tile::Box::depth_origin),
-                           Shape::Height::positions(sizes.output[1] + Tile::Box::row_origin),
-                           Shape::Width::positions(sizes.output[2] + Tile::Box::origin)};
-  // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
-  return boxes_launch<Shape, Tile>(
-      sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks, Shape::weight_sets,
-      Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
+template <class Layer, class Tile> TCONV_CONSTANT Launch gemm_launch(const Sizes& sizes) {
+  Launch launch = places_launch<Layer, Tile, Tile::halo>(sizes);
+  launch.weight_blocks = ceil_div(Tile::weight_bytes / Tile::planes / 16, static_cast<long long>(preparing_threads));
+  launch.weight_bytes = Tile::weight_bytes;
+  return launch;
 }
 
-// A warp's sums.
+// Brings the weights into order, rounded: a thread for 16 bytes of an operand. Neighbours read what lies together.
 template <class Layer, class Tile>
-struct MmaSums {
-  using Shape = MmaShape<Layer, Tile>;
-  typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
-
-  TCONV_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
-  }
-
-  TCONV_DEVICE void add(const MmaSums& other) {
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
-  }
-};
-
-// Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
-template <class Layer, class Tile>
-TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) { return true; }
-
-// A turn of a warp over its outputs: its sums of some row tiles and some position tiles, as `staged[row][position]` in
-// the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
-// neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
-// outputs.
-template <class Layer, class Tile>
-struct MmaTurn {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
-  static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
-  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::item_bytes;
-  // Neighbouring column phases, and how many times as many a turn has.
-  static constexpr int run = Width::stride, runs = ceil_div(slots, run);
-  static constexpr int most = 16 / Shape::item_bytes;
-  // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
-  static constexpr int side_by_side = Tile::Box::columns * Width::stride;
-  // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
-  static constexpr int row_width =
-      greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
-
-  const Element* staged;
-  Element* y;  // of the block's group
-  const BoxPosition& box;
-  int first_number, first_channel, first_slot;
-  int batch, depths, rows, columns;
-
-  static TCONV_DEVICE int row_of(int slot, int channel) {
-    return slot / Shape::tile_phases * 16 + slot % Shape::tile_phases * Tile::channels + channel;
-  }
-
-  // Where the output of a phase at one of the turn's positions lies in its plane, and its image; false if nowhere.
-  TCONV_DEVICE bool find(int place, int phase, int& sample, Index& offset) const {
-    const int number = first_number + place;
-    const BoxPosition in_box = position_in_box<typename Tile::Box>(number, Tile::Box::rows);
-    sample = box.image + in_box.image;
-    const int depth = (box.depth + in_box.depth) * Shape::Depth::stride - Tile::Box::depth_origin +
-                      phase / (Height::stride * Width::stride);
-    const int row =
-        (box.row + in_box.row) * Height::stride - Tile::Box::row_origin + phase / Width::stride % Height::stride;
-    const int column = (box.column + in_box.column) * Width::stride - Tile::Box::origin + phase % Width::stride;
-    offset = (static_cast<Index>(depth) * rows + row) * columns + column;
-    return number < Shape::box_positions && sample < batch && phase < Shape::phases && in_range(depth, depths) &&
-           in_range(row, rows) && in_range(column, columns);
-  }
-
-  // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
-  template <int width>
-  TCONV_DEVICE void store_rows() const {
-    constexpr int items = places * run / width;
-    constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
-    // Of one phase, lying side by side.
-    constexpr int neighbours = width % run == 0 ? width / run : 1;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const Index plane = static_cast<Index>(depths) * rows * columns;
-#pragma unroll 1
-    for (int q = 0; q < runs; ++q)
-#pragma unroll 1
-      for (int item = lane % item_lanes; item < items; item += item_lanes) {
-        const int place = item * width / run, slot = q * run + item * width % run;
-        int sample;
-        Index offset;
-        if (slot >= slots || !find(place, first_slot + slot, sample, offset)) continue;
-        Element* to =
-            y + (static_cast<long long>(sample) * channels + first_channel + lane / item_lanes) * plane + offset;
-#pragma unroll 4
-        for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
-          if (first_channel + channel >= Layer::group_out_channels) break;
-          Vector<Element, width> together;
-#pragma unroll
-          for (int i = 0; i < width / neighbours; ++i) {
-            const int at = neighbours > 1 ? i : slot % run + i;
-            const auto* const of_phase =
-                staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
-            const auto part = *reinterpret_cast<const Vector<Element, neighbours>*>(of_phase);
-#pragma unroll
-            for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
-          }
-          *reinterpret_cast<Vector<Element, width>*>(to) = together;
-          to += channel_lanes * plane;
-        }
-      }
-  }
-
-  TCONV_DEVICE void store() const {
-    constexpr int half = row_width / 2, quarter = half / 2;
-    if (columns % row_width == 0) {
-      store_rows<row_width>();
-    } else if (columns % half == 0) {
-      store_rows<half>();
-    } else if (columns % quarter == 0) {
-      store_rows<quarter>();
-    } else {
-      store_rows<1>();
-    }
-  }
-};
-
-// Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
-template <class Layer, class Tile, class Epilogue>
-TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
-                            typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
-                            int batch, int depths, int rows, int columns) {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
-  constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
-  constexpr int pitch = MmaTurn<Layer, Tile>::pitch;
-  Element* const staged = reinterpret_cast<Element*>(shared);
-  // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-
-#pragma unroll 1
-  for (int turn = 0; turn < turns; ++turn) {
-    const int row_tile = first_row_tile + turn % groups * Shape::turn_row_tiles;
-    const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
-    __syncwarp();
-    // Registers have no numbers at run time: the turn's are found among all.
-#pragma unroll
-    for (int known = 0; known < turns; ++known) {
-      if (known != turn) continue;
-#pragma unroll
-      for (int i = 0; i < Shape::turn_row_tiles; ++i)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
-          const auto finish = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
-#pragma unroll
-          for (int j = 0; j < Shape::turn_position_tiles; ++j) {
-            const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
-                                         [known / groups * Shape::turn_position_tiles + j];
-            Vector<Element, 2> two;
-            from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
-            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
-          }
-        }
-    }
-    __syncwarp();
-    MmaTurn<Layer, Tile>{staged,        y,
-                         box,           first_position + turn / groups * Shape::turn_position_tiles * 8,
-                         first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
-                         batch,         depths,
-                         rows,          columns}
-        .store();
-  }
-}
-
-// Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
-// what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
-// zeros where they are brought to shared memory with the others, though nobody looks at them.
-template <class Layer, class Tile>
-struct MmaFilters {
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Depth = typename Shape::Depth;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
-  static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
-  static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  using Loaded = Vector<unsigned, words>;
-
-  Element* prepared;
-  int group, step, channel_tile, lane;
-
-  // The number of a phase and that of a shift.
-  struct Pair { int phase, shift; };
-  template <class Axis, class Shifts>
-  static TCONV_DEVICE Pair on_axis(int tap) {
-    const int shift = Axis::shift_of(tap);
-    return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
-  }
-  static TCONV_DEVICE Pair pair_of(int tap) {
-    const Pair depth = on_axis<Depth, typename Shape::DepthShifts>(tap / (Height::kernel * Width::kernel));
-    const Pair row = on_axis<Height, typename Shape::HeightShifts>(tap / Width::kernel % Height::kernel);
-    const Pair column = on_axis<Width, typename Shape::WidthShifts>(tap % Width::kernel);
-    return {(depth.phase * Height::stride + row.phase) * Width::stride + column.phase,
-            (depth.shift * Shape::HeightShifts::count + row.shift) * Shape::WidthShifts::count + column.shift};
-  }
-
-  // A pair's vector, of one plane; of a tile beyond the last, nothing.
-  TCONV_DEVICE void put(const Pair& pair, int plane, const Vector<unsigned, 4>& vector) const {
-    const int tile = channel_tile * Shape::phase_tiles + pair.phase;
-    if (tile >= Shape::row_blocks * Shape::block_row_tiles) return;
-    const long long block = static_cast<long long>(group) * Shape::row_blocks + tile / Shape::block_row_tiles;
-    const long long of_chunk = (block * Shape::chunks + step / Shape::stage_steps) * Shape::shifts + pair.shift;
-    const long long of_tile = of_chunk * Shape::block_row_tiles + tile % Shape::block_row_tiles;
-    const long long of_step = (of_tile * Shape::stage_steps + step % Shape::stage_steps) * Shape::planes + plane;
-    reinterpret_cast<Vector<unsigned, 4>*>(prepared)[of_step * 32 + lane] = vector;
-  }
-
-  TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
-    Loaded loaded[units][items][loads];
-#pragma unroll
-    for (int u = 0; u < units; ++u)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
-        const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
-        const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
-        const Element* const from =
-            weight_at<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
-#pragma unroll
-        for (int l = 0; l < loads; ++l)
-          load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
-      }
-#pragma unroll
-    for (int t = 0; t < together; ++t) {
-      const Pair pair = pair_of(first_tap + t);
-      constexpr int of_load = load_bytes / Shape::item_bytes;
-#pragma unroll
-      for (int plane = 0; plane < Shape::planes; ++plane) {
-        Vector<unsigned, 4> vector;
-#pragma unroll
-        for (int u = 0; u < units; ++u) {
-          Element values[items];
-#pragma unroll
-          for (int i = 0; i < items; ++i) {
-            Element value;
-            mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
-            values[i] = matrix_factor<Layer>(value, plane);
-          }
-          mma_pack(values, u, vector);
-        }
-        put(pair, plane, vector);
-      }
-    }
-  }
-};
-
-// Brings the weights into the order in which the warps load them, by one thread for each of `Shape::preparing_items`.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
-  using Shape = MmaShape<Layer, Tile>;
+TCONV_DEVICE void gemm_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Factors = Vector<typename Layer::Element, Tile::vector_items>;
   let_kernel_behind_begin();
   const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= Shape::preparing_items) return;
-  Digits<Shape::preparing_items> digits(item / 32);
-  const int tap_group = digits.next(Shape::taps / Tile::taps_together);
-  const int step = digits.next(Shape::chunks * Shape::stage_steps);
-  const int channel_tile = digits.next(Shape::prepared_channel_tiles);
-  const MmaFilters<Layer, Tile> filters{prepared, static_cast<int>(digits.rest), step, channel_tile,
-                                        static_cast<int>(item % 32)};
-  filters.bring(weight, tap_group * Tile::taps_together);
+  if (item >= Tile::weight_bytes / Tile::planes / 16) return;
+  Digits<Tile::weight_bytes> digits(item);
+  const int tap = digits.next(Tile::taps), out_channel = digits.next(Tile::row_blocks * Tile::rows);
+  const int vector = digits.next(Tile::chunks * 4), group = static_cast<int>(digits.rest);
+  Factors factors[Tile::planes];
+  TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k) {
+    const int in_channel = vector * Tile::vector_items + k;
+    typename Layer::Element value{};
+    if (in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels)
+      value = load_constant(weight_at<Layer>(weight, group, in_channel, out_channel, tap));
+#pragma unroll
+    for (int plane = 0; plane < Tile::planes; ++plane) factors[plane].values[k] = matrix_factor<Layer>(value, plane);
+  }
+  const long long set = static_cast<long long>(group) * Tile::row_blocks + out_channel / Tile::rows;
+  const long long piece = (set * Tile::taps + tap) * Tile::chunks + vector / 4;
+  unsigned char* const row = reinterpret_cast<unsigned char*>(prepared) + piece * Tile::piece_bytes +
+                             out_channel % Tile::rows * Tile::row_bytes + vector % 4 * 16;
+#pragma unroll
+  for (int plane = 0; plane < Tile::planes; ++plane) *reinterpret_cast<Factors*>(row + plane * 64) = factors[plane];
 }
 
-// The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
-// one stage after the other; resident ones come into all stages at once.
-template <class Layer, class Tile>
-struct MmaWeightStages {
-  using Shape = MmaShape<Layer, Tile>;
-  // A piece is a tile of rows at a shift, where those without taps are left out.
-  struct WithTaps {
-    int first_shift, first_row_tile;
+// An axis' part of a phase's taps, some together after the others, and how far behind a position the first one's input
+// lies.
+template <class Axis, int Together> struct GemmTaps {
+  int first, tap, shift;
 
-    TCONV_DEVICE bool operator()(int piece) const { return true; }
-  };
-  BlockCopy<Shape::threads, WithTaps> copy;
-  const unsigned char* from;
-  unsigned char* const stages;
-  const int first_row_tile;  // of the block
-  int stage = 0, shift_group = 0, left = Shape::steps;
-
-  TCONV_DEVICE MmaWeightStages(const unsigned char* weights, unsigned char* stages, void* barrier, int row_block)
-      : copy(barrier), from(weights), stages(stages), first_row_tile(row_block * Shape::block_row_tiles) {}
-
-  // Asks for the weights of one more step, if there is one.
-  TCONV_DEVICE void ask() {
-    if (left == 0) return;
-    constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
-    const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = last ? of_last : Tile::Pipeline::chunk_shifts;
-    const int pieces = 1;
-    copy.begin(stages + stage, from, shifts * Shape::shift_bytes, pieces,
-               {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
-    from += shifts * Shape::shift_bytes;
-    shift_group = last ? 0 : shift_group + 1;
-    stage = Shape::next_weight_stage(stage);
-    --left;
+  TCONV_DEVICE explicit GemmTaps(int phase) : first(Axis::first_tap(phase)) { begin(); }
+  TCONV_DEVICE void begin() { tap = first, shift = Axis::shift_of(first); }
+  TCONV_DEVICE bool has(int further) const { return tap + further * Axis::tap_period < Axis::kernel; }
+  TCONV_DEVICE int left() const { return (Axis::kernel - 1 - tap) / Axis::tap_period + 1; }
+  // Whether there were others; else the first come again.
+  TCONV_DEVICE bool next() {
+    tap += Together * Axis::tap_period, shift += Together * Axis::shift_period;
+    if (!has(0)) begin();
+    return tap != first;
   }
 };
 
-// mma: transposed convolution as a product of matrices on tensor cores, from sm_80 on.
-//
-// Computes what `direct` computes. x and y are contiguous, or channels_last, and begin at multiples of 16 bytes;
-// `mma_weights` must have prepared the weights, which were contiguous and began there, too.
-//
-// The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
-// phase reads the input at q - shift. So for all phases together
-//
-//     rows (phase, output channel)  x  depth (shift, input channel)   weights, 0 where a phase has no tap at a shift
-//   * depth                         x  columns (position)             inputs, moved by the shift
-//   = rows                          x  columns                        outputs, position by position
-//
-// Where the kernel is a multiple of the stride every phase has a tap at every shift. Elsewhere a tile of 16 rows of one
-// phase leaves out the shifts at which the phase has no tap.
-//
-//     Warps: wide = 2, high = 2                       a block owns a box of positions: images x depths x rows x
-//                  positions                          columns of them (`Box`), numbered one after the other;
-//              ............ ............              numbers beyond the box repeat the first position and are not
-//        rows  : warp 0   : : warp 2   :              stored. A warp owns row_tiles tiles of 16 rows by position_tiles
-//              :..........: :..........:              tiles of 8 positions. Neighbouring row tiles are the phases of
-//              : warp 1   : : warp 3   :              the same channels, the column phase running fastest: a warp
-//              :..........: :..........:              mostly has whole rows of outputs.
-//
-// `splits` such sets of warps share the input channels, a part of each chunk for each; the first adds the others' sums
-// to its own, in order.
-//
-// Shared memory. The box's inputs with the halo around it lie position by position, the channels of a chunk together:
-// ldmatrix then finds its rows at any shift, as moving by a shift is adding a constant. Places outside the input are 0.
-// Inputs that are `copied` lie channel by channel instead, as they do in memory, and have more stages. Weights lie as
-// the lanes want them, so that a fragment is one load of 16 bytes. There are two stages of both, if there are several
-// steps; at the end warps bring their outputs into the order of memory there. Behind it all stands what tells when
-// weights have landed.
-//
-// Weights that are `resident` have a stage for each chunk, and are brought once: there are fewer blocks than boxes, and
-// a block goes through several of them, with the next box's first inputs on their way while it multiplies the last
-// chunk of this one. Outputs have memory of their own then.
-//
-//     step n:    wait; barrier; ask for the weights of step n+1;  multiply  ;  write the next chunk's inputs, if
-//                               and, of a new chunk, for the                   this is the chunk's last step
-//                               next chunk's inputs
-//
-// A step is one chunk of channels and one group of shifts. Weights come by copies of the block. Inputs come through
-// registers, where they are rounded and, unless they are channels_last, turned: a chunk is on its way while the one
-// before it is multiplied. Or they are copied by threads, several chunks ahead, and are rounded or turned when a warp
-// loads its operands; 16-bit ones only where no shift moves them along the row, as they are turned eight by eight.
-// (Before sm_90 a wait for weights is one for all copies, so that only the next chunk is on its way.)
-//
-// The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
-// there when the preparing kernel began, and it writes nothing.
-//
-// Exact fp32 splits each factor into its rounding to TF32 and the rest, and adds three products. The tensor core drops
-// bits of long sums: they go to registers of their own every 32 channels, those of several shifts among them.
-//
-// Not-a-number: an input outside the map counts as 0, and so does a weight that a phase does not have: an infinite or
-// NaN input reaches all outputs of the positions that read it, an infinite or NaN weight also those at the border.
-//
-// Sizes: the channels of a box's inputs and 32 planes of outputs must stay below 2^31 unless wide_index, as channels
-// that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
-
-// Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
-// highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
-// (`MmaColumns`), at the highest shift.
-template <class Layer, class Tile, class Between>
-TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
-                               const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
-                               const Between& between_steps) {
-  using Shape = MmaShape<Layer, Tile>;
-#pragma unroll
-  for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
-    unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-    MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
-      if (!Shape::has_taps(shift, i % Shape::phase_tiles)) continue;
-      // The small products first.
-#pragma unroll
-      for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
-        const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
-            weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
-#pragma unroll
-        for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-#pragma unroll
-          for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-            MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
-      }
-    }
-    between_steps(step);
-  }
-}
-
 template <class Layer, class Tile>
-TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
-                      const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                      int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  using Shape = MmaShape<Layer, Tile>;
+TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::Element* weight,
+                       const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                       int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  using Element = typename Layer::Element;
+  using Index = typename Layer::Index;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
   TCONV_SHARED(shared);
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp_high = warp % Tile::Warps::high, warp_wide = warp / Tile::Warps::high % Tile::Warps::wide;
-  const int first_step = warp / Shape::warps * Tile::Pipeline::chunk_steps;  // of each chunk, for the warp's set
 
-  // Blocks with the same inputs follow each other.
-  const int weight_set = static_cast<int>(blockIdx.x) % Shape::weight_sets;
-  const int group = weight_set / Shape::row_blocks, row_block = weight_set % Shape::row_blocks;
-  const int first_row_tile = row_block * Shape::block_row_tiles + warp_high * Tile::Warps::row_tiles;
-  const Boxes<typename Tile::Box> boxes(Shape::Depth::positions(output_depth + Tile::Box::depth_origin),
-                                        Shape::Height::positions(output_height + Tile::Box::row_origin),
-                                        Shape::Width::positions(output_width + Tile::Box::origin));
-  int number = static_cast<int>(blockIdx.x) / Shape::weight_sets;
-  const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
+  // The unused axes of 1-D and 2-D layers disappear here.
+  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
+  if (Layer::spatial_dims < 2) input_height = output_height = 1;
+  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
 
-  // Of inputs, the chunk that is asked for next, and of which box.
-  using Columns = MmaColumns<Layer, Tile>;
-  typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
-  int chunk_ahead = 0;
-  const auto is_there = [&] { return chunk_ahead < Shape::chunks; };
-  const auto ask = [&](int part, int parts, int stage) {
-    inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
-  };
-  const auto end_asking = [&](int stage) {
-    inputs.end_chunk(is_there(), shared + stage);
-    ++chunk_ahead;
-  };
-  inputs.begin(boxes.box(number));
-  ask(0, 1, 0);
+  Digits<Tile::parts> part(blockIdx.x % Tile::parts);
+  const int width_phase = part.next(Width::stride), height_phase = part.next(Height::stride);
+  const int depth_phase = part.next(Depth::stride), weight_set = static_cast<int>(part.rest);
+  const int group = weight_set / Tile::row_blocks, first_channel = weight_set % Tile::row_blocks * Tile::rows;
+  const Index first_place = static_cast<Index>(blockIdx.x / Tile::parts) * Tile::run;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int warp_row = warp % Tile::high * Tile::row_tiles * 16;
+  const int warp_column = warp / Tile::high * Tile::column_tiles * 8;
 
-  int places[Columns::lane_places];
-#pragma unroll
-  for (int i = 0; i < Columns::lane_places; ++i) {
-    const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
-    const BoxPosition in_box =
-        position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
-    places[i] =
-        (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
-            in_box.column) *
-            Shape::place_bytes +
-        first_step * Shape::step_bytes + Columns::offset(lane);
-  }
-
-  unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
-  const unsigned char* const fragments = weight_stages + lane * 16 +
-                                         first_step * Shape::planes * Shape::fragment_bytes +
-                                         warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
-  MmaWeightStages<Layer, Tile> weights(
-      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
-      shared + Shape::barrier_at, row_block);
-  wait_for_kernel_before();  // which prepared the weights
-  weights.ask();
-  end_asking(0);
-#pragma unroll
-  for (int ahead = 1; ahead < Shape::stages_ahead; ++ahead) {
-    ask(0, 1, ahead * Shape::input_stage_bytes);
-    end_asking(ahead * Shape::input_stage_bytes);
-  }
-
-  MmaSums<Layer, Tile> sums;
-  int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
-  sums.clear();
-#pragma unroll 1
-  for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-    const unsigned char* places_of_chunk[Columns::lane_places];
-#pragma unroll
-    for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
-    const int stage_ahead = Shape::input_stage_before(input_stage);
-#pragma unroll(Shape::shift_groups)
-    for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
-      weights.copy.wait();
-      if (shift_group == 0) inputs.wait();
-      __syncthreads();
-      if (Shape::input_parts == 0 && shift_group == 0) ask(0, 1, stage_ahead);
-      weights.ask();
-
-#pragma unroll(Tile::Pipeline::chunk_shifts)
-      for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
-#pragma unroll
-        for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
-          const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
-          if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
-          const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
-          mma_multiply<Layer, Tile>(sums, shift, moved, first_row_tile,
-                                    fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
-                                    [&](int step) {
-                                      const int part = shift * Tile::Pipeline::chunk_steps + step;
-                                      if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
-                                    });
-        }
-      }
-      weight_stage = Shape::next_weight_stage(weight_stage);
+  // The places whose inputs this thread brings, and the step that is asked for next.
+  Place places[Tile::input_parts];
+  TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p)
+    places[p] = place_of<Layer, Tile::halo>(first_place + p * Tile::threads + thread, batch, output_depth,
+                                            output_height, output_width);
+  GemmTaps<Depth, 1> depths(depth_phase);
+  GemmTaps<Height, 1> heights(height_phase);
+  GemmTaps<Width, Tile::taps_together> widths(width_phase);
+  int chunk = 0;
+  bool is_left = depths.has(0) && heights.has(0) && widths.has(0), inside[Tile::input_parts];
+  const Element* from[Tile::input_parts];
+  const unsigned char* piece = nullptr;
+  ThreadCopies<16, Tile::taps_together * ceil_div(Tile::piece_bytes / 16, Tile::threads), 1> copies;
+  const auto ask_for_weights = [&](unsigned char* stage) {
+    if (chunk == 0) {
+      const int tap = (depths.tap * Height::kernel + heights.tap) * Width::kernel + widths.tap;
+      piece = reinterpret_cast<const unsigned char*>(weight) + thread * 16 +
+              (static_cast<long long>(weight_set) * Tile::taps + tap) * Tile::chunks * Tile::piece_bytes;
     }
-    end_asking(stage_ahead);
-    input_stage = Shape::next_input_stage(input_stage);
+    TCONV_UNROLL for (int k = 0; k < Tile::taps_together; ++k)
+      TCONV_UNROLL for (int i = 0; i < Tile::piece_bytes; i += Tile::threads * 16)
+        if (widths.has(k) && i + thread * 16 < Tile::piece_bytes)
+          copies.begin(stage + (k * Tile::rows + (i + thread * 16) / Tile::row_bytes) * Tile::pitch +
+                           thread * 16 % Tile::row_bytes,
+                       piece + k * (static_cast<long long>(Width::tap_period) * Tile::chunks * Tile::piece_bytes) + i,
+                       true);
+    copies.end_group();
+    piece += Tile::piece_bytes;
+    return widths.left();
+  };
+  Element values[4][Tile::vector_items];
+  const auto ask_for_inputs = [&](int p) {
+    if (chunk == 0) {
+      const int depth = places[p].depth - depths.shift, row = places[p].height - heights.shift;
+      const int column = places[p].width - widths.shift;
+      inside[p] = places[p].sample >= 0 && in_range(depth, input_depth) && in_range(row, input_height) &&
+                  in_range(column, input_width);
+      from[p] = x + (static_cast<long long>(places[p].sample) * Layer::groups + group) * CI * plane +
+                ((static_cast<Index>(depth) * input_height + row) * input_width + column);
+    }
+    TCONV_UNROLL for (int i = 0; i < 4 * Tile::vector_items; ++i) {
+      Element& value = values[i / Tile::vector_items][i % Tile::vector_items];
+      value = Element{};
+      if (inside[p] && (CI % Tile::chunk_channels == 0 || chunk * Tile::chunk_channels + i < CI))
+        value = load_constant(from[p] + i * static_cast<long long>(plane));
+    }
+    from[p] += static_cast<long long>(plane) * Tile::chunk_channels;
+  };
+  // Writes the inputs that were asked for last, rounded.
+  const auto put = [&](int p, unsigned char* stage) {
+    TCONV_UNROLL for (int v = 0; v < 4; ++v)
+      TCONV_UNROLL for (int operand_plane = 0; operand_plane < Tile::planes; ++operand_plane) {
+        Vector<Element, Tile::vector_items> factors;
+        TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k)
+          factors.values[k] = matrix_factor<Layer>(values[v][k], operand_plane);
+        *reinterpret_cast<Vector<Element, Tile::vector_items>*>(
+            stage + Tile::inputs_at + (p * Tile::threads + thread) * Tile::pitch + operand_plane * 64 + v * 16) =
+            factors;
+      }
+  };
+
+  float sums[Tile::row_tiles][Tile::column_tiles][4] = {};
+  // Half of the channels of a step at one of its taps.
+  const auto multiply = [&](const unsigned char* stage, int tap, int half) {
+    unsigned weights[Tile::planes][Tile::row_tiles][4], inputs[Tile::planes][Tile::column_tiles / 2][4];
+    TCONV_UNROLL for (int p = 0; p < Tile::planes; ++p) {
+      const unsigned char* const at = stage + p * 64 + half * 32;
+      TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i)
+        load_matrices(at + (tap * Tile::rows + warp_row + i * 16 + lane % 16) * Tile::pitch + lane / 16 * 16,
+                      weights[p][i]);
+      const int column = warp_column + Tile::halo - tap * Width::shift_period + lane / 16 * 8 + lane % 8;
+      TCONV_UNROLL for (int j = 0; j < Tile::column_tiles / 2; ++j)
+        load_matrices(at + Tile::inputs_at + (column + j * 16) * Tile::pitch + lane / 8 % 2 * 16, inputs[p][j]);
+    }
+    // Exact products leave the tensor core, which drops bits of long sums. The small ones come first.
+    TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i)
+      TCONV_UNROLL for (int j = 0; j < Tile::column_tiles; ++j) {
+        float exact[4] = {};
+        auto& to = Tile::planes > 1 ? exact : sums[i][j];
+        TCONV_UNROLL for (int p = Tile::planes - 1; p >= 0; --p)
+          TCONV_UNROLL for (int q = Tile::planes - 1 - p; q >= 0; --q) {
+            const unsigned words[2] = {inputs[q][j / 2][j % 2 * 2], inputs[q][j / 2][j % 2 * 2 + 1]};
+            MatrixProduct<Element>::add(to, weights[p][i], words);
+          }
+        TCONV_UNROLL for (int k = 0; k < 4 && Tile::planes > 1; ++k) sums[i][j][k] += exact[k];
+      }
+  };
+
+  wait_for_kernel_before();  // which prepared the weights
+  int taps_asked = 0;
+  const auto next_step = [&] {
+    if (++chunk < Tile::chunks) return;
+    chunk = 0;
+    is_left = widths.next() || heights.next() || depths.next();
+  };
+  bool is_there = is_left;  // a step that was asked for
+  if (is_there) {
+    taps_asked = ask_for_weights(shared);
+    TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p) {
+      ask_for_inputs(p);
+      put(p, shared);
+    }
+    next_step();
+  }
+  unsigned char *stage = shared, *other = shared + Tile::stage_bytes;
+  while (is_there) {
+    copies.template wait<0>();
+    __syncthreads();  // this step has landed, and nobody reads the other stage any more
+    const int taps = taps_asked;
+    is_there = is_left;
+    if (is_there) taps_asked = ask_for_weights(other);
+    TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p) {
+      if (is_there) ask_for_inputs(p);
+      constexpr int halves = 2 * Tile::taps_together / Tile::input_parts;
+#pragma unroll(Tile::planes > 1 ? 1 : 2)
+      for (int half = p * halves; half < (p + 1) * halves && half < 2 * taps; ++half)
+        multiply(stage, half / 2, half % 2);
+      if (is_there) put(p, other);
+    }
+    if (is_there) next_step();
+    unsigned char* const next = other;
+    other = stage, stage = next;
   }
 
-  __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-  if (!mma_join(sums, shared)) return;
-  const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-  const Bias<Layer> epilogue{bias};
-  const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-  mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
-            y + first_channel * plane, boxes.box(number), first_row_tile,
-            warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
-  number += boxes_together;
+  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO : 0)};
+  const long long output_plane = static_cast<long long>(output_depth) * output_height * output_width;
+  float* const staged = reinterpret_cast<float*>(shared);
+  TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i) {
+    __syncthreads();  // nobody reads what was there any more
+    TCONV_UNROLL for (int j = 0; j < Tile::column_tiles * 4; ++j)
+      staged[(warp % Tile::high * 16 + j % 4 / 2 * 8 + lane / 4) * Tile::sums_pitch + warp_column + j / 4 * 8 +
+             lane % 4 * 2 + j % 2] = sums[i][j / 4][j % 4];
+    __syncthreads();
+    for (int column = thread; column < Tile::run; column += Tile::threads) {
+      const Place place = place_of<Layer, Tile::halo>(first_place + Tile::halo + column, batch, output_depth,
+                                                      output_height, output_width);
+      const int depth = place.depth * Depth::stride + depth_phase, row = place.height * Height::stride + height_phase;
+      const int output_column = place.width * Width::stride + width_phase;
+      if (place.sample < 0 || place.width < 0 || depth >= output_depth || row >= output_height ||
+          output_column >= output_width)
+        continue;
+      Element* const at = y + (static_cast<long long>(place.sample) * Layer::groups + group) * CO * output_plane +
+                          (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
+      for (int r = 0; r < 16 * Tile::high; ++r) {
+        const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
+        if (channel < CO)
+          at[channel * output_plane] =
+              from_accumulator<Element>(epilogue.of(channel)(staged[r * Tile::sums_pitch + column]));
+      }
+    }
+  }
 }
 
 }  // namespace tconv
@@ -2571,8 +1660,7 @@ namespace tconv {
 // 2^31 - stride - padding.
 
 // How the blocks of a layer share its work.
-template <class Layer>
-struct PlainTile {
+template <class Layer> struct PlainTile {
   using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
   static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
   static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
@@ -2581,33 +1669,15 @@ struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
+  static constexpr long long parts = channel_blocks * phases;
 };
 
-// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
 template <class Layer, class Tile>
-TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const int (&output)[3] = sizes.output;
-  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
-                           Height::positions(output[1]) * Width::positions(output[2]);
-  Launch launch = {};
-  launch.counted = launch.blocks =
-      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
-  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
-  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
-  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-                                Height::positions(output[1] + Height::padding) *
-                                Width::positions(output[2] + Width::padding) +
-                            (1 << 12);
-  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
+TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
 
 template <class Layer, class Tile>
 TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
@@ -2640,15 +1710,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
   int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
   const Element* inputs[Tile::positions];
-#pragma unroll
-  for (int p = 0; p < Tile::positions; ++p) {
-    const Index place = first_place + p * Tile::lane_positions + lane_position;
-    const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
-    const Index sample = slab / Depth::positions(output_depth);
-    widths[p] = static_cast<int>(place - row * Width::positions(output_width));
-    heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
-    depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
-    samples[p] = sample < batch && lane_position < Tile::lane_positions ? static_cast<int>(sample) : -1;
+  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
+    const Place place = place_of<Layer, 0>(first_place + p * Tile::lane_positions + lane_position, batch, output_depth,
+                                           output_height, output_width);
+    samples[p] = lane_position < Tile::lane_positions ? place.sample : -1;
+    depths[p] = place.depth, heights[p] = place.height, widths[p] = place.width;
     inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
                 (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
   }
@@ -2660,8 +1726,7 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
         const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
         const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
         bool inside[Tile::positions];
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
+        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
           inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
                       in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
         const Element* const filters =
@@ -2669,13 +1734,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
 #pragma unroll 4
         for (int c = split; c < CI; c += Tile::splits) {
           Accumulator values[Tile::positions];
-#pragma unroll
-          for (int p = 0; p < Tile::positions; ++p)
+          TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
             values[p] = inside[p]
                             ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
                             : Accumulator(0);
-#pragma unroll
-          for (int o = 0; o < Tile::channels; ++o) {
+          TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
             // Of channels that do not exist the first one's weights are taken, and nothing is stored.
             const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
             const Accumulator factor =
@@ -2689,14 +1752,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   if (Tile::splits > 1) {
     TCONV_SHARED(shared);
     Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
-#pragma unroll
-    for (int p = 0; p < Tile::positions; ++p) {
+    TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
       __syncthreads();  // what lay there has been read
-#pragma unroll
-      for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
+      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
       __syncthreads();
-#pragma unroll
-      for (int o = 0; o < Tile::channels; ++o)
+      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
         for (int other = 1; other < Tile::splits && split == 0; ++other)
           sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
     }
@@ -2704,14 +1764,12 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   }
 
   const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
-#pragma unroll
-  for (int p = 0; p < Tile::positions; ++p) {
+  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
     const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
-#pragma unroll
-    for (int o = 0; o < Tile::channels; ++o)
+    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
       if (first_channel + o < CO)
         y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
             from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
@@ -2735,8 +1793,7 @@ TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
   return best;
 }
 
-template <class Layer, class Tile>
-struct WgmmaShape {
+template <class Layer, class Tile> struct WgmmaShape {
   using Element = typename Layer::Element;
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
@@ -2769,7 +1826,6 @@ struct WgmmaShape {
   // A block has one phase along depth and height, and goes through the taps of its own there: of the phases along the
   // width all, whose products without a tap the compiler leaves out, or one, too.
   static constexpr bool alone = false;
-  static constexpr bool single = false;
   static constexpr int product_phases = Tile::phases, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;
   // How often a block stops in a chunk: at each shift, or, where it has one phase, at each tap of that at most.
@@ -2784,7 +1840,6 @@ struct WgmmaShape {
   // ---- channels ----
   static constexpr int chunk_bytes = Tile::chunk_steps * 32, chunk_channels = chunk_bytes / item_bytes;
   static constexpr int chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr bool whole_chunks = Layer::group_in_channels % chunk_channels == 0;
 
   // ---- positions: a box of images, slabs, rows and columns, and the inputs around it ----
   static constexpr int box_positions = Tile::Box::images * Tile::Box::depths * Tile::Box::rows * Tile::Box::columns;
@@ -2794,17 +1849,9 @@ struct WgmmaShape {
   static constexpr int halo = one_phase ? (Axis::taps_per_phase - 1) * Axis::shift_period : Shifts<Axis>::halo;
   static constexpr int halo_depths = Tile::Box::depths + halo<Depth, alone>;
   static constexpr int halo_rows = Tile::Box::rows + halo<Height, alone>;
-  static constexpr int halo_columns = Tile::Box::columns + halo<Width, single>;
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // ---- inputs: channel by channel, as they lie in memory, or the channels of a place together ----
-  // Where all taps read the same column, at a multiple of eight, eight columns of a 16-bit channel are a row of
-  // ldmatrix, which turns them.
-  static constexpr bool straight = false;
-  static constexpr bool by_channel = (item_bytes == 4 || straight);
-  // Other 16-bit ones that lie channel by channel are copied as they are, and turned from there: copies bring four
-  // bytes or more. Whole vectors of channels are copied, too. What remains goes through registers.
-  static constexpr bool turned = item_bytes == 2;
   // Columns of the halo's first patch that come before its first column, by the highest shift of the block's phases;
   // and the most of them with the halo.
   static TCONV_CONSTANT int patch_lead(int highest) {
@@ -2812,7 +1859,7 @@ struct WgmmaShape {
   }
   static TCONV_CONSTANT int lead_and_halo() { return patch_lead(WidthShifts::highest) + WidthShifts::halo; }
   // What is turned is turned in eights of columns. Of an unaligned row, up to seven columns come before its first one.
-  static constexpr int columns_brought = turned ? 8 : Tile::patch_columns;
+  static constexpr int columns_brought = Tile::patch_columns;
   static constexpr int row_patches = ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
                                                      (columns_brought / Tile::patch_columns);
   static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
@@ -2824,15 +1871,13 @@ struct WgmmaShape {
   static constexpr int producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
-  static constexpr int channel_shift = item_bytes == 2 ? 16 : 32;
+  static constexpr int channel_shift = 32;
   static constexpr int channel_bytes = (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
-  static constexpr int place_bytes = by_channel ? item_bytes : chunk_bytes + 16;
-  static constexpr int input_stage_bytes =
-      by_channel ? chunk_channels * channel_bytes : halo_all_rows * row_places * place_bytes;
-  static constexpr int raw_stage_bytes = turned ? chunk_channels * channel_bytes : 0;
+  static constexpr int place_bytes = item_bytes;
+  static constexpr int input_stage_bytes = chunk_channels * channel_bytes;
+  static constexpr int raw_stage_bytes = 0;
   static constexpr int patch_lanes = wgmma_patch_lanes(loaders, halo_patches, chunk_channels);
   static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes);
-  static constexpr int thread_copies = thread_patches * ceil_div(chunk_channels, loaders / patch_lanes);  // of a chunk
   static constexpr int chunk_vectors = chunk_bytes / 16;
 
   // Where the halo's input lies that is so far behind its first one on each axis, in places.
@@ -2888,24 +1933,21 @@ struct WgmmaShape {
 };
 
 // The positions of a box by number, one number for each of a block's threads' rows, in each of its tiles.
-template <class Layer, class Tile>
-TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
+template <class Layer, class Tile> TCONV_DEVICE BoxPosition wgmma_in_box(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
   BoxPosition position = position_in_box<typename Tile::Box>(number, Shape::stacked_rows);
   position.row = position.row * Tile::position_tiles + tile;
   return position;
 }
 // Whether a number stands for a position.
-template <class Layer, class Tile>
-TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
+template <class Layer, class Tile> TCONV_DEVICE bool wgmma_is_in_box(int number, int tile) {
   using Shape = WgmmaShape<Layer, Tile>;
   return number * Tile::position_tiles < Shape::box_positions;
 }
 
 // What the blocks of a grid share: every box with every set of weights, those with the same box one after the other. A
 // block has each gridDim.x-th.
-template <class Layer, class Tile>
-struct WgmmaWork {
+template <class Layer, class Tile> struct WgmmaWork {
   using Shape = WgmmaShape<Layer, Tile>;
   Boxes<typename Tile::Box> boxes;
   int count;
@@ -2934,8 +1976,7 @@ struct WgmmaWork {
 
 // Stages that go round: full ones are read, empty ones written. Each has two barriers. One register says which stage it
 // is and how often all have been there, even or odd: where sums are, registers are few.
-template <int Count>
-struct WgmmaStages {
+template <int Count> struct WgmmaStages {
   unsigned char* barriers;
   int turn = 0;  // below 2 * Count
 
@@ -2957,8 +1998,7 @@ struct WgmmaStages {
 };
 
 // The input, and the halo that a block has of it.
-template <class Layer, class Tile>
-struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
+template <class Layer, class Tile> struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
   using Base = InputMap<Layer, WgmmaShape<Layer, Tile>>;
   const typename Layer::Element* const x;
   BoxPosition halo;
@@ -2981,8 +2021,7 @@ struct WgmmaInputMap : InputMap<Layer, WgmmaShape<Layer, Tile>> {
 };
 
 // Copies channel by channel, as they lie in memory, in patches of some neighbouring columns.
-template <class Layer, class Tile, class Copies>
-struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
+template <class Layer, class Tile, class Copies> struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
   using Map = WgmmaInputMap<Layer, Tile>;
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -3004,8 +2043,7 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
     inside = 0;
     // Boxes begin at multiples of patches.
     const int lead = (halo.column % Tile::patch_columns + Tile::patch_columns) % Tile::patch_columns;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
       const int patch = patch_number() + i * lanes;
       const auto place =
           this->place(patch / Shape::row_patches, patch % Shape::row_patches * Tile::patch_columns - lead);
@@ -3023,8 +2061,7 @@ struct WgmmaChannelCopies : WgmmaInputMap<Layer, Tile> {
     for (int turn = 0; turn < turns; ++turn) {
       const int channel = channel_number() + turn * sharers;
       if (Shape::chunk_channels % sharers != 0 && channel >= Shape::chunk_channels) break;
-#pragma unroll
-      for (int i = 0; i < Shape::thread_patches; ++i)
+      TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i)
         if ((i + 1) * lanes <= Shape::halo_patches || patch_number() + i * lanes < Shape::halo_patches)
           copies.begin(to + turn * sharers * Shape::channel_bytes + i * lanes * Shape::patch_bytes, from + offsets[i],
                        (inside >> i & 1u) != 0);
@@ -3047,107 +2084,10 @@ struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<Wgmm
   }
 };
 
-// The channels of a place together, from channels_last inputs that are no whole vectors: by way of registers, one by
-// one.
-template <class Layer, class Tile>
-struct WgmmaSingleChannels : WgmmaInputMap<Layer, Tile> {
-  using Map = WgmmaInputMap<Layer, Tile>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, vectors = Shape::chunk_vectors, items = 4 / Shape::item_bytes;
-  static constexpr int units = Shape::halo_all_rows * Shape::halo_columns * vectors;
-  static constexpr int together = 2;  // vectors whose loads are on their way at once
-  const int number;
-
-  TCONV_DEVICE WgmmaSingleChannels(int number, const Element* x, int batch, int depths, int rows, int columns,
-                                   unsigned char*)
-      : Map(x, batch, depths, rows, columns), number(number) {}
-
-  TCONV_DEVICE void begin(const BoxPosition& halo, int group) { this->enter(halo, group); }
-
-  TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
-#pragma unroll 1
-    for (int unit = number; unit < units; unit += together * Shape::loaders) {
-      unsigned values[together][side][1];
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int own = unit + i * Shape::loaders, place_number = own / vectors;
-        const auto place = this->place(place_number / Shape::halo_columns, place_number % Shape::halo_columns);
-        const int channel = chunk * Shape::chunk_channels + own % vectors * side;
-        const Element* const from =
-            this->first + (place.image * this->plane + place.position) * Map::channels + channel;
-#pragma unroll
-        for (int k = 0; k < side; ++k)
-          load_present<Shape::item_bytes>(
-              from + k, own < units && place.inside && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k]);
-      }
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int own = unit + i * Shape::loaders;
-        if (own >= units) break;
-        Vector<unsigned, 4> vector;
-#pragma unroll
-        for (int w = 0; w < 4; ++w)
-          vector.values[w] =
-              items == 1 ? values[i][w][0] : values[i][2 * w % side][0] | values[i][(2 * w + 1) % side][0] << 16;
-        *reinterpret_cast<Vector<unsigned, 4>*>(stage + own / vectors * Shape::place_bytes + own % vectors * 16) =
-            vector;
-      }
-    }
-    arrive(barrier);
-  }
-};
-
-// What a thread copies raw.
-template <class Shape, class Tile>
-using WgmmaRawCopies = ThreadCopies<Shape::patch_bytes, Shape::thread_copies, Tile::raw_stages + 1>;
-
-// 16-bit inputs that lie channel by channel: copied so, and turned in shared memory.
-template <class Layer, class Tile>
-struct WgmmaTurnedChannels : WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>> {
-  using Base = WgmmaChannelCopies<Layer, Tile, WgmmaRawCopies<WgmmaShape<Layer, Tile>, Tile>>;
-  using Shape = WgmmaShape<Layer, Tile>;
-  static constexpr int eights = Shape::row_patches * Tile::patch_columns / 8, vectors = Shape::chunk_vectors;
-
-  TCONV_DEVICE WgmmaTurnedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
-                                   int columns)
-      : Base(number, x, batch, depths, rows, columns) {}
-
-  TCONV_DEVICE void enter_turned(const BoxPosition&, int) {}
-
-  // Turns a chunk. A warp takes eight columns of 32 channels as an item: a lane gets of each eight channels those two
-  // of a column that lie together afterwards. Some items' loads are on their way at once.
-  TCONV_DEVICE void turn(int, const unsigned char* raw, unsigned char* stage) const {
-    constexpr int warps = Shape::loaders / 32, items = Shape::halo_all_rows * eights * (vectors / 4), together = 3;
-    const int thread = renewed(this->number), lane = thread % 32;  // not kept where copies are begun
-    const unsigned char* const from = raw + lane * Shape::channel_bytes;
-    unsigned char* const to = stage + lane % 8 * Shape::place_bytes + lane / 8 * 16;
-#pragma unroll 1
-    for (int first = thread / 32; first < items; first += together * warps) {
-      unsigned words[together][4];
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-        if (item < items) load_turned_matrices(from + of_vectors * 32 * Shape::channel_bytes + eight * 16, words[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < together; ++i) {
-        const int item = first + i * warps, of_vectors = item % (vectors / 4), eight = item / (vectors / 4);
-        if (item < items) store_matrices(to + eight * 8 * Shape::place_bytes + of_vectors * 64, words[i]);
-      }
-    }
-  }
-};
-
 // Brings all inputs of a block's work, into stages that go round.
-template <class Layer, class Tile>
-struct WgmmaInputs {
+template <class Layer, class Tile> struct WgmmaInputs {
   using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = typename Choice<
-      Shape::by_channel, WgmmaCopiedChannels<Layer, Tile>,
-      WgmmaSingleChannels<Layer, Tile>>::type;
+  using Inputs = WgmmaCopiedChannels<Layer, Tile>;
 
   static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
                                const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
@@ -3165,57 +2105,9 @@ struct WgmmaInputs {
   }
 };
 
-// The same of inputs that are turned: copies of them go on while the oldest is turned.
-template <class Layer, class Tile>
-struct WgmmaTurnedInputs {
-  using Shape = WgmmaShape<Layer, Tile>;
-  using Inputs = WgmmaTurnedChannels<Layer, Tile>;
+template <class Layer, class Tile> using WgmmaProducer = WgmmaInputs<Layer, Tile>;
 
-  static TCONV_DEVICE void run(WgmmaWork<Layer, Tile> work, int number, unsigned char* shared, unsigned char* barriers,
-                               const typename Layer::Element* x, int batch, int depths, int rows, int columns) {
-    Inputs inputs(number, x, batch, depths, rows, columns);
-    WgmmaStages<Tile::input_stages> stages(barriers);
-    WgmmaWork<Layer, Tile> ahead = work;  // what is copied next
-    int chunk_ahead = 0, raw_ahead = 0, raw = 0;
-    const auto copy = [&] {
-      if (ahead.is_left()) {
-        if (chunk_ahead == 0) inputs.begin(ahead.halo(), ahead.group());
-        inputs.copy(chunk_ahead, shared + Shape::raw_at + raw_ahead * Shape::raw_stage_bytes);
-        if (++chunk_ahead == Shape::chunks) {
-          chunk_ahead = 0;
-          ahead.next();
-        }
-        raw_ahead = raw_ahead + 1 == Tile::raw_stages ? 0 : raw_ahead + 1;
-      }
-      inputs.copies.end_group();
-    };
-#pragma unroll 1
-    for (int i = 0; i < Tile::raw_stages; ++i) copy();
-    for (; work.is_left(); work.next()) {
-      inputs.enter_turned(work.halo(), work.group());
-#pragma unroll 1
-      for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-        inputs.copies.template wait<Tile::raw_stages - 1>();
-        meet<Shape::loaders>(3);  // all threads' copies have landed
-        stages.wait_empty();
-        inputs.turn(chunk, shared + Shape::raw_at + raw * Shape::raw_stage_bytes,
-                    shared + Shape::inputs_at + stages.stage() * Shape::input_stage_bytes);
-        arrive(stages.full());
-        stages.next();
-        raw = raw + 1 == Tile::raw_stages ? 0 : raw + 1;
-        meet<Shape::loaders>(3);  // nobody reads what was turned any more
-        copy();
-      }
-    }
-  }
-};
-
-template <class Layer, class Tile>
-using WgmmaProducer =
-    typename Choice<WgmmaShape<Layer, Tile>::turned, WgmmaTurnedInputs<Layer, Tile>, WgmmaInputs<Layer, Tile>>::type;
-
-template <class Layer, class Tile>
-TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
+template <class Layer, class Tile> TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
   using Shape = WgmmaShape<Layer, Tile>;
   constexpr int channels = Layer::groups * Layer::group_in_channels;
   const int positions[] = {Shape::Depth::positions(sizes.output[0]), Shape::Height::positions(sizes.output[1]),
@@ -3227,26 +2119,19 @@ TCONV_CONSTANT Launch wgmma_launch(const Sizes& sizes) {
 
 // A thread's sums: of each tile of positions and each product, those of two rows of positions, g and g + 8 of its
 // warp's sixteen, for two of every eight rows of weights.
-template <class Layer, class Tile>
-struct WgmmaSums {
+template <class Layer, class Tile> struct WgmmaSums {
   using Shape = WgmmaShape<Layer, Tile>;
   float values[Tile::position_tiles][Shape::products][Shape::product_rows / 2];
 
   TCONV_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < Tile::position_tiles; ++i)
-#pragma unroll
-      for (int p = 0; p < Shape::products; ++p)
-#pragma unroll
-        for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
+    TCONV_UNROLL for (int i = 0; i < Tile::position_tiles; ++i)
+      TCONV_UNROLL for (int p = 0; p < Shape::products; ++p)
+        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) begin_sum(values[i][p][k], 0);
   }
   TCONV_DEVICE void add(const WgmmaSums& others) {
-#pragma unroll
-    for (int i = 0; i < Tile::position_tiles; ++i)
-#pragma unroll
-      for (int p = 0; p < Shape::products; ++p)
-#pragma unroll
-        for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] += others.values[i][p][k];
+    TCONV_UNROLL for (int i = 0; i < Tile::position_tiles; ++i)
+      TCONV_UNROLL for (int p = 0; p < Shape::products; ++p)
+        TCONV_UNROLL for (int k = 0; k < Shape::product_rows / 2; ++k) values[i][p][k] += others.values[i][p][k];
   }
   // Of a position of a tile, a phase of the block's, and the thread's row `own` of an octet of a phase's rows.
   TCONV_DEVICE float of(int tile, int half, int phase, int octet, int own) const {
@@ -3259,8 +2144,7 @@ struct WgmmaSums {
 // they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
 // neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
 // of `staged`.
-template <class Layer, class Tile>
-struct WgmmaStore {
+template <class Layer, class Tile> struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
@@ -3295,8 +2179,7 @@ struct WgmmaStore {
   }
 
   // Who stores what of a turn, `width` neighbouring outputs of a row at once: neighbouring lanes what is neighbours.
-  template <int width>
-  struct Items {
+  template <int width> struct Items {
     static constexpr int count = 64 * run / width;  // of a channel
     static constexpr int lanes = count >= 128 ? 128 : power_of_two_from(count), channel_lanes = 128 / lanes;
     static constexpr int steps = ceil_div(Shape::staged_channels, channel_lanes);
@@ -3306,8 +2189,7 @@ struct WgmmaStore {
     long long offset;  // in y
     bool inside;
   };
-  template <int width>
-  TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
+  template <int width> TCONV_DEVICE Found found(int item, int tile, int first_phase) const {
     int image;
     Index offset;
     const bool inside =
@@ -3317,12 +2199,10 @@ struct WgmmaStore {
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
   // Sums of a channel as outputs, two at a time.
-  template <int width>
-  static TCONV_DEVICE Vector<Element, width> finished(const float (&values)[width],
+  template <int width> static TCONV_DEVICE Vector<Element, width> finished(const float (&values)[width],
                                                       const typename Bias<Layer>::Channel& finish) {
     Vector<Element, width> together;
-#pragma unroll
-    for (int i = 0; i < width; i += 2) {
+    TCONV_UNROLL for (int i = 0; i < width; i += 2) {
       const int next = (i + 1) % width;
       Element two[2];
       from_accumulators(finish(values[i]), finish(values[next]), two);
@@ -3331,8 +2211,7 @@ struct WgmmaStore {
     return together;
   }
   // What is staged of an item from one place on.
-  template <int width>
-  static TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from,
+  template <int width> static TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from,
                                                             const typename Bias<Layer>::Channel& finish) {
     float values[width];
     load_shared(from, values);
@@ -3340,8 +2219,7 @@ struct WgmmaStore {
   }
 
   // An item's outputs of the staged channels, which begin with one of the block's.
-  template <int width>
-  TCONV_DEVICE void store_item(int item, const Found& at, int first_channel) const {
+  template <int width> TCONV_DEVICE void store_item(int item, const Found& at, int first_channel) const {
     using Own = Items<width>;
     if (!at.inside) return;
     const int first = (warp % 4 * 32 + lane) / Own::lanes;
@@ -3354,34 +2232,27 @@ struct WgmmaStore {
     const long long pitch = Own::channel_lanes * plane();
     Element* to = y + (first_channel + first) * plane() + at.offset;
     const float* const from = staged + first * Shape::staged_pitch + item * width;
-#pragma unroll
-    for (int step = 0; step < Own::steps; step += Own::together) {
+    TCONV_UNROLL for (int step = 0; step < Own::steps; step += Own::together) {
       Vector<Element, width> stored[Own::together];
-#pragma unroll
-      for (int i = 0; i < Own::together; ++i)
+      TCONV_UNROLL for (int i = 0; i < Own::together; ++i)
         if (is_stored(step + i))
           stored[i] = staged_outputs<width>(
               from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
               epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes));
-#pragma unroll
-      for (int i = 0; i < Own::together; ++i, to += pitch)
+      TCONV_UNROLL for (int i = 0; i < Own::together; ++i, to += pitch)
         if (is_stored(step + i)) store_vector(to, stored[i]);
     }
   }
 
   // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
   // which have no numbers at run time, and those of a turn are free behind it.
-  template <int width>
-  TCONV_DEVICE void store_rows() const {
+  template <int width> TCONV_DEVICE void store_rows() const {
     using Own = Items<width>;
     const int item = (warp % 4 * 32 + lane) % Own::lanes;
-#pragma unroll
-    for (int tile = 0; tile < Tile::position_tiles; ++tile)
-#pragma unroll
-      for (int phase = 0; phase < Tile::phases; phase += run) {
+    TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
+      TCONV_UNROLL for (int phase = 0; phase < Tile::phases; phase += run) {
         const Found at = found<width>(item, tile, phase);
-#pragma unroll
-        for (int octet = 0; octet < Tile::channels / 8; octet += staged_octets) {
+        TCONV_UNROLL for (int octet = 0; octet < Tile::channels / 8; octet += staged_octets) {
           meet<128>(1 + warp / 4);  // nobody reads what is staged any more
           stage(tile, phase, octet);
           meet<128>(1 + warp / 4);
@@ -3393,12 +2264,9 @@ struct WgmmaStore {
   }
   TCONV_DEVICE void stage(int tile, int phase, int octet) const {
     constexpr int width = vector_width(run, 4);
-#pragma unroll
-    for (int o = 0; o < staged_octets; ++o)
-#pragma unroll
-      for (int k = 0; k < 4; ++k)
-#pragma unroll
-        for (int r = 0; r < run; r += width) {
+    TCONV_UNROLL for (int o = 0; o < staged_octets; ++o)
+      TCONV_UNROLL for (int k = 0; k < 4; ++k)
+        TCONV_UNROLL for (int r = 0; r < run; r += width) {
           Vector<float, width> together;
 #pragma unroll
           for (int i = 0; i < width; ++i) together.values[i] = sums.of(tile, k / 2, phase + r + i, octet + o, k % 2);
@@ -3422,8 +2290,7 @@ struct WgmmaStore {
 };
 
 // A tap on an axis: its phase, and the number of its shift.
-template <class Axis>
-struct WgmmaTap {
+template <class Axis> struct WgmmaTap {
   int tap, phase, shift;
 
   TCONV_DEVICE explicit WgmmaTap(int tap) : tap(tap) {
@@ -3435,8 +2302,7 @@ struct WgmmaTap {
 
 // Where the piece of a tap lies: in the weights of which blocks, and behind how many pieces of a chunk. Those of a
 // visit lie together, visits in order: along the height fastest, then along the width.
-template <class Layer, class Tile>
-TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
+template <class Layer, class Tile> TCONV_DEVICE void wgmma_piece(int of_tap, int& phase_set, int& piece) {
   using Shape = WgmmaShape<Layer, Tile>;
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
@@ -3473,18 +2339,15 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
   const long long product = static_cast<long long>(chunk) * Shape::chunk_pieces + piece - piece % Shape::product_phases;
   unsigned char* const to =
       reinterpret_cast<unsigned char*>(prepared) + (set + phase_set) * Shape::set_bytes + product * Shape::piece_bytes;
-#pragma unroll
-  for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
+  TCONV_UNROLL for (int pair = 0; pair < Shape::chunk_vectors / 2; ++pair) {
     const int vector = pair * 2 + first_vector,
               in_channel = chunk * Shape::chunk_channels + vector * Shape::vector_items;
     Vector<Element, Shape::vector_items> values;
-#pragma unroll
-    for (int k = 0; k < Shape::vector_items; ++k) {
+    TCONV_UNROLL for (int k = 0; k < Shape::vector_items; ++k) {
       values.values[k] = Element{};
       values.values[k] = load_constant(weight_at<Layer>(weight, group, in_channel + k, out_channel, tap));
     }
-#pragma unroll
-    for (int plane = 0; plane < Shape::planes; ++plane) {
+    TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
       Vector<Element, Shape::vector_items> factors;
 #pragma unroll
       for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
@@ -3521,9 +2384,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
       const unsigned char* of_chunk = from;
 #pragma unroll 1
-      for (int visit = 0; visit < visits; ++visit) {
-        bring(of_chunk, Tile::phases);
-      }
+      for (int visit = 0; visit < visits; ++visit) bring(of_chunk, Tile::phases);
       from += static_cast<long long>(Shape::chunk_pieces) * Shape::piece_bytes;
     }
     more = true;
@@ -3577,54 +2438,41 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 // WgmmaShape<Layer, Tile>::shared_bytes.
 
 // A lane's part of the first factors: where its positions' inputs lie in a stage, and from there to registers.
-template <class Layer, class Tile>
-struct WgmmaPlaces {
+template <class Layer, class Tile> struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
   // Tiles that are stacked lie a row apart.
   static constexpr int own = 1;
-  static constexpr int halves = Shape::by_channel ? 2 : 1;
+  static constexpr int halves = 2;
   int places[own][halves];
 
   // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
   // lane / 4 + 8; else it names a row of ldmatrix, channels of a position or eight positions of a channel.
   TCONV_DEVICE WgmmaPlaces(int first, int lane) {
-#pragma unroll
-    for (int tile = 0; tile < own; ++tile)
-#pragma unroll
-      for (int half = 0; half < halves; ++half) {
-        const int number = first + (Shape::by_channel ? lane / 4 + 8 * half : lane % 16);
+    TCONV_UNROLL for (int tile = 0; tile < own; ++tile)
+      TCONV_UNROLL for (int half = 0; half < halves; ++half) {
+        const int number = first + (lane / 4 + 8 * half);
         const int channel = lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place =
             ((at.image * Shape::halo_depths + at.depth) * Shape::halo_rows + at.row) * Shape::row_places + at.column;
-        places[tile][half] =
-            place * Shape::place_bytes + (Shape::by_channel ? channel * Shape::channel_bytes : lane / 16 * 16);
+        places[tile][half] = place * Shape::place_bytes + (channel * Shape::channel_bytes);
       }
   }
 
   // The fragments of a step, from a stage on, moved by a shift.
   TCONV_DEVICE void load(const unsigned char* moved, int step,
                          unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
-#pragma unroll
-    for (int f = 0; f < Shape::fragments; ++f) {
+    TCONV_UNROLL for (int f = 0; f < Shape::fragments; ++f) {
       const int further = f * Shape::row_places * Shape::place_bytes;
       const int tile = 0;
-      if (Shape::by_channel) {
-#pragma unroll
-        for (int word = 0; word < 4; ++word)
-          fragments[f][0][word] =
-              *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-                                                 (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
-      } else {
-        load_matrices(moved + places[tile][0] + further + step * 32, fragments[f][0]);
-      }
-#pragma unroll
-      for (int word = 0; word < 4; ++word) {
-        if (Shape::item_bytes == 2) continue;
+      TCONV_UNROLL for (int word = 0; word < 4; ++word)
+        fragments[f][0][word] =
+            *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+                                               (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+      TCONV_UNROLL for (int word = 0; word < 4; ++word) {
         const float value = bits_float(fragments[f][0][word]);
-#pragma unroll
-        for (int plane = 0; plane < Shape::planes; ++plane)
+        TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane)
           fragments[f][plane][word] = float_bits(matrix_factor<Layer>(value, plane));
       }
     }
@@ -3632,8 +2480,7 @@ struct WgmmaPlaces {
 };
 
 // A warpgroup that multiplies.
-template <class Layer, class Tile>
-struct WgmmaConsumer {
+template <class Layer, class Tile> struct WgmmaConsumer {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Rows = FactorRows<Shape::chunk_bytes>;
@@ -3660,8 +2507,7 @@ struct WgmmaConsumer {
   // Gives back what the visit has read that ended before this stage: its products are done.
   TCONV_DEVICE void give_back(int end) {
     // No loop: in one, the compiler would wait for the products that are on their way.
-#pragma unroll
-    for (int i = 0; i < Shape::row_visits; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Shape::row_visits; ++i) {
       const int stage = end - Shape::row_visits + i;
       if (read && lane == 0) arrive(weights.empty(stage < 0 ? stage + Tile::weight_stages : stage));
     }
@@ -3673,18 +2519,13 @@ struct WgmmaConsumer {
   template <class HasTap>
   TCONV_DEVICE void multiply(int batch, int of_visits, const Rows& of_stage, const HasTap& has_tap) {
     WgmmaSums<Layer, Tile>& to = sums;
-#pragma unroll
-    for (int step = 0; step < Shape::batch_steps; ++step) {
+    TCONV_UNROLL for (int step = 0; step < Shape::batch_steps; ++step) {
       int piece = 0;
-#pragma unroll
-      for (int product = 0; product < Shape::products; ++product) {
+      TCONV_UNROLL for (int product = 0; product < Shape::products; ++product) {
         if (!has_tap(product)) continue;
-#pragma unroll
-        for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
-#pragma unroll
-          for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
-#pragma unroll
-            for (int tile = 0; tile < Tile::position_tiles; ++tile) {
+        TCONV_UNROLL for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
+          TCONV_UNROLL for (int plane = Shape::planes - 1 - row_plane; plane >= 0; --plane)
+            TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile) {
               const int fragment = tile + rows - 1 - of_visits;
               products.template add<Element, Shape::product_rows>(
                   to.values[tile][product], fragments[batch % Shape::batches][step][fragment][plane], of_stage,
@@ -3698,18 +2539,15 @@ struct WgmmaConsumer {
 
   // A visit, or those along the height at once: inputs from `moved` on, in a stage that is full. Weights that stay and
   // are known lie from `packed` on, others in their stage.
-  template <class HasTap>
-  TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
+  template <class HasTap> TCONV_DEVICE void visit(const unsigned char* moved, int packed, const HasTap& has_tap) {
     const int first_stage = weights.stage();
     // Nothing of an exact batch goes on into the next one.
 #pragma unroll(Tile::chunk_steps)
     for (int batch = 0; batch < Tile::chunk_steps / Shape::batch_steps; ++batch) {
-#pragma unroll
-      for (int step = 0; step < Shape::batch_steps; ++step)
+      TCONV_UNROLL for (int step = 0; step < Shape::batch_steps; ++step)
         places.load(moved, batch * Shape::batch_steps + step, fragments[batch % Shape::batches][step]);
       int stage = first_stage;
-#pragma unroll
-      for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
+      TCONV_UNROLL for (int of_visits = 0; of_visits < Shape::row_visits; ++of_visits) {
         // The first batch goes to the tensor core as the weights come.
         if (batch == 0) weights.wait_full();
         if (batch == 0 || of_visits == 0) products.begin_group();
@@ -3724,9 +2562,7 @@ struct WgmmaConsumer {
           give_back(first_stage);
         }
       }
-      if (batch > 0) {
-        products.template wait<1>();
-      }
+      if (batch > 0) products.template wait<1>();
     }
     read = true;
   }
@@ -3853,22 +2689,23 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, x, weight, bias, y, prepared;
+  int64_t stream, x, weight, bias, y, prepared;  // addresses
   tconv::Sizes sizes;
 };
 
-// The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
-// before it runs, and waits for it itself.
-template <class... Parameters, class... Values>
-static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, int block, int shared_bytes,
-                   int64_t on, Values... values) {
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
+template <class Kernel>
+static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+                   bool overlaps) {
+  const auto function = reinterpret_cast<const void*>(kernel);
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
   const auto blocks = static_cast<unsigned>(grid);
-  const auto stream = reinterpret_cast<cudaStream_t>(on);
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
   int driver = 0;
   if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
@@ -3876,51 +2713,34 @@ static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, i
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = blocks;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, values...);
+    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
+    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, function, arguments);
   }
 #endif
-  kernel<<<blocks, block, shared_bytes, stream>>>(values...);
-  return cudaGetLastError();
+  return cudaLaunchKernel(function, blocks, block, arguments, shared_bytes, on);
 }
 
-template <class Element>
-static Element* pointer(int64_t address) {
-  return reinterpret_cast<Element*>(address);
-}
-
-template <class Element>
-struct Kernels {
-  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
-  using OfWeights = void (*)(const Element*, Element*);
-  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
-};
-
-// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
-// where offsets of the layer's Index do not reach.
-template <class Layer, class Element = typename Layer::Element>
-static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
-                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
-                 Arguments a) {
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns a
+// cudaError_t, or -1 where offsets of the layer's Index do not reach. Without outputs it says how many bytes the
+// weights take there.
+template <class Layer, class Kernel, class OfWeights, class OfInputs>
+static int64_t start(const tconv::Launch& launch, Kernel kernel, OfWeights weights, OfInputs inputs, Arguments a) {
+  if (a.y == 0) return launch.weight_bytes;
   if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
   if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
-  const auto &input = a.sizes.input, &output = a.sizes.output;
+  int (&input)[3] = a.sizes.input, (&output)[3] = a.sizes.output;
   bool overlaps = false;
-  if (weights != nullptr) {
-    const int error = enqueue(overlaps, weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream,
-                              pointer<const Element>(a.weight), pointer<Element>(a.prepared));
+  if (launch.weight_blocks > 0) {
+    void* of_weights[] = {&a.weight, &a.prepared};
+    const int error =
+        enqueue(weights, of_weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream, overlaps);
     if (error != cudaSuccess) return error;
-    a.weight = a.prepared;
-    overlaps = true;
+    a.weight = a.prepared, overlaps = true;
   }
-  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
-                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
-                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
+  void* arguments[] = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+                       output, output + 1, output + 2};
+  return enqueue(kernel, arguments, launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
 SIGNATURE {
@@ -3935,7 +2755,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
-    "           int input_width, int output_depth, int output_height, int output_width)"
+    "int64_t launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias,\n"
+    "               int64_t y, int64_t prepared, int batch, int input_depth, int input_height,\n"
+    "               int input_width, int output_depth, int output_height, int output_width)"
 )

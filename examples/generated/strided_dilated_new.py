@@ -9,7 +9,6 @@
 import functools
 import hashlib
 import inspect
-import math
 import operator
 import warnings
 from collections import namedtuple
@@ -17,37 +16,11 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-
-class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
-    """One spatial axis of a layer."""
-
-    def output_size(self, input_size, output_padding):
-        """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
-        span = self.dilation * (self.kernel - 1) + 1
-        return (input_size - 1) * self.stride - 2 * self.padding + span + output_padding
-
-    def positions(self, output_size):
-        """How many positions q the outputs 0 .. output_size-1 have."""
-        return -(-output_size // self.stride)
-
-
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
 
 
 class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
-
-    @property
-    def axes(self):
-        return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
-
-    @property
-    def in_channels_per_group(self):
-        return self.in_channels // self.groups
-
-    @property
-    def out_channels_per_group(self):
-        return self.out_channels // self.groups
 
     def describe(self):
         """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
@@ -56,38 +29,51 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
             used = values[3 - self.spatial_dims :]
             return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
 
-        channels = f"{self.in_channels}→{self.out_channels}"
-        words = [f"{self.spatial_dims}-D", channels, f"k{short(self.kernel)}", f"s{short(self.stride)}"]
-        if any(self.padding):
-            words.append(f"p{short(self.padding)}")
-        if max(self.dilation) > 1:
-            words.append(f"d{short(self.dilation)}")
-        if self.groups > 1:
-            words.append(f"groups {self.groups}")
-        if self.bias:
-            words.append("bias")
+        words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
+        words += [f"k{short(self.kernel)} s{short(self.stride)}"]
+        words += [f"p{short(self.padding)}"] * any(self.padding)
+        words += [f"d{short(self.dilation)}"] * (max(self.dilation) > 1)
+        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
 
 
-# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
-# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
-# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+# Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
+# block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
+# the layer, or another one, which gives the same outputs along an axis of one input. Without a tile a kernel runs any
+# layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
-    defaults=(None, None, None, 0, 0, 1, False, False),
+    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index",
+    defaults=(None, None, None, None, 0, 1, False, None, False),
 )
-# A layer at one size; sizes are (depth, height, width).
-_Problem = namedtuple("_Problem", "layer batch input_size output_size")
-_Plan = namedtuple("_Plan", "problem kernel")
-# Layers that are called as functions: they are built along with the modules.
-_CALLED = ()
-# Modules left to PyTorch, by name.
-_LEFT = ()
+# A layer at one size, (depth, height, width), and the kernel that runs it.
+_Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
+# What was planned for the layers of the model file, the best kernel first.
+_RECORDED = {
+    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): [
+        _Kernel("direct", threads=128, blocks=5, shared_bytes=13312, tile="""\
+  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
+      rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
+      unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;
+"""),
+    ],
+    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"): [
+        _Kernel("direct", threads=128, blocks=3, shared_bytes=13312, tile="""\
+  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
+      rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
+      unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 3;
+"""),
+    ],
+}
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+# Both types of 16 bits take the same tiles.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a. What is no
+# GPU is taken for the one that was planned for.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
+_PLANNED = _Gpu(227 * 1024, True, 132)
 
 
 # ---- planning --------------------------------------------------------------------------------------------------------
@@ -104,67 +90,17 @@ def _with_precision(layer, tiny_maps=False):
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
     if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
         return layer
-    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
-
-
-def _three(values, fill):
-    return (fill,) * (3 - len(values)) + tuple(values)
-
-
-# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
-_RECORDED = {
-    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): [
-        _Kernel(
-            "direct",
-            _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"),
-            "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, "
-            "positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, "
-            "chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;\n",
-            threads=128, blocks=5, shared_bytes=13312, weight_bytes=0, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"): [
-        _Kernel(
-            "direct",
-            _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"),
-            "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, "
-            "positions = 2, stacked = 1, rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, "
-            "chunk_channels = 32, chunk_taps = 1, unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 3;\n",
-            threads=128, blocks=3, shared_bytes=13312, weight_bytes=0, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-}
-# Both types of 16 bits take the same kernels.
-_TWINS = {"fp16": "bf16", "bf16": "fp16"}
-
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-# What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, 132)
+    return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
 
 def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
+    """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
-        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
-            yield kernel
+            yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
     yield _Kernel("plain", layer)
-
-
-def _kernel(layer, gpu=_PLANNED):
-    """The best kernel of a layer, which is built before any input is there."""
-    return next(_kernels(layer, gpu))
-
-
-def _fits(kernel, problem):
-    """Whether a kernel of a layer runs it at these sizes."""
-    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
-    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -177,11 +113,13 @@ def _gpu(device):
     if device.type != "cuda":
         return _PLANNED
     capability = torch.cuda.get_device_capability(device)
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    if capability < (8, 0):
-        return _Gpu(0, False, multiprocessors)
     kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    return _Gpu(kilobytes * 1024, _has_sm_90a(capability), multiprocessors)
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
 
 
 @functools.lru_cache(maxsize=None)
@@ -194,122 +132,105 @@ def _plan(
         return None
     if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
         return None
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups:
-        return None
     out_channels = weight_shape[1] * groups
-    if bias_shape not in (None, (out_channels,)) or any(o >= max(s, d) for s, _, o, d in zip(*options)):
+    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
         return None
-    axes = (_three(weight_shape[2:], 1), _three(stride, 1), _three(padding, 0), _three(dilation, 1))
+    if any(extra >= max(step, apart) for step, _, extra, apart in zip(*options)):
+        return None
+    axes = [_three(values, fill) for values, fill in zip((weight_shape[2:], stride, padding, dilation), (1, 1, 0, 1))]
     layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    sizes = zip(layer.axes, _three(x_shape[2:], 1), _three(output_padding, 0))
-    output = tuple(axis.output_size(size, extra) for axis, size, extra in sizes)
-    if min(output) < 1:
-        return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
+    input_size, spans = _three(x_shape[2:], 1), [apart * (taps - 1) + 1 for taps, apart in zip(axes[0], axes[3])]
+    sizes = zip(input_size, axes[1], axes[2], spans, _three(output_padding, 0))
+    output_size = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if min(output_size) < 1:
+        return None
+    if max(max(size, span) + s + p for size, span, s, p in zip(output_size, spans, axes[1], axes[2])) >= 2**31:
+        raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
+    return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
 
 
-def _sized(problem, gpu):
-    """The launch of a layer at one size."""
-    layer, sizes = problem.layer, problem.output_size
-    spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
-    if max(spans) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
+def _fitting(layer, input_size, gpu):
+    """The best kernel that runs a layer at this size."""
+    for kernel in _kernels(layer, gpu):
+        strides = zip(kernel.layer.stride, layer.stride, input_size)
+        same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
+        if same and input_size[2] % kernel.columns_together == 0:
+            return kernel
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
-# What a kernel reads and writes, and how it rounds factors, in CUDA text.
-_ELEMENT = {
-    "fp32": "float",
-    "tf32": "float",
-    "tf32_rna": "float",
-    "fp16": "tconv::Half",
-    "bf16": "tconv::BFloat16",
-    "fp64": "double",
-}
+# What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
+_ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
 _ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
+_INPUT = "int batch, int input_depth, int input_height, int input_width"
+_OUTPUT = "int output_depth, int output_height, int output_width"
+# The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
+# of what brings its weights and its inputs into another order.
+_PARAMETERS = {
+    "": "const T* x, const T* weight, const T* bias, T* y, " + _INPUT + ", " + _OUTPUT,
+    "_weights": "const T* weight, T* prepared",
+    "_inputs": "const T* x, T* prepared, " + _INPUT,
+}
 
 
-def _instance(kernel, name):
-    """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    element = _ELEMENT[kernel.layer.precision]
-    return f"""\
-// {kernel.layer.describe()}
-struct {name}_layer {{
-{_layer_members(kernel.layer, kernel.wide_index)}}};
-{_tile_struct(kernel, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
-{name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
-  tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
-}}
-"""
-
-
-def _tile_struct(kernel, name):
-    """What the tile of the kernel `name` is, as a type."""
+def _configuration(kernel, name):
+    """What the kernel `name` is compiled for: the structs of its layer and its tile."""
+    layer = kernel.layer
+    element, rounding = _ELEMENT.get(layer.precision, "float"), _ROUNDING.get(layer.precision, "none")
+    axes = zip(("Depth", "Height", "Width"), layer.kernel, layer.stride, layer.padding, layer.dilation)
+    counts = {
+        "spatial_dims": layer.spatial_dims,
+        "groups": layer.groups,
+        "group_in_channels": layer.in_channels // layer.groups,
+        "group_out_channels": layer.out_channels // layer.groups,
+        "has_bias": int(layer.bias),
+    }
+    members = [
+        f"using Element = {element};",
+        f"using Index = {'long long' if kernel.wide_index else 'int'};",
+        *(f"using {axis} = tconv::Axis<{', '.join(map(str, values))}>;" for axis, *values in axes),
+        f"static constexpr int {', '.join(f'{name} = {value}' for name, value in counts.items())};",
+        f"static constexpr tconv::Rounding rounding = tconv::Rounding::{rounding};",
+    ]
+    of_layer = f"// {layer.describe()}\nstruct {name}_layer {{\n" + "".join(f"  {member}\n" for member in members)
     if kernel.tile is None:
-        return f"using {name}_tile = tconv::PlainTile<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{str(kernel.tile)}}};\n"
+        return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
+    return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
 
-def _launch_bounds(kernel, name):
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
-
-
-def _layer_members(layer, wide_index):
-    def axis(name, values):
-        return f"  using {name} = tconv::Axis<{values.kernel}, {values.stride}, {values.padding}, {values.dilation}>;\n"
-
-    def boolean(name, value):
-        return f"  static constexpr bool {name} = {str(value).lower()};\n"
-
-    return (
-        f"  using Element = {_ELEMENT[layer.precision]};\n"
-        f"  using Index = {'long long' if wide_index else 'int'};\n"
-        + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes))
-        + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
-        + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
-        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
-        + boolean("has_bias", layer.bias)
-        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
-    )
-
-
-def _functions(kernel, name):
-    """The CUDA text of a kernel's functions."""
-    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
-    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
-
-
-def _start(kernel, name):
-    """How the host's side launches a kernel."""
-    weights, inputs = (
-        f"{name}_{which}" if has else "nullptr"
-        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
-    )
-    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
-    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
+def _function(kernel, name, ending=""):
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
+    parameters = _PARAMETERS[ending]
+    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+    parameters = parameters.replace("T*", name + "_layer::Element*")
+    bounds = "tconv::preparing_threads"
+    if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
+        bounds = f"{name}_tile::threads, {name}_tile::blocks"
+        bounds = bounds if kernel.tile is None else f"{kernel.threads}, {kernel.blocks}"
+    called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
+    head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
+    return f"{head} {{\n  {called};\n}}\n"
 
 
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
     families = {kernel.family for kernel in kernels}
-    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
-    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
-    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
-    instances = "\n".join(_functions(*each) for each in named)
-    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+    texts, cases = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families], ""
+    for number, kernel in enumerate(kernels):
+        name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
+        endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
+        texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
+        launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+        called = [name + ending if ending in endings else "nullptr" for ending in ("", "_weights", "_inputs")]
+        cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
+    return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
-# (device, kernel) -> its extension's `launch`, its number in there
+# (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
+# loads them, 0 where it takes them as they are
 _LAUNCHERS = {}
 
 
@@ -320,11 +241,9 @@ def _load_options(kernels, capability):
     cuda = _cuda_source(kernels)
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
-    if capability >= (9, 0):
-        flags.append("-DTCONV_OVERLAPS")
-    digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
+    flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
     options = {
-        "name": "tconv_" + digest[:20],
+        "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
         "cuda_sources": [cuda],
         "functions": ["launch"],
@@ -351,30 +270,28 @@ def _build(kernels, device):
         found = ".".join(map(str, capability))
         raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
     for kernel in missing:
-        if kernel.tile is None:
+        if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
     launch = load_inline(**_load_options(missing, capability)).launch
-    _LAUNCHERS.update({(device, kernel): (launch, number) for number, kernel in enumerate(missing)})
+    for number, kernel in enumerate(missing):
+        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
 
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
+    layer, batch, input_size, output_size, kernel = plan
+    device = x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y)
-    launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes:
-        # Inputs in another order lie behind the weights.
-        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
-        pointers[4] = prepared.data_ptr()
+    launch, number, weight_bytes = _LAUNCHERS[device, kernel]
+    prepared = None
+    pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
     if error == -1:  # the sizes want offsets of 64 bits
@@ -387,13 +304,10 @@ def _launch(plan, x, weight, bias, y):
 
 
 def _run(plan, x, weight, bias):
-    layer, batch, _, output_size = plan.problem
-    shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
+    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
-            inputs, weights = inputs.clone(), weights.clone()
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -401,8 +315,7 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    others = [t for t in (x, weight) if not t.is_contiguous()]
-    if last and any(t.is_contiguous(memory_format=last) for t in others):
+    if last and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
         return y.contiguous(memory_format=last)
     return y
 
@@ -415,12 +328,9 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
-    x, weight = ctx.saved_tensors
     stride, padding, output_padding, groups, dilation = ctx.options
-    gradients = torch.ops.aten.convolution_backward(
-        gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
-        list(ctx.needs_input_grad[:3]),
-    )
+    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
+    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
 
 
@@ -459,7 +369,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_b8ac37385348f8ac::conv_transpose")
+_OPERATOR = _define("tconv_b4689799588a28db::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -473,9 +383,8 @@ def _autocast(tensor):
     """What autocast makes of an operand of a convolution."""
     if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
-    if hasattr(torch, "get_autocast_dtype"):
-        return tensor.to(torch.get_autocast_dtype("cuda"))
-    return tensor.to(torch.get_autocast_gpu_dtype())
+    newer = hasattr(torch, "get_autocast_dtype")
+    return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
 
 
 def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
@@ -484,15 +393,14 @@ def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_
     options = (stride, padding, output_padding, groups, dilation)
     if torch.is_autocast_enabled():
         input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
-    x = input.unsqueeze(0) if input.dim() == dims + 1 else input
-    tensors = (x, weight, bias)
+    tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
     else:
         y = _run(_planned(tensors, options), *tensors)
-    return y if x is input else y.squeeze(0)
+    return y if tensors[0] is input else y.squeeze(0)
 
 
 def _planned(tensors, options):
@@ -512,84 +420,49 @@ def _planned(tensors, options):
     return plan
 
 
-cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
-cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
-cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
-
-
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
 class _CudaForward:
-    _left = False  # True on a module that is left to PyTorch
-
     def forward(self, input, output_size=None):
-        if self._left:
-            return super().forward(input, output_size)
         dims = len(self.kernel_size)
-        output_padding = self._output_padding(
-            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-        )
-        return _conv_transpose(
-            dims, input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
-        )
+        sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
+        output_padding = self._output_padding(input, output_size, *sizes)
+        options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options)
 
 
-def _on_cuda(theirs, **members):
+@functools.lru_cache(maxsize=None)
+def _on_cuda(theirs):
     """torch's class with its forward on the kernels above.
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
     ours.__qualname__ = f"Cuda{theirs.__name__}"
+    if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
+        ours.cls_to_become = _on_cuda(theirs.cls_to_become)
     return ours
 
 
 CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
-CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
-CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
-CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
-_CUDA_CLASSES = {
-    ours.__bases__[1]: ours
-    for ours in (
-        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
-        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
-    )
-}
-
-
-@functools.lru_cache(maxsize=None)
-def _cuda_class(kind, parametrized):
-    """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
-    if kind in _CUDA_CLASSES:
-        return _CUDA_CLASSES[kind]
-    if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
-        return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
-    ours = next(_CUDA_CLASSES[base] for base in kind.__mro__ if base in _CUDA_CLASSES)
-    return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
-
-
-def _swap(model):
-    """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
-    for name, module in model.named_modules():
-        if isinstance(module, tuple(_CUDA_CLASSES)) and not isinstance(module, _CudaForward):
-            module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
-        if name in _LEFT:
-            module._left = True
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d)
 
 
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
-        parameter = next(module.parameters(), None)
-        if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
-            continue
-        if module.in_channels > 0:  # a lazy module has none before its first input
+        dtype = getattr(next(module.parameters(), None), "dtype", None)
+        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS
+        if ours and module.in_channels > 0:  # a lazy module has none before its first input
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
+            last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
+            layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
+            yield next(_kernels(_with_precision(layer), gpu))
 
 
 def _cuda_model(model):
@@ -599,11 +472,10 @@ def _cuda_model(model):
     @functools.wraps(construct)
     def __init__(self, *args, **kwargs):
         construct(self, *args, **kwargs)
-        _swap(self)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
-            _build(list(_module_kernels(self, _gpu(device))) + called, device)
+            kernels = list(_module_kernels(self, _gpu(device)))
+            _build(kernels, device)
 
     model.__init__ = __init__
     return model
@@ -688,6 +560,7 @@ namespace tconv {
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
 
+#define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
 #if !defined(TCONV_EMULATOR)
 #define TCONV_DEVICE __device__ __forceinline__
@@ -700,8 +573,7 @@ namespace tconv {
 // Arithmetic of the constants of a kernel.
 
 TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-template <class Number>
-TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
 
 // 0 <= index < count, in one comparison.
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
@@ -727,8 +599,7 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
 // One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
 // mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
 // tap_period apart and read inputs that lie shift_period apart.
-template <int Kernel, int Stride, int Padding, int Dilation>
-struct Axis {
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
   static constexpr int common = greatest_common_divisor(Stride, Dilation);
   static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
@@ -771,12 +642,10 @@ struct BFloat16 {
 };
 
 // The type products are summed in.
-template <class Element>
-struct AccumulatorOf {
+template <class Element> struct AccumulatorOf {
   using type = float;
 };
-template <>
-struct AccumulatorOf<double> {
+template <> struct AccumulatorOf<double> {
   using type = double;
 };
 
@@ -815,15 +684,13 @@ enum class Rounding { none, ties_to_even, ties_away };
 // A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
 // cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
 // as they are.
-template <Rounding rounding>
-TCONV_DEVICE float operand(float value) {
+template <Rounding rounding> TCONV_DEVICE float operand(float value) {
   const unsigned bits = float_bits(value);
   if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
   const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
   return bits_float((bits + half_unit) & 0xffffe000u);
 }
-template <Rounding rounding>
-TCONV_DEVICE double operand(double value) {
+template <Rounding rounding> TCONV_DEVICE double operand(double value) {
   static_assert(rounding == Rounding::none, "TF32 operands are float");
   return value;
 }
@@ -835,10 +702,8 @@ TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(val
 
 template <class Element>
 TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
-template <>
-TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
-template <>
-TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
+template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
+template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
 
 TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
@@ -889,16 +754,14 @@ TCONV_DEVICE long long kept(long long value) {
   asm("" : "+l"(value));
   return value;
 }
-template <class T>
-TCONV_DEVICE const T* kept(const T* value) {
+template <class T> TCONV_DEVICE const T* kept(const T* value) {
   asm("" : "+l"(value));
   return value;
 }
 #endif
 
 // N elements at once; the address must be a multiple of their size.
-template <class T, int N>
-struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
   T values[N];
 };
 
@@ -909,15 +772,12 @@ TCONV_CONSTANT int vector_width(int count, int item_bytes) {
 }
 
 // Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
-template <class T, int N>
-TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
+template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
   constexpr int width = vector_width(N, sizeof(T));
   using Wide = Vector<T, width>;
-#pragma unroll
-  for (int i = 0; i < N; i += width) {
+  TCONV_UNROLL for (int i = 0; i < N; i += width) {
     const Wide wide = *reinterpret_cast<const Wide*>(address + i);
-#pragma unroll
-    for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
+    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
   }
 }
 
@@ -936,8 +796,7 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
 
 // What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
 // what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer>
-struct Bias {
+template <class Layer> struct Bias {
   using Sum = typename AccumulatorOf<typename Layer::Element>::type;
   struct Channel {
     Sum bias;
@@ -950,14 +809,58 @@ struct Bias {
   }
 };
 
+// Places: the positions of all samples, by number, columns first. Kernels that go phase by phase share them among
+// blocks.
+
+// A position and its sample, -1 where there is none.
+struct Place {
+  int sample, depth, height, width;
+};
+
+// The place of a number, where `Lead` places come before each row of positions: those have negative widths.
+template <class Layer, int Lead>
+TCONV_DEVICE Place place_of(typename Layer::Index number, int batch, int output_depth, int output_height,
+                            int output_width) {
+  using Index = typename Layer::Index;
+  const Index columns = static_cast<Index>(Layer::Width::positions(output_width)) + Lead;
+  const Index row = number / columns;
+  const Index slab = row / Layer::Height::positions(output_height);
+  const Index sample = slab / Layer::Depth::positions(output_depth);
+  return {sample < batch ? static_cast<int>(sample) : -1,
+          static_cast<int>(slab - sample * Layer::Depth::positions(output_depth)),
+          static_cast<int>(row - slab * Layer::Height::positions(output_height)),
+          static_cast<int>(number - row * columns) - Lead};
+}
+
+// How a kernel is launched whose blocks own `Tile::run` neighbouring places, with some channels of a phase each:
+// `Tile::parts` blocks have the same places. They are neighbours, as they read the same inputs and write neighbouring
+// outputs.
+template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch(const Sizes& sizes) {
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const int(&output)[3] = sizes.output;
+  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
+                           Height::positions(output[1]) * (Width::positions(output[2]) + Lead);
+  Launch launch = {};
+  launch.counted = launch.blocks = ceil_div(places, static_cast<long long>(Tile::run)) * Tile::parts;
+  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
+  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
+                                Height::positions(output[1] + Height::padding) *
+                                (Width::positions(output[2] + Width::padding) + Lead) +
+                            (1 << 12);
+  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
+}
+
 }  // namespace tconv
 """
 _KERNELS = {
     "direct": r"""
 namespace tconv {
 
-template <class Layer, class Tile>
-struct DirectShape {
+template <class Layer, class Tile> struct DirectShape {
   using Element = typename Layer::Element;
   using Accumulator = typename AccumulatorOf<Element>::type;
   using Depth = typename Layer::Depth;
@@ -1047,8 +950,7 @@ struct DirectShape {
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
 };
 
-template <class Layer, class Tile>
-TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
+template <class Layer, class Tile> TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
   using Shape = DirectShape<Layer, Tile>;
   const long long heights = Shape::Height::positions(sizes.output[1] + Tile::row_origin);
   const long long widths = Shape::Width::positions(sizes.output[2] + Tile::origin);
@@ -1071,21 +973,18 @@ TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
 
 // Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
 // registers all this is known to the compiler, and neighbouring phases and taps share inputs.
-template <class Layer, class Tile>
-TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
+template <class Layer, class Tile> TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
   using Shape = DirectShape<Layer, Tile>;
   return first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
 }
 
 // The column phases of a thread, by their first taps. With phases in registers these are constants.
-template <class Layer, class Tile>
-struct DirectPhases {
+template <class Layer, class Tile> struct DirectPhases {
   using Width = typename DirectShape<Layer, Tile>::Width;
   int first_taps[Tile::phases], first_shifts[Tile::phases];
 
   TCONV_DEVICE explicit DirectPhases(int first_phase) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a) {
+    TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
       first_taps[a] = a;
       first_shifts[a] = Width::shift_of(first_taps[a]);
     }
@@ -1098,8 +997,7 @@ struct DirectPhases {
 };
 
 // The inputs that a thread needs for one stage of taps, of a group of input channels.
-template <class Layer, class Tile>
-struct DirectInputs {
+template <class Layer, class Tile> struct DirectInputs {
   using Shape = DirectShape<Layer, Tile>;
   using Width = typename Shape::Width;
   using Accumulator = typename Shape::Accumulator;
@@ -1109,14 +1007,10 @@ struct DirectInputs {
   template <class Visitor>
   TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
     bool seen[Shape::input_rows][Shape::window] = {};
-#pragma unroll
-    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
-#pragma unroll
-      for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
+    TCONV_UNROLL for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
+      TCONV_UNROLL for (int v = 0; v < Tile::rows; ++v)
+        TCONV_UNROLL for (int j = 0; j < Tile::chunk_taps; ++j)
+          TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
             const int row = Shape::input_row(v, row_tap);
             const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
             const bool has_tap = phases.has_tap(a, tap_chunk + j);
@@ -1133,10 +1027,8 @@ struct DirectInputs {
                          const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
     each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
       const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p) {
+      TCONV_UNROLL for (int k = 0; k < Tile::unroll; ++k)
+        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
           // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
           typename Layer::Element input{};
           if (in_range(column - shift + p * Tile::columns, columns[r]) &&
@@ -1149,23 +1041,17 @@ struct DirectInputs {
 };
 
 // What a thread sums up: of each of its rows, column phases, positions and output channels.
-template <class Layer, class Tile>
-struct DirectSums {
+template <class Layer, class Tile> struct DirectSums {
   using Shape = DirectShape<Layer, Tile>;
   using Accumulator = typename Shape::Accumulator;
   Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
 
   // Calls visit(sum, number) for each sum, in one order for all uses.
-  template <class Visitor>
-  TCONV_DEVICE void each(Visitor visit) {
-#pragma unroll
-    for (int r = 0; r < Shape::sum_rows; ++r)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-          for (int c = 0; c < Tile::channels; ++c)
+  template <class Visitor> TCONV_DEVICE void each(Visitor visit) {
+    TCONV_UNROLL for (int r = 0; r < Shape::sum_rows; ++r)
+      TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a)
+        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
+          TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c)
             visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
   }
 
@@ -1173,8 +1059,7 @@ struct DirectSums {
 };
 
 // What a thread has summed up of one stage, and of the chain that it is in.
-template <class Layer, class Tile>
-class DirectChain {
+template <class Layer, class Tile> class DirectChain {
   using Shape = DirectShape<Layer, Tile>;
   DirectSums<Layer, Tile>& all_;
 
@@ -1187,27 +1072,20 @@ class DirectChain {
                              const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
     using Accumulator = typename Shape::Accumulator;
     DirectSums<Layer, Tile>& sums = all_;
-#pragma unroll
-    for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
+    TCONV_UNROLL for (int k = 0; k < Tile::unroll; ++k)
+      TCONV_UNROLL for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
         const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
         Accumulator weights[Shape::items_at_once];
         load_shared(row_weights, weights);
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
+        TCONV_UNROLL for (int j = 0; j < Tile::chunk_taps; ++j)
+          TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
             if (!phases.has_tap(a, tap_chunk + j)) continue;
             const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
             const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
             const int first_weight = item;
-#pragma unroll
-            for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-              for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-                for (int c = 0; c < Tile::channels; ++c) {
+            TCONV_UNROLL for (int v = 0; v < Tile::rows; ++v)
+              TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
+                TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) {
                   Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
                   sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
                                      sum);
@@ -1245,8 +1123,7 @@ TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename
 
 // What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
 // negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
-template <class Element>
-struct DirectTarget {
+template <class Element> struct DirectTarget {
   Element* y;
   long long start, plane;
   int row, height;  // a height of 0 says that there is no such position
@@ -1263,8 +1140,7 @@ template <class Layer, class Accumulator>
 TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return sum; }
 
 // Column phases that no tap reaches stay 0 in a warp's buffer.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
+template <class Layer, class Tile, class Accumulator> TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
   using Shape = DirectShape<Layer, Tile>;
   constexpr int items = Shape::exchange_lines * Shape::exchange_line_items;
 #pragma unroll 1
@@ -1287,21 +1163,18 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, i
   const long long place = kept(first + lane - ahead);
   constexpr int steps = Shape::exchange_steps + 1;
   constexpr int at_once = steps;
-#pragma unroll
-  for (int first_step = 0; first_step < steps; first_step += at_once) {
+  TCONV_UNROLL for (int first_step = 0; first_step < steps; first_step += at_once) {
     // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
     Accumulator values[at_once];
     bool in_line[at_once];
-#pragma unroll
-    for (int s = 0; s < at_once; ++s) {
+    TCONV_UNROLL for (int s = 0; s < at_once; ++s) {
       const int step = first_step + s, item = step * 32 + lane - ahead;
       in_line[s] = ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
       values[s] = bias;
       if (from_buffer && in_line[s])
         values[s] = plus_bias<Layer>(line[step * Shape::exchange_pitch + lane - ahead], bias);
     }
-#pragma unroll
-    for (int s = 0; s < at_once; ++s) {
+    TCONV_UNROLL for (int s = 0; s < at_once; ++s) {
       const int step = first_step + s, item = step * 32 + lane - ahead;
       long long row = own_row, offset = 0;  // from `place`
       int row_item = item;
@@ -1324,31 +1197,25 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int run_column = __shfl_sync(0xffffffffu, target.column, 0);
   const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
-#pragma unroll
-  for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
+  TCONV_UNROLL for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
     if (has_taps) {
       __syncwarp();
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int phase = 0; phase < Width::stride; ++phase) {
+      TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
+        TCONV_UNROLL for (int phase = 0; phase < Width::stride; ++phase) {
           const int tap = Width::first_tap(phase);
           if (tap >= Width::kernel) continue;
           const int item = own_item + p * Tile::columns * Width::stride + phase;
           Accumulator* const place = buffer + item / 32 * Shape::exchange_pitch + item % 32;
-#pragma unroll
-          for (int n = first; n < first + lines; ++n)
+          TCONV_UNROLL for (int n = first; n < first + lines; ++n)
             place[(n - first) * Shape::exchange_line_items] =
                 sums.values[n % Shape::sum_rows][tap][p][n / Shape::sum_rows];
         }
       __syncwarp();
     }
-#pragma unroll
-    for (int n = first; n < first + lines; ++n) {
+    TCONV_UNROLL for (int n = first; n < first + lines; ++n) {
       const int c = n / Shape::sum_rows;
       const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
-#pragma unroll
-      for (int r = 0; r < Shape::output_rows; ++r) {
+      TCONV_UNROLL for (int r = 0; r < Shape::output_rows; ++r) {
         const int sum_row = Shape::sum_row_of_output(r);
         // Rows that no tap reaches are stored with the channel's first.
         if (sum_row == n % Shape::sum_rows)
@@ -1457,8 +1324,7 @@ struct DirectRun {
 
 // What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
 // which end where a slab ends.
-template <class Layer, class Tile>
-struct DirectWalk {
+template <class Layer, class Tile> struct DirectWalk {
   using Shape = DirectShape<Layer, Tile>;
   using Index = typename Layer::Index;
   Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
@@ -1535,10 +1401,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
 
   Accumulator biases[Tile::channels];
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    biases[c] = 0;
-  }
+  TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) biases[c] = 0;
 
   const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
 
@@ -1570,8 +1433,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
           const int top_row = at.height - Shape::top_shift;
           const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
           int input_columns[Shape::input_rows];
-#pragma unroll
-          for (int r = 0; r < Shape::input_rows; ++r)
+          TCONV_UNROLL for (int r = 0; r < Shape::input_rows; ++r)
             input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
@@ -1634,8 +1496,7 @@ namespace tconv {
 // 2^31 - stride - padding.
 
 // How the blocks of a layer share its work.
-template <class Layer>
-struct PlainTile {
+template <class Layer> struct PlainTile {
   using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
   static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
   static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
@@ -1644,33 +1505,15 @@ struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
+  static constexpr long long parts = channel_blocks * phases;
 };
 
-// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
 template <class Layer, class Tile>
-TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const int (&output)[3] = sizes.output;
-  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
-                           Height::positions(output[1]) * Width::positions(output[2]);
-  Launch launch = {};
-  launch.counted = launch.blocks =
-      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
-  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
-  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
-  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-                                Height::positions(output[1] + Height::padding) *
-                                Width::positions(output[2] + Width::padding) +
-                            (1 << 12);
-  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
+TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
 
 template <class Layer, class Tile>
 TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
@@ -1703,15 +1546,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
   int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
   const Element* inputs[Tile::positions];
-#pragma unroll
-  for (int p = 0; p < Tile::positions; ++p) {
-    const Index place = first_place + p * Tile::lane_positions + lane_position;
-    const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
-    const Index sample = slab / Depth::positions(output_depth);
-    widths[p] = static_cast<int>(place - row * Width::positions(output_width));
-    heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
-    depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
-    samples[p] = sample < batch && lane_position < Tile::lane_positions ? static_cast<int>(sample) : -1;
+  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
+    const Place place = place_of<Layer, 0>(first_place + p * Tile::lane_positions + lane_position, batch, output_depth,
+                                           output_height, output_width);
+    samples[p] = lane_position < Tile::lane_positions ? place.sample : -1;
+    depths[p] = place.depth, heights[p] = place.height, widths[p] = place.width;
     inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
                 (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
   }
@@ -1723,8 +1562,7 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
         const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
         const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
         bool inside[Tile::positions];
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
+        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
           inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
                       in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
         const Element* const filters =
@@ -1732,13 +1570,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
 #pragma unroll 4
         for (int c = split; c < CI; c += Tile::splits) {
           Accumulator values[Tile::positions];
-#pragma unroll
-          for (int p = 0; p < Tile::positions; ++p)
+          TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
             values[p] = inside[p]
                             ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
                             : Accumulator(0);
-#pragma unroll
-          for (int o = 0; o < Tile::channels; ++o) {
+          TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
             // Of channels that do not exist the first one's weights are taken, and nothing is stored.
             const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
             const Accumulator factor =
@@ -1752,14 +1588,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   if (Tile::splits > 1) {
     TCONV_SHARED(shared);
     Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
-#pragma unroll
-    for (int p = 0; p < Tile::positions; ++p) {
+    TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
       __syncthreads();  // what lay there has been read
-#pragma unroll
-      for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
+      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
       __syncthreads();
-#pragma unroll
-      for (int o = 0; o < Tile::channels; ++o)
+      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
         for (int other = 1; other < Tile::splits && split == 0; ++other)
           sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
     }
@@ -1767,14 +1600,12 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   }
 
   const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
-#pragma unroll
-  for (int p = 0; p < Tile::positions; ++p) {
+  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
     const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
-#pragma unroll
-    for (int o = 0; o < Tile::channels; ++o)
+    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
       if (first_channel + o < CO)
         y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
             from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
@@ -1792,22 +1623,23 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, x, weight, bias, y, prepared;
+  int64_t stream, x, weight, bias, y, prepared;  // addresses
   tconv::Sizes sizes;
 };
 
-// The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
-// before it runs, and waits for it itself.
-template <class... Parameters, class... Values>
-static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, int block, int shared_bytes,
-                   int64_t on, Values... values) {
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
+template <class Kernel>
+static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+                   bool overlaps) {
+  const auto function = reinterpret_cast<const void*>(kernel);
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
   const auto blocks = static_cast<unsigned>(grid);
-  const auto stream = reinterpret_cast<cudaStream_t>(on);
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
   int driver = 0;
   if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
@@ -1815,44 +1647,27 @@ static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, i
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = blocks;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, values...);
+    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
+    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, function, arguments);
   }
 #endif
-  kernel<<<blocks, block, shared_bytes, stream>>>(values...);
-  return cudaGetLastError();
+  return cudaLaunchKernel(function, blocks, block, arguments, shared_bytes, on);
 }
 
-template <class Element>
-static Element* pointer(int64_t address) {
-  return reinterpret_cast<Element*>(address);
-}
-
-template <class Element>
-struct Kernels {
-  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
-  using OfWeights = void (*)(const Element*, Element*);
-  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
-};
-
-// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
-// where offsets of the layer's Index do not reach.
-template <class Layer, class Element = typename Layer::Element>
-static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
-                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
-                 Arguments a) {
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns a
+// cudaError_t, or -1 where offsets of the layer's Index do not reach. Without outputs it says how many bytes the
+// weights take there.
+template <class Layer, class Kernel, class OfWeights, class OfInputs>
+static int64_t start(const tconv::Launch& launch, Kernel kernel, OfWeights weights, OfInputs inputs, Arguments a) {
+  if (a.y == 0) return launch.weight_bytes;
   if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
   if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
-  const auto &input = a.sizes.input, &output = a.sizes.output;
+  int (&input)[3] = a.sizes.input, (&output)[3] = a.sizes.output;
   bool overlaps = false;
-  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
-                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
-                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
+  void* arguments[] = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+                       output, output + 1, output + 2};
+  return enqueue(kernel, arguments, launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
 SIGNATURE {
@@ -1867,7 +1682,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
-    "           int input_width, int output_depth, int output_height, int output_width)"
+    "int64_t launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias,\n"
+    "               int64_t y, int64_t prepared, int batch, int input_depth, int input_height,\n"
+    "               int input_width, int output_depth, int output_height, int output_width)"
 )

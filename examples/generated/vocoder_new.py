@@ -4,26 +4,19 @@
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
-#                                           elsewhere: mma: 80 blocks of 256, 100912 bytes of shared memory
-#                                           float16: mma: 128 blocks of 256, 84016 bytes of shared memory
-#                                           float16, elsewhere: mma: 136 blocks of 128, 74800 bytes of shared memory
+#                                           elsewhere, float16, bfloat16: gemm
 #   ups.1  1-D 128→64 k16 s8 p4 bias tf32   mma: 260 blocks of 128, 86032 bytes of shared memory
-#                                           elsewhere: mma: 260 blocks of 64, 75792 bytes of shared memory
-#                                           float16: mma: 260 blocks of 128, 74528 bytes of shared memory
-#                                           float16, elsewhere: mma: 260 blocks of 128, 74528 bytes of shared memory
+#                                           elsewhere, float16, bfloat16: gemm
 #   ups.2  1-D 64→32 k4 s2 p1 bias tf32     mma: 256 blocks of 128, 67600 bytes of shared memory
-#                                           elsewhere: mma: 513 blocks of 64, 43024 bytes of shared memory
-#                                           float16: mma: 512 blocks of 64, 38992 bytes of shared memory
-#                                           float16, elsewhere: mma: 512 blocks of 64, 38992 bytes of shared memory
-#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     direct: 256 blocks of 256, 61568 bytes of shared memory
-#                                           float16: direct: 128 blocks of 256, 61760 bytes of shared memory
+#                                           elsewhere, float16, bfloat16: gemm
+#   ups.3  1-D 32→16 k4 s2 p1 bias tf32     mma: 512 blocks of 64, 32784 bytes of shared memory
+#                                           elsewhere, float16, bfloat16: gemm
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
 
 import functools
 import hashlib
 import inspect
-import math
 import operator
 import warnings
 from collections import namedtuple
@@ -31,37 +24,11 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-
-class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
-    """One spatial axis of a layer."""
-
-    def output_size(self, input_size, output_padding):
-        """Length of the output, as in torch.nn.ConvTranspose2d's documentation."""
-        span = self.dilation * (self.kernel - 1) + 1
-        return (input_size - 1) * self.stride - 2 * self.padding + span + output_padding
-
-    def positions(self, output_size):
-        """How many positions q the outputs 0 .. output_size-1 have."""
-        return -(-output_size // self.stride)
-
-
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
 
 
 class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
-
-    @property
-    def axes(self):
-        return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
-
-    @property
-    def in_channels_per_group(self):
-        return self.in_channels // self.groups
-
-    @property
-    def out_channels_per_group(self):
-        return self.out_channels // self.groups
 
     def describe(self):
         """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
@@ -70,38 +37,77 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
             used = values[3 - self.spatial_dims :]
             return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
 
-        channels = f"{self.in_channels}→{self.out_channels}"
-        words = [f"{self.spatial_dims}-D", channels, f"k{short(self.kernel)}", f"s{short(self.stride)}"]
-        if any(self.padding):
-            words.append(f"p{short(self.padding)}")
-        if max(self.dilation) > 1:
-            words.append(f"d{short(self.dilation)}")
-        if self.groups > 1:
-            words.append(f"groups {self.groups}")
-        if self.bias:
-            words.append("bias")
+        words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
+        words += [f"k{short(self.kernel)} s{short(self.stride)}"]
+        words += [f"p{short(self.padding)}"] * any(self.padding)
+        words += [f"d{short(self.dilation)}"] * (max(self.dilation) > 1)
+        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
 
 
-# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
-# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
-# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+# Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
+# block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
+# the layer, or another one, which gives the same outputs along an axis of one input. Without a tile a kernel runs any
+# layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
-    defaults=(None, None, None, 0, 0, 1, False, False),
+    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index",
+    defaults=(None, None, None, None, 0, 1, False, None, False),
 )
-# A layer at one size; sizes are (depth, height, width).
-_Problem = namedtuple("_Problem", "layer batch input_size output_size")
-_Plan = namedtuple("_Plan", "problem kernel")
-# Layers that are called as functions: they are built along with the modules.
-_CALLED = ()
-# Modules left to PyTorch, by name.
-_LEFT = ()
+# A layer at one size, (depth, height, width), and the kernel that runs it.
+_Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
+# What was planned for the layers of the model file, the best kernel first.
+_RECORDED = {
+    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): [
+        _Kernel("mma", threads=128, blocks=2, shared_bytes=106512, columns_together=4, tile="""\
+  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 1, position_tiles = 8; };
+  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, row_origin = 0,
+      origin = 0; };
+  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 4, copied = 2, resident = 0;
+      };
+  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 2;
+"""),
+    ],
+    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): [
+        _Kernel("mma", threads=128, blocks=2, shared_bytes=86032, columns_together=4, tile="""\
+  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, position_tiles = 4; };
+  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, row_origin = 0,
+      origin = 4; };
+  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, copied = 2, resident = 0;
+      };
+  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;
+"""),
+    ],
+    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): [
+        _Kernel("mma", threads=128, blocks=3, shared_bytes=67600, columns_together=4, tile="""\
+  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 4, position_tiles = 4; };
+  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, depth_origin = 0, row_origin = 0,
+      origin = 0; };
+  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 1, resident = 0;
+      };
+  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;
+"""),
+    ],
+    _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): [
+        _Kernel("mma", threads=64, blocks=6, shared_bytes=32784, columns_together=4, tile="""\
+  struct Warps { static constexpr int high = 1, wide = 2, splits = 1, row_tiles = 2, position_tiles = 2; };
+  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, depth_origin = 0, row_origin = 0,
+      origin = 0; };
+  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, copied = 2, resident = 1;
+      };
+  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 6;
+"""),
+    ],
+}
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+# Both types of 16 bits take the same tiles.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a. What is no
+# GPU is taken for the one that was planned for.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
+_PLANNED = _Gpu(227 * 1024, True, 132)
 
 
 # ---- planning --------------------------------------------------------------------------------------------------------
@@ -118,223 +124,19 @@ def _with_precision(layer, tiny_maps=False):
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
     if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
         return layer
-    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
-
-
-def _three(values, fill):
-    return (fill,) * (3 - len(values)) + tuple(values)
-
-
-# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
-_RECORDED = {
-    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): [
-        _Kernel(
-            "mma",
-            _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 1, "
-            "position_tiles = 8; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
-            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 4, "
-            "copied = 2, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 2;\n",
-            threads=128, blocks=2, shared_bytes=106512, weight_bytes=3145728, columns_together=4, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 2, "
-            "position_tiles = 8; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
-            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, "
-            "copied = 0, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 2, gaps = 0, blocks = 1;\n",
-            threads=256, blocks=1, shared_bytes=100912, weight_bytes=2097152, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"): [
-        _Kernel(
-            "mma",
-            _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 4, row_tiles = 1, "
-            "position_tiles = 8; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
-            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 2, "
-            "copied = 0, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 1;\n",
-            threads=256, blocks=1, shared_bytes=84016, weight_bytes=1572864, columns_together=2, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(1, 256, 128, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, "
-            "position_tiles = 2; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 16, "
-            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 1, "
-            "copied = 0, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            threads=128, blocks=3, shared_bytes=74800, weight_bytes=1048576, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"): [
-        _Kernel(
-            "mma",
-            _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 4, row_tiles = 8, "
-            "position_tiles = 4; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
-            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 1, patch_columns = 4, "
-            "copied = 2, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 2;\n",
-            threads=128, blocks=2, shared_bytes=86032, weight_bytes=524288, columns_together=4, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 8, "
-            "position_tiles = 4; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
-            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 2, chunk_shifts = 2, patch_columns = 1, "
-            "copied = 2, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            threads=64, blocks=3, shared_bytes=75792, weight_bytes=524288, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"): [
-        _Kernel(
-            "mma",
-            _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, "
-            "position_tiles = 2; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
-            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 8, "
-            "copied = 0, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            threads=128, blocks=3, shared_bytes=74528, weight_bytes=262144, columns_together=8, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(1, 128, 64, (1, 1, 16), (1, 1, 8), (0, 0, 4), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 8, "
-            "position_tiles = 2; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
-            "depth_origin = 0, row_origin = 0, origin = 4; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, "
-            "copied = 0, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            threads=128, blocks=3, shared_bytes=74528, weight_bytes=262144, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): [
-        _Kernel(
-            "mma",
-            _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps { static constexpr int high = 1, wide = 2, splits = 2, row_tiles = 4, "
-            "position_tiles = 4; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 64, "
-            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, "
-            "copied = 1, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 3;\n",
-            threads=128, blocks=3, shared_bytes=67600, weight_bytes=49152, columns_together=4, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"),
-            "  struct Warps { static constexpr int high = 1, wide = 1, splits = 2, row_tiles = 4, "
-            "position_tiles = 4; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 32, "
-            "depth_origin = 0, row_origin = 0, origin = 1; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 2, patch_columns = 1, "
-            "copied = 1, resident = 0; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
-            threads=64, blocks=5, shared_bytes=43024, weight_bytes=32768, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"): [
-        _Kernel(
-            "mma",
-            _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, "
-            "position_tiles = 2; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 16, "
-            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 4, "
-            "copied = 0, resident = 1; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
-            threads=64, blocks=5, shared_bytes=38992, weight_bytes=24576, columns_together=4, prepares_inputs=False,
-        ),
-        _Kernel(
-            "mma",
-            _Layer(1, 64, 32, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
-            "  struct Warps { static constexpr int high = 2, wide = 1, splits = 1, row_tiles = 2, "
-            "position_tiles = 2; };\n"
-            "  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 16, "
-            "depth_origin = 0, row_origin = 0, origin = 0; };\n"
-            "  struct Pipeline { static constexpr int chunk_steps = 4, chunk_shifts = 3, patch_columns = 1, "
-            "copied = 0, resident = 1; };\n"
-            "  static constexpr int channels = 16, channels_last = 0, taps_together = 1, gaps = 0, blocks = 5;\n",
-            threads=64, blocks=5, shared_bytes=38992, weight_bytes=24576, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"): [
-        _Kernel(
-            "direct",
-            _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "tf32"),
-            "  static constexpr int position_lanes = 64, phase_lanes = 1, splits = 4, columns = 32, "
-            "positions = 2, stacked = 0, rows = 1, warps_wide = 0, channels = 16, phases = 2, chunk_rows = 1, "
-            "chunk_channels = 32, chunk_taps = 2, unroll = 2, ahead = 0, origin = 0, row_origin = 0, blocks = 2;\n",
-            threads=256, blocks=2, shared_bytes=61568, weight_bytes=0, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-    _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"): [
-        _Kernel(
-            "direct",
-            _Layer(1, 32, 16, (1, 1, 4), (1, 1, 2), (0, 0, 1), (1, 1, 1), 1, True, "fp16"),
-            "  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 2, columns = 32, "
-            "positions = 4, stacked = 1, rows = 1, warps_wide = 4, channels = 8, phases = 2, chunk_rows = 1, "
-            "chunk_channels = 32, chunk_taps = 2, unroll = 2, ahead = 0, origin = 0, row_origin = 0, blocks = 1;\n",
-            threads=256, blocks=1, shared_bytes=61760, weight_bytes=0, columns_together=1, prepares_inputs=False,
-        ),
-    ],
-}
-# Both types of 16 bits take the same kernels.
-_TWINS = {"fp16": "bf16", "bf16": "fp16"}
-
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-# What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, 132)
+    return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
 
 def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
+    """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
-        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
-            yield kernel
+            yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
+    if gpu.most_shared and _is_dense(layer):
+        yield _Kernel("gemm", layer)
     yield _Kernel("plain", layer)
-
-
-def _kernel(layer, gpu=_PLANNED):
-    """The best kernel of a layer, which is built before any input is there."""
-    return next(_kernels(layer, gpu))
-
-
-def _fits(kernel, problem):
-    """Whether a kernel of a layer runs it at these sizes."""
-    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
-    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -347,11 +149,13 @@ def _gpu(device):
     if device.type != "cuda":
         return _PLANNED
     capability = torch.cuda.get_device_capability(device)
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    if capability < (8, 0):
-        return _Gpu(0, False, multiprocessors)
     kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    return _Gpu(kilobytes * 1024, _has_sm_90a(capability), multiprocessors)
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
 
 
 @functools.lru_cache(maxsize=None)
@@ -364,135 +168,111 @@ def _plan(
         return None
     if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
         return None
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups:
-        return None
     out_channels = weight_shape[1] * groups
-    if bias_shape not in (None, (out_channels,)) or any(o >= max(s, d) for s, _, o, d in zip(*options)):
+    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
         return None
-    axes = (_three(weight_shape[2:], 1), _three(stride, 1), _three(padding, 0), _three(dilation, 1))
+    if any(extra >= max(step, apart) for step, _, extra, apart in zip(*options)):
+        return None
+    axes = [_three(values, fill) for values, fill in zip((weight_shape[2:], stride, padding, dilation), (1, 1, 0, 1))]
     layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    sizes = zip(layer.axes, _three(x_shape[2:], 1), _three(output_padding, 0))
-    output = tuple(axis.output_size(size, extra) for axis, size, extra in sizes)
-    if min(output) < 1:
-        return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
+    input_size, spans = _three(x_shape[2:], 1), [apart * (taps - 1) + 1 for taps, apart in zip(axes[0], axes[3])]
+    sizes = zip(input_size, axes[1], axes[2], spans, _three(output_padding, 0))
+    output_size = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if min(output_size) < 1:
+        return None
+    if max(max(size, span) + s + p for size, span, s, p in zip(output_size, spans, axes[1], axes[2])) >= 2**31:
+        raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
+    return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
 
 
-def _sized(problem, gpu):
-    """The launch of a layer at one size."""
-    layer, sizes = problem.layer, problem.output_size
-    spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
-    if max(spans) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
+def _fitting(layer, input_size, gpu):
+    """The best kernel that runs a layer at this size."""
+    for kernel in _kernels(layer, gpu):
+        strides = zip(kernel.layer.stride, layer.stride, input_size)
+        same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
+        if same and input_size[2] % kernel.columns_together == 0:
+            return kernel
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
-# What a kernel reads and writes, and how it rounds factors, in CUDA text.
-_ELEMENT = {
-    "fp32": "float",
-    "tf32": "float",
-    "tf32_rna": "float",
-    "fp16": "tconv::Half",
-    "bf16": "tconv::BFloat16",
-    "fp64": "double",
-}
+# What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
+_ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
 _ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-# What the function is called that prepares the weights of the kernel NAME.
-_PREPARING = "{}_weights"
+_INPUT = "int batch, int input_depth, int input_height, int input_width"
+_OUTPUT = "int output_depth, int output_height, int output_width"
+# The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
+# of what brings its weights and its inputs into another order.
+_PARAMETERS = {
+    "": "const T* x, const T* weight, const T* bias, T* y, " + _INPUT + ", " + _OUTPUT,
+    "_weights": "const T* weight, T* prepared",
+    "_inputs": "const T* x, T* prepared, " + _INPUT,
+}
 
 
-def _instance(kernel, name):
-    """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    element = _ELEMENT[kernel.layer.precision]
-    return f"""\
-// {kernel.layer.describe()}
-struct {name}_layer {{
-{_layer_members(kernel.layer, kernel.wide_index)}}};
-{_tile_struct(kernel, name)}extern "C" __global__ void __launch_bounds__({_launch_bounds(kernel, name)})
-{name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
-  tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
-}}
-"""
-
-
-def _weights_instance(kernel, name):
-    """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
-    element, function = _ELEMENT[kernel.layer.precision], _PREPARING.format(name)
-    return f"""\
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-{function}(const {element}* weight, {element}* prepared) {{
-  tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
-}}
-"""
-
-
-def _tile_struct(kernel, name):
-    """What the tile of the kernel `name` is, as a type."""
+def _configuration(kernel, name):
+    """What the kernel `name` is compiled for: the structs of its layer and its tile."""
+    layer = kernel.layer
+    element, rounding = _ELEMENT.get(layer.precision, "float"), _ROUNDING.get(layer.precision, "none")
+    axes = zip(("Depth", "Height", "Width"), layer.kernel, layer.stride, layer.padding, layer.dilation)
+    counts = {
+        "spatial_dims": layer.spatial_dims,
+        "groups": layer.groups,
+        "group_in_channels": layer.in_channels // layer.groups,
+        "group_out_channels": layer.out_channels // layer.groups,
+        "has_bias": int(layer.bias),
+    }
+    members = [
+        f"using Element = {element};",
+        f"using Index = {'long long' if kernel.wide_index else 'int'};",
+        *(f"using {axis} = tconv::Axis<{', '.join(map(str, values))}>;" for axis, *values in axes),
+        f"static constexpr int {', '.join(f'{name} = {value}' for name, value in counts.items())};",
+        f"static constexpr tconv::Rounding rounding = tconv::Rounding::{rounding};",
+    ]
+    of_layer = f"// {layer.describe()}\nstruct {name}_layer {{\n" + "".join(f"  {member}\n" for member in members)
     if kernel.tile is None:
-        return f"using {name}_tile = tconv::PlainTile<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{str(kernel.tile)}}};\n"
+        return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
+    return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
 
-def _launch_bounds(kernel, name):
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
+def _function(kernel, name, ending=""):
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
+    parameters = _PARAMETERS[ending]
+    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+    parameters = parameters.replace("T*", name + "_layer::Element*")
+    bounds = "tconv::preparing_threads"
+    if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
+        bounds = f"{name}_tile::threads, {name}_tile::blocks"
+        bounds = bounds if kernel.tile is None else f"{kernel.threads}, {kernel.blocks}"
+    called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
+    head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
+    return f"{head} {{\n  {called};\n}}\n"
 
 
-def _layer_members(layer, wide_index):
-    def axis(name, values):
-        return f"  using {name} = tconv::Axis<{values.kernel}, {values.stride}, {values.padding}, {values.dilation}>;\n"
-
-    def boolean(name, value):
-        return f"  static constexpr bool {name} = {str(value).lower()};\n"
-
-    return (
-        f"  using Element = {_ELEMENT[layer.precision]};\n"
-        f"  using Index = {'long long' if wide_index else 'int'};\n"
-        + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes))
-        + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
-        + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
-        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
-        + boolean("has_bias", layer.bias)
-        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{_ROUNDING.get(layer.precision, 'none')};\n"
-    )
-
-
-def _functions(kernel, name):
-    """The CUDA text of a kernel's functions."""
-    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
-    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
-
-
-def _start(kernel, name):
-    """How the host's side launches a kernel."""
-    weights, inputs = (
-        f"{name}_{which}" if has else "nullptr"
-        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
-    )
-    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
-    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
+def _is_dense(layer):
+    """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
+    fills = layer.in_channels // layer.groups >= 16 and layer.out_channels // layer.groups >= 8
+    return fills and layer.precision != "fp64"
 
 
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
     families = {kernel.family for kernel in kernels}
-    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
-    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
-    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
-    instances = "\n".join(_functions(*each) for each in named)
-    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+    texts, cases = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families], ""
+    for number, kernel in enumerate(kernels):
+        name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
+        endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
+        texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
+        launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+        called = [name + ending if ending in endings else "nullptr" for ending in ("", "_weights", "_inputs")]
+        cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
+    return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
-# (device, kernel) -> its extension's `launch`, its number in there
+# (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
+# loads them, 0 where it takes them as they are
 _LAUNCHERS = {}
 
 
@@ -503,11 +283,9 @@ def _load_options(kernels, capability):
     cuda = _cuda_source(kernels)
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
-    if capability >= (9, 0):
-        flags.append("-DTCONV_OVERLAPS")
-    digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
+    flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
     options = {
-        "name": "tconv_" + digest[:20],
+        "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
         "cuda_sources": [cuda],
         "functions": ["launch"],
@@ -534,30 +312,32 @@ def _build(kernels, device):
         found = ".".join(map(str, capability))
         raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
     for kernel in missing:
-        if kernel.tile is None:
+        if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
     launch = load_inline(**_load_options(missing, capability)).launch
-    _LAUNCHERS.update({(device, kernel): (launch, number) for number, kernel in enumerate(missing)})
+    for number, kernel in enumerate(missing):
+        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
 
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
+    layer, batch, input_size, output_size, kernel = plan
+    device = x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y)
-    launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes:
+    launch, number, weight_bytes = _LAUNCHERS[device, kernel]
+    prepared = None
+    if weight_bytes:
         # Inputs in another order lie behind the weights.
-        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
-        pointers[4] = prepared.data_ptr()
+        bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+    pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
     if error == -1:  # the sizes want offsets of 64 bits
@@ -570,13 +350,12 @@ def _launch(plan, x, weight, bias, y):
 
 
 def _run(plan, x, weight, bias):
-    layer, batch, _, output_size = plan.problem
-    shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
+    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
-            inputs, weights = inputs.clone(), weights.clone()
+        if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
+            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -584,8 +363,7 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    others = [t for t in (x, weight) if not t.is_contiguous()]
-    if last and any(t.is_contiguous(memory_format=last) for t in others):
+    if last and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
         return y.contiguous(memory_format=last)
     return y
 
@@ -598,12 +376,9 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
-    x, weight = ctx.saved_tensors
     stride, padding, output_padding, groups, dilation = ctx.options
-    gradients = torch.ops.aten.convolution_backward(
-        gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
-        list(ctx.needs_input_grad[:3]),
-    )
+    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
+    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
 
 
@@ -642,7 +417,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_5cddcb03cbef3057::conv_transpose")
+_OPERATOR = _define("tconv_80ad37915d9c8b93::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -656,9 +431,8 @@ def _autocast(tensor):
     """What autocast makes of an operand of a convolution."""
     if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
-    if hasattr(torch, "get_autocast_dtype"):
-        return tensor.to(torch.get_autocast_dtype("cuda"))
-    return tensor.to(torch.get_autocast_gpu_dtype())
+    newer = hasattr(torch, "get_autocast_dtype")
+    return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
 
 
 def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
@@ -667,15 +441,14 @@ def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_
     options = (stride, padding, output_padding, groups, dilation)
     if torch.is_autocast_enabled():
         input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
-    x = input.unsqueeze(0) if input.dim() == dims + 1 else input
-    tensors = (x, weight, bias)
+    tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
     else:
         y = _run(_planned(tensors, options), *tensors)
-    return y if x is input else y.squeeze(0)
+    return y if tensors[0] is input else y.squeeze(0)
 
 
 def _planned(tensors, options):
@@ -695,84 +468,49 @@ def _planned(tensors, options):
     return plan
 
 
-cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
-cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
-cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
-
-
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
 class _CudaForward:
-    _left = False  # True on a module that is left to PyTorch
-
     def forward(self, input, output_size=None):
-        if self._left:
-            return super().forward(input, output_size)
         dims = len(self.kernel_size)
-        output_padding = self._output_padding(
-            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-        )
-        return _conv_transpose(
-            dims, input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
-        )
+        sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
+        output_padding = self._output_padding(input, output_size, *sizes)
+        options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options)
 
 
-def _on_cuda(theirs, **members):
+@functools.lru_cache(maxsize=None)
+def _on_cuda(theirs):
     """torch's class with its forward on the kernels above.
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
     ours.__qualname__ = f"Cuda{theirs.__name__}"
+    if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
+        ours.cls_to_become = _on_cuda(theirs.cls_to_become)
     return ours
 
 
 CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
-CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
-CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
-CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
-_CUDA_CLASSES = {
-    ours.__bases__[1]: ours
-    for ours in (
-        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
-        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
-    )
-}
-
-
-@functools.lru_cache(maxsize=None)
-def _cuda_class(kind, parametrized):
-    """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
-    if kind in _CUDA_CLASSES:
-        return _CUDA_CLASSES[kind]
-    if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
-        return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
-    ours = next(_CUDA_CLASSES[base] for base in kind.__mro__ if base in _CUDA_CLASSES)
-    return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
-
-
-def _swap(model):
-    """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
-    for name, module in model.named_modules():
-        if isinstance(module, tuple(_CUDA_CLASSES)) and not isinstance(module, _CudaForward):
-            module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
-        if name in _LEFT:
-            module._left = True
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d)
 
 
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
-        parameter = next(module.parameters(), None)
-        if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
-            continue
-        if module.in_channels > 0:  # a lazy module has none before its first input
+        dtype = getattr(next(module.parameters(), None), "dtype", None)
+        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS
+        if ours and module.in_channels > 0:  # a lazy module has none before its first input
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
+            last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
+            layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
+            yield next(_kernels(_with_precision(layer), gpu))
 
 
 def _cuda_model(model):
@@ -782,11 +520,10 @@ def _cuda_model(model):
     @functools.wraps(construct)
     def __init__(self, *args, **kwargs):
         construct(self, *args, **kwargs)
-        _swap(self)
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
-            _build(list(_module_kernels(self, _gpu(device))) + called, device)
+            kernels = list(_module_kernels(self, _gpu(device)))
+            _build(kernels, device)
 
     model.__init__ = __init__
     return model
@@ -889,6 +626,7 @@ namespace tconv {
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
 
+#define TCONV_UNROLL _Pragma("unroll")
 #define TCONV_CONSTANT __host__ __device__ constexpr
 #if !defined(TCONV_EMULATOR)
 #define TCONV_DEVICE __device__ __forceinline__
@@ -896,433 +634,6 @@ namespace tconv {
 #define TCONV_SHARED(name)                                      \
   extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
   unsigned char* name = tconv_shared
-#endif
-
-// Arithmetic of the constants of a kernel.
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-template <class Number>
-TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second>
-struct Choice {
-  using type = First;
-};
-template <class First, class Second>
-struct Choice<false, First, Second> {
-  using type = Second;
-};
-
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
-
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
-template <int Kernel, int Stride, int Padding, int Dilation>
-struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(Stride, Dilation);
-  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
-  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
-  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-
-  // Rounded down, also where padding makes it negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(Padding, Stride);
-    const long long distance =
-        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
-    return static_cast<int>(distance / Stride) - cut_off;
-  }
-
-  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
-  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
-  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + Padding % Stride) % Stride;
-    if (distance % common != 0) return Kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < Kernel ? tap : Kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
-
-  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
-};
-
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
-template <class Axis>
-struct Shifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
-  static constexpr int count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
-               ? -1
-               : static_cast<int>(distance / Axis::dilation);
-  }
-
-  // How far the input at a shift, by its number, lies behind that at the highest one.
-  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
-
-  // The taps that read it, one of each of some phases: the first, and how many.
-  static TCONV_CONSTANT int first_tap(int number) {
-    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
-  }
-  static TCONV_CONSTANT int taps(int number) {
-    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
-    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
-    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
-  }
-};
-
-// Element types, conversions and rounding. 16-bit floats are their bits.
-
-struct Half {
-  unsigned short bits;
-};
-
-struct BFloat16 {
-  unsigned short bits;
-};
-
-// The type products are summed in.
-template <class Element>
-struct AccumulatorOf {
-  using type = float;
-};
-template <>
-struct AccumulatorOf<double> {
-  using type = double;
-};
-
-TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
-TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
-
-// The words of a double: its low one first, where it is written to memory.
-TCONV_DEVICE unsigned low_word(double value) { return static_cast<unsigned>(__double2loint(value)); }
-TCONV_DEVICE unsigned high_word(double value) { return static_cast<unsigned>(__double2hiint(value)); }
-TCONV_DEVICE double words_double(unsigned low, unsigned high) {
-  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
-}
-
-// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE float half_to_float(unsigned short bits) {
-  float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
-  return result;
-}
-TCONV_DEVICE unsigned short float_to_half(float value) {
-  unsigned short bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#endif
-
-TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
-
-// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
-TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
-  const unsigned bits = float_bits(value);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  BFloat16 result;
-  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-  return result;
-}
-
-// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
-// one or to the one further from zero.
-enum class Rounding { none, ties_to_even, ties_away };
-
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
-template <Rounding rounding>
-TCONV_DEVICE float operand(float value) {
-  const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
-  return bits_float((bits + half_unit) & 0xffffe000u);
-}
-template <Rounding rounding>
-TCONV_DEVICE double operand(double value) {
-  static_assert(rounding == Rounding::none, "TF32 operands are float");
-  return value;
-}
-
-TCONV_DEVICE float to_accumulator(float value) { return value; }
-TCONV_DEVICE double to_accumulator(double value) { return value; }
-TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
-TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
-
-template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
-template <>
-TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
-template <>
-TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
-
-// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
-template <class Element>
-TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
-                                    typename AccumulatorOf<Element>::type second, Element (&two)[2]) {
-  two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
-}
-#if __CUDA_ARCH__ >= 800
-#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
-  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
-    unsigned word;                                                                                          \
-    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
-    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
-  }
-TCONV_FROM_ACCUMULATORS(Half, f16)
-TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
-#undef TCONV_FROM_ACCUMULATORS
-#endif
-
-TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
-
-// How a kernel is launched: what its template says to the host.
-
-// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
-struct Sizes {
-  int multiprocessors, batch, input[3], output[3];
-};
-
-// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
-// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
-};
-
-constexpr long long index_limit = 1ll << 31;
-// Of a block that prepares.
-constexpr int preparing_threads = 256;
-
-// Of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
-
-// Memory: loads, and vectors of several elements.
-
-// Loads of what no thread of the grid writes.
-TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
-TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
-TCONV_DEVICE Half load_constant(const Half* address) {
-  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
-  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE long long kept(long long value) {
-  asm("" : "+l"(value));
-  return value;
-}
-template <class T>
-TCONV_DEVICE const T* kept(const T* value) {
-  asm("" : "+l"(value));
-  return value;
-}
-#endif
-
-// N elements at once; the address must be a multiple of their size.
-template <class T, int N>
-struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
-  T values[N];
-};
-
-// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
-// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
-// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
-// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
-// first.)
-#if !defined(TCONV_EMULATOR)
-template <int Bytes>
-TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
-template <>
-TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
-  asm volatile(
-      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
-      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
-      : "=r"(words[0])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-template <>
-TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
-  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
-               : "=r"(words[0])
-               : "l"(address), "r"(static_cast<int>(present)));
-}
-template <>
-TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
-  asm volatile(
-      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
-      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
-      : "=r"(words[0]), "=r"(words[1])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-template <>
-TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (&words)[4]) {
-  asm volatile(
-      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
-      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
-      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
-      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "l"(address), "r"(static_cast<int>(present)));
-}
-#endif
-
-TCONV_CONSTANT int vector_width(int count, int item_bytes) {
-  int width = 16 / item_bytes;
-  while (count % width != 0) width /= 2;
-  return width;
-}
-
-// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
-template <class T, int N>
-TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
-  constexpr int width = vector_width(N, sizeof(T));
-  using Wide = Vector<T, width>;
-#pragma unroll
-  for (int i = 0; i < N; i += width) {
-    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
-#pragma unroll
-    for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
-  }
-}
-
-// Tensor cores, sm_80 and newer: fragments and products.
-
-// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
-
-// The same of four 8x8 matrices of 16-bit items, each turned: lane l gets the items of column l / 4 in rows 2 * (l % 4)
-// and the next one. PTX ldmatrix with .trans.
-TCONV_DEVICE void load_turned_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
-}
-#endif
-
-// `operand`, by one instruction where there is one.
-template <Rounding rounding>
-TCONV_DEVICE float matrix_operand(float value) {
-#if __CUDA_ARCH__ >= 800
-  unsigned rounded;
-  if (rounding == Rounding::ties_away) {
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
-  }
-#if __CUDA_ARCH__ >= 900
-  if (rounding == Rounding::ties_to_even) {
-    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return bits_float(rounded);
-  }
-#endif
-#endif
-  return operand<rounding>(value);
-}
-
-// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
-// (double, its low word first), before sm_90 twice m8n8k4.
-#if !defined(TCONV_EMULATOR)
-#define TCONV_MULTIPLY(name, shape, type)                                                    \
-  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
-  }
-TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
-TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
-TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
-#undef TCONV_MULTIPLY
-#endif
-
-// The product of an element type.
-template <class Element>
-struct MatrixProduct;
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
-  template <>                                                                                      \
-  struct MatrixProduct<element> {                                                                  \
-    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-      multiply(sums, a, b);                                                                        \
-    }                                                                                              \
-  };
-TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
-TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
-TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
-#undef TCONV_MATRIX_PRODUCT
-
-// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
-// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
-template <class Layer>
-TCONV_DEVICE float matrix_factor(float value, int plane) {
-  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
-  const float high = matrix_operand<Rounding::ties_away>(value);
-  if (plane == 0) return high;
-  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
-}
-template <class Layer, class Element>
-TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
 
 // What goes on while threads do: copies to shared memory, and the kernel before or behind this one.
 
@@ -1332,9 +643,7 @@ TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
 // Pieces that are not `wanted(number)` are left out. From sm_90 on a lane asks for all of a piece, by PTX
 // cp.async.bulk, and an mbarrier in `memory`, 8 bytes of shared memory, says when it is there. Before, each thread
 // copies 16 bytes at a time, by cp.async.cg.
-#if !defined(TCONV_EMULATOR)
-template <int Threads, class Wanted>
-struct BlockCopy {
+template <int Threads, class Wanted> struct BlockCopy {
 #if __CUDA_ARCH__ >= 900
   unsigned barrier, parity = 0;
 
@@ -1391,8 +700,7 @@ struct BlockCopy {
 // groups of `OfGroup` at most, of which so many are on their way at once; zeros instead of what is not `present`, whose
 // address is not read. `wait<N>` returns when all groups but the last N have landed: they are visible to the thread
 // itself, and to others after a barrier behind it. PTX cp.async, cp.async.commit_group and cp.async.wait_group.
-template <int Bytes>
-TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
+template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
   const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
   if (Bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
@@ -1401,16 +709,14 @@ TCONV_DEVICE void copy_item(void* shared, const void* global, int bytes) {
                  "r"(bytes)
                  : "memory");
 }
-template <int Bytes, int OfGroup, int Groups>
-struct ThreadCopies {
+template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
     begin_part(shared, global, present ? Bytes : 0);
   }
   // The first so many bytes, and zeros behind them.
   TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N>
-  TCONV_DEVICE void wait() {
+  template <int N> TCONV_DEVICE void wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
   }
 };
@@ -1431,6 +737,458 @@ TCONV_DEVICE void let_kernel_behind_begin() {
 #endif
 }
 
+// Arithmetic of the constants of a kernel.
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second> struct Choice {
+  using type = First;
+};
+template <class First, class Second> struct Choice<false, First, Second> {
+  using type = Second;
+};
+
+// Element types, conversions and rounding. 16-bit floats are their bits.
+
+struct Half {
+  unsigned short bits;
+};
+
+struct BFloat16 {
+  unsigned short bits;
+};
+
+// The type products are summed in.
+template <class Element> struct AccumulatorOf {
+  using type = float;
+};
+template <> struct AccumulatorOf<double> {
+  using type = double;
+};
+
+TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
+TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
+
+// The words of a double: its low one first, where it is written to memory.
+TCONV_DEVICE unsigned low_word(double value) { return static_cast<unsigned>(__double2loint(value)); }
+TCONV_DEVICE unsigned high_word(double value) { return static_cast<unsigned>(__double2hiint(value)); }
+TCONV_DEVICE double words_double(unsigned low, unsigned high) {
+  return __hiloint2double(static_cast<int>(high), static_cast<int>(low));
+}
+
+// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE float half_to_float(unsigned short bits) {
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
+  return result;
+}
+TCONV_DEVICE unsigned short float_to_half(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+#endif
+
+TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
+
+// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
+TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
+  const unsigned bits = float_bits(value);
+  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+  BFloat16 result;
+  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+  return result;
+}
+
+// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
+// one or to the one further from zero.
+enum class Rounding { none, ties_to_even, ties_away };
+
+// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
+// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
+// as they are.
+template <Rounding rounding> TCONV_DEVICE float operand(float value) {
+  const unsigned bits = float_bits(value);
+  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
+  return bits_float((bits + half_unit) & 0xffffe000u);
+}
+template <Rounding rounding> TCONV_DEVICE double operand(double value) {
+  static_assert(rounding == Rounding::none, "TF32 operands are float");
+  return value;
+}
+
+TCONV_DEVICE float to_accumulator(float value) { return value; }
+TCONV_DEVICE double to_accumulator(double value) { return value; }
+TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
+TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
+
+template <class Element>
+TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
+template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
+template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
+
+// Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
+template <class Element> TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
+                                    typename AccumulatorOf<Element>::type second, Element (&two)[2]) {
+  two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
+}
+#if __CUDA_ARCH__ >= 800
+#define TCONV_FROM_ACCUMULATORS(element, type)                                                              \
+  TCONV_DEVICE void from_accumulators(float first, float second, element(&two)[2]) {                        \
+    unsigned word;                                                                                          \
+    asm("cvt.rn." #type "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));                       \
+    two[0].bits = static_cast<unsigned short>(word), two[1].bits = static_cast<unsigned short>(word >> 16); \
+  }
+TCONV_FROM_ACCUMULATORS(Half, f16)
+TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
+#undef TCONV_FROM_ACCUMULATORS
+#endif
+
+TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
+TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
+
+// Memory: loads, and vectors of several elements.
+
+// Loads of what no thread of the grid writes.
+TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
+TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
+TCONV_DEVICE Half load_constant(const Half* address) {
+  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
+  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
+}
+
+// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
+// instead of computing each address anew.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE long long kept(long long value) {
+  asm("" : "+l"(value));
+  return value;
+}
+template <class T> TCONV_DEVICE const T* kept(const T* value) {
+  asm("" : "+l"(value));
+  return value;
+}
+#endif
+
+// N elements at once; the address must be a multiple of their size.
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
+  T values[N];
+};
+
+// 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
+// word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
+// code: between products, so that loads do not keep their operands waiting. PTX ld.global.nc. (Words are no early
+// clobbers, which CUDA 11 does not know: the only register that one may take is that of `present`, which is read
+// first.)
+#if !defined(TCONV_EMULATOR)
+template <int Bytes>
+TCONV_DEVICE void load_present(const void* address, bool present, unsigned (&words)[(Bytes + 3) / 4]);
+template <> TCONV_DEVICE void load_present<2>(const void* address, bool present, unsigned (&words)[1]) {
+  asm volatile(
+      "{ .reg .pred there; .reg .b16 half; setp.ne.b32 there, %2, 0; mov.b16 half, 0;"
+      " @there ld.global.nc.b16 half, [%1]; cvt.u32.u16 %0, half; }"
+      : "=r"(words[0])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+template <> TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
+  asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
+               : "=r"(words[0])
+               : "l"(address), "r"(static_cast<int>(present)));
+}
+template <> TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %3, 0; mov.b32 %0, 0; mov.b32 %1, 0;"
+      " @there ld.global.nc.v2.b32 {%0, %1}, [%2]; }"
+      : "=r"(words[0]), "=r"(words[1])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+template <> TCONV_DEVICE void load_present<16>(const void* address, bool present, unsigned (&words)[4]) {
+  asm volatile(
+      "{ .reg .pred there; setp.ne.b32 there, %5, 0;"
+      " mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+      " @there ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4]; }"
+      : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+      : "l"(address), "r"(static_cast<int>(present)));
+}
+#endif
+
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
+// sums.
+
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count> struct Digits {
+  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
+  Number rest;
+
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
+
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
+  }
+};
+
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
+                                                      int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
+// what the channel needs once, and gives what is applied to each of its sums.
+template <class Layer> struct Bias {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  struct Channel {
+    Sum bias;
+    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+
+  TCONV_DEVICE Channel of(int out_channel) const {
+    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
+  }
+};
+
+// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(Stride, Dilation);
+  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
+  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
+  }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < Kernel ? tap : Kernel;
+  }
+
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+};
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis> struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
+  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
+               ? -1
+               : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // How far the input at a shift, by its number, lies behind that at the highest one.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
+
+  // The taps that read it, one of each of some phases: the first, and how many.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
+};
+
+// How a kernel is launched: what its template says to the host.
+
+// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+struct Sizes {
+  int multiprocessors, batch, input[3], output[3];
+};
+
+// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
+// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Of a block that prepares.
+constexpr int preparing_threads = 256;
+
+// Of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+
+// Places: the positions of all samples, by number, columns first. Kernels that go phase by phase share them among
+// blocks.
+
+// A position and its sample, -1 where there is none.
+struct Place {
+  int sample, depth, height, width;
+};
+
+// The place of a number, where `Lead` places come before each row of positions: those have negative widths.
+template <class Layer, int Lead>
+TCONV_DEVICE Place place_of(typename Layer::Index number, int batch, int output_depth, int output_height,
+                            int output_width) {
+  using Index = typename Layer::Index;
+  const Index columns = static_cast<Index>(Layer::Width::positions(output_width)) + Lead;
+  const Index row = number / columns;
+  const Index slab = row / Layer::Height::positions(output_height);
+  const Index sample = slab / Layer::Depth::positions(output_depth);
+  return {sample < batch ? static_cast<int>(sample) : -1,
+          static_cast<int>(slab - sample * Layer::Depth::positions(output_depth)),
+          static_cast<int>(row - slab * Layer::Height::positions(output_height)),
+          static_cast<int>(number - row * columns) - Lead};
+}
+
+// How a kernel is launched whose blocks own `Tile::run` neighbouring places, with some channels of a phase each:
+// `Tile::parts` blocks have the same places. They are neighbours, as they read the same inputs and write neighbouring
+// outputs.
+template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch(const Sizes& sizes) {
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
+  const int(&output)[3] = sizes.output;
+  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
+                           Height::positions(output[1]) * (Width::positions(output[2]) + Lead);
+  Launch launch = {};
+  launch.counted = launch.blocks = ceil_div(places, static_cast<long long>(Tile::run)) * Tile::parts;
+  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
+  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
+  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
+                                Height::positions(output[1] + Height::padding) *
+                                (Width::positions(output[2] + Width::padding) + Lead) +
+                            (1 << 12);
+  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
+}
+
+// Tensor cores, sm_80 and newer: fragments and products.
+
+// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
+// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(address)
+               : "memory");
+}
+#endif
+
+// `operand`, by one instruction where there is one.
+template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
+#if __CUDA_ARCH__ >= 800
+  unsigned rounded;
+  if (rounding == Rounding::ties_away) {
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#if __CUDA_ARCH__ >= 900
+  if (rounding == Rounding::ties_to_even) {
+    asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return bits_float(rounded);
+  }
+#endif
+#endif
+  return operand<rounding>(value);
+}
+
+// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
+// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
+// (double, its low word first), before sm_90 twice m8n8k4.
+#if !defined(TCONV_EMULATOR)
+#define TCONV_MULTIPLY(name, shape, type)                                                    \
+  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
+  }
+TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
+TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
+TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
+#undef TCONV_MULTIPLY
+#endif
+
+// The product of an element type.
+template <class Element> struct MatrixProduct;
+#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
+  template <>                                                                                      \
+  struct MatrixProduct<element> {                                                                  \
+    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+      multiply(sums, a, b);                                                                        \
+    }                                                                                              \
+  };
+TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
+TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
+TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
+#undef TCONV_MATRIX_PRODUCT
+
+// A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
+// products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
+template <class Layer> TCONV_DEVICE float matrix_factor(float value, int plane) {
+  if (Layer::rounding != Rounding::none) return matrix_operand<Layer::rounding>(value);
+  const float high = matrix_operand<Rounding::ties_away>(value);
+  if (plane == 0) return high;
+  return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
+}
+template <class Layer, class Element> TCONV_DEVICE Element matrix_factor(Element value, int) { return value; }
+
 // Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
 // slabs, rows and columns; Box::columns and so on say how many.
 
@@ -1440,16 +1198,14 @@ struct BoxPosition {
 };
 
 // A position of a box of which a slab has so many rows, by its number: columns first, images last.
-template <class Box>
-TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
+template <class Box> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
   const int column = number % Box::columns, rows = number / Box::columns;
   const int row = rows % box_rows, slabs = rows / box_rows;
   return {slabs / Box::depths, slabs % Box::depths, row, column};
 }
 
 // The boxes over maps of so many positions, by number: columns first, images last.
-template <class Box>
-struct Boxes {
+template <class Box> struct Boxes {
   int columns, rows, depths;
 
   TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
@@ -1466,15 +1222,13 @@ struct Boxes {
 };
 
 // The first input that a box reads, where its block has all shifts.
-template <class Shape>
-TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
+template <class Shape> TCONV_DEVICE BoxPosition halo_of(const BoxPosition& box) {
   return {box.image, box.depth - Shape::DepthShifts::highest, box.row - Shape::HeightShifts::highest,
           box.column - Shape::WidthShifts::highest};
 }
 
 // The input of a block's group, and of it the halo: what a box reads and the places between. `Shape` has its sizes.
-template <class Layer, class Shape>
-struct InputMap {
+template <class Layer, class Shape> struct InputMap {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   static constexpr int channels = Layer::groups * Layer::group_in_channels;
@@ -1528,891 +1282,302 @@ TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3]
   return launch;
 }
 
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
-// sums.
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count>
-struct Digits {
-  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
-                                                      int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer>
-struct Bias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
-
 }  // namespace tconv
 """
 _KERNELS = {
-    "direct": r"""
+    "gemm": r"""
 namespace tconv {
 
-template <class Layer, class Tile>
-struct DirectShape {
-  using Element = typename Layer::Element;
-  using Accumulator = typename AccumulatorOf<Element>::type;
-  using Depth = typename Layer::Depth;
-  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
-                      Layer::Height::dilation>;
-  using Width =
-      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
-
-  // ---- who owns what ----
-  static constexpr bool stacked = Tile::stacked != 0;
-  static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
-  static constexpr int threads = position_threads * Tile::splits;
-  static constexpr int block_runs = position_threads / 32;
-  static constexpr int run_columns = Tile::columns * Tile::positions;
-  static constexpr int run_rows = 32 / Tile::columns;
-  static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
-
-  // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
-  // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = stacked ? Tile::rows * Height::phases_with_taps : 1;
-  static constexpr int output_rows = stacked ? Tile::rows * Height::stride : 1;
-  static constexpr int own_row_taps = stacked ? Height::kernel : 1;
-  static constexpr int top_shift = stacked ? Height::shift_of(Height::kernel - 1) : 0;
-  static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
-
-  static TCONV_CONSTANT int sum_row(int row, int tap) {
-    return stacked ? row * Height::phases_with_taps + tap % Height::tap_period : 0;
-  }
-  static TCONV_CONSTANT int input_row(int row, int tap) {
-    return stacked ? row + top_shift - Height::shift_of(tap) : 0;
-  }
-  // -1 for an output row that no tap reaches.
-  static TCONV_CONSTANT int sum_row_of_output(int output_row) {
-    const int tap = stacked ? Height::first_tap(output_row % Height::stride) : 0;
-    return tap < Height::kernel ? sum_row(output_row / (stacked ? Height::stride : 1), tap) : -1;
-  }
-
-  // ---- the grid ----
-  static constexpr long long row_phases = static_cast<long long>(Depth::stride) * (stacked ? 1 : Height::stride);
-  static constexpr bool phases_without_taps =
-      Depth::phases_with_taps < Depth::stride || (!stacked && Height::phases_with_taps < Height::stride);
-  static constexpr int column_chunks = 1;
-  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int row_taps = Depth::kernel * Height::kernel;
-  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
-  static constexpr bool resident = true;
-  static constexpr int grid_row_phases = 1;
-  static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
-
-  // ---- inputs ----
-  // The columns of one row and channel that a thread needs for one stage of taps, for each of its positions. With
-  // phases in registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the
-  // whole stage.
-  static constexpr int lowest_shift = Width::lowest_first_shift();
-  static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
-  static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
-  static constexpr int window = shift_span + (Tile::chunk_taps - 1) * shift_pitch;
-
-  // Or the inputs of a whole block, which owns a tile of positions then and brings all that they need to shared memory:
-  // `warps_wide` runs side by side, the others below them.
-  static constexpr bool tiled = Tile::warps_wide > 0;
-  static constexpr int tile_columns = tiled ? Tile::warps_wide * run_columns : 1;
-  static constexpr int tile_rows = tiled ? block_runs / Tile::warps_wide * run_rows * Tile::rows : 1;
-  static constexpr int last_shift = Width::shift_of(Width::kernel - 1);
-  static constexpr int tile_input_rows = tile_rows + (tiled ? input_rows - Tile::rows : 0);
-  static constexpr int tile_input_columns = tile_columns + last_shift - lowest_shift;
-  // Lanes of different rows read different banks, if a pitch can bring that about.
-  static constexpr int tile_pitch = tile_input_columns;
-  static constexpr int tile_items = tile_input_rows * tile_pitch;  // of one channel
-  static constexpr int stage_channels = Tile::unroll * Tile::splits;
-  // Two stages: one is read while the next one is written.
-  static constexpr int tile_stage_items = tiled ? ceil_div(stage_channels * tile_items, 4) * 4 : 0;
-
-  // ---- shared memory, in accumulators ----
-  // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
-  // one row tap and input channel if that is little, else those of one tap or of one phase.
-  static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
-  static constexpr int padding_to = 16 / accumulator_bytes;
-  static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
-  static constexpr int phases_at_once = 1;
-  static constexpr int items_at_once = phases_at_once * Tile::channels;
-  static constexpr int row_items = Tile::chunk_channels * channel_items;
-  static constexpr int weight_items = Tile::chunk_rows * row_items;
-
-  static constexpr int vector = Width::stride;
-  static constexpr int exchange_pitch = 32 + 1;
-  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one line
-  static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
-  static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
-  // So many lines at once that loads from shared memory do not wait for each other.
-  static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
-  static constexpr int exchange_items = block_runs * exchange_lines * exchange_line_items;
-
-  // Where warps share the input channels of a run, the first adds up what the others give it.
-  static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
-  static constexpr int split_items = (Tile::splits - 1) * thread_sums * position_threads;
-
-  // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
-  // at different times.
-  static constexpr int weight_start = 2 * tile_stage_items;
-  static constexpr int exchange_start = weight_start + weight_items;
-  static constexpr int split_start = exchange_start + exchange_items;
-  static constexpr int other_items = exchange_items + split_items;
-  static constexpr int shared_items = weight_start + (weight_items + other_items);
-  static constexpr int shared_bytes = accumulator_bytes * shared_items;
-};
-
-template <class Layer, class Tile>
-TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
-  using Shape = DirectShape<Layer, Tile>;
-  const long long heights = Shape::Height::positions(sizes.output[1] + Tile::row_origin);
-  const long long widths = Shape::Width::positions(sizes.output[2] + Tile::origin);
-  const long long row_groups = static_cast<long long>(sizes.batch) * Shape::Depth::positions(sizes.output[0]) *
-                               ceil_div(heights, static_cast<long long>(Shape::tiled ? Shape::tile_rows : Tile::rows));
-  const long long runs =
-      (Shape::tiled ? row_groups * Shape::block_runs : ceil_div(row_groups, static_cast<long long>(Shape::run_rows))) *
-      ceil_div(widths, static_cast<long long>(Shape::tiled ? Shape::tile_columns : Shape::run_columns));
-  const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
-  // Blocks with resident weights go on to further positions.
-  const long long most = larger(1, 32ll * sizes.multiprocessors / Shape::parts);
-  Launch launch = {};
-  launch.counted = launch.blocks = Shape::parts * (most < all ? most : all);
-  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
-  // A block's walk over the runs passes their end by less than as many again.
-  launch.wide_index = larger(2 * (row_groups + runs + Shape::block_runs),
-                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
-
-// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
-// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
-template <class Layer, class Tile>
-TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
-  using Shape = DirectShape<Layer, Tile>;
-  return first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
-}
-
-// The column phases of a thread, by their first taps. With phases in registers these are constants.
-template <class Layer, class Tile>
-struct DirectPhases {
-  using Width = typename DirectShape<Layer, Tile>::Width;
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
-
-  TCONV_DEVICE explicit DirectPhases(int first_phase) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a) {
-      first_taps[a] = a;
-      first_shifts[a] = Width::shift_of(first_taps[a]);
-    }
-  }
-
-  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
-    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
-    return first_taps[a] < Width::kernel && tap < Width::kernel;
-  }
-};
-
-// The inputs that a thread needs for one stage of taps, of a group of input channels.
-template <class Layer, class Tile>
-struct DirectInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
-
-  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
-  template <class Visitor>
-  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
-    bool seen[Shape::input_rows][Shape::window] = {};
-#pragma unroll
-    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
-#pragma unroll
-      for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const int row = Shape::input_row(v, row_tap);
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const bool has_tap = phases.has_tap(a, tap_chunk + j);
-            if ((true && !has_tap) || seen[row][slot]) continue;
-            seen[row][slot] = true;
-            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
-          }
-  }
-
-  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
-  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
-                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
-                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
-      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p) {
-          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-          typename Layer::Element input{};
-          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (true || has_tap))
-            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
-        }
-    });
-  }
-
-  // From the tile of a block, where the thread's inputs start at `own`.
-  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
-    each(phases, 0, [&](int r, int slot, int shift, bool) {
-#pragma unroll
-      for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-          values[k][r][slot][p] =
-              own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
-    });
-  }
-};
-
-// A thread's part of the inputs of a block, on their way from memory to shared memory.
-template <class Layer, class Tile>
-struct DirectTileInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  static constexpr int items = ceil_div(Shape::tile_items, Shape::threads);  // of one channel
-  typename Layer::Index offsets[items];                                      // in a plane; -1 for a place outside it
-  Element values[Shape::stage_channels][items];
-
-  // Chooses the places of a tile whose first input is the given one; it may lie outside the input.
-  TCONV_DEVICE void place(int first_row, int first_column, int height, int width) {
-#pragma unroll
-    for (int i = 0; i < items; ++i) {
-      const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-      const int row = first_row + item / Shape::tile_pitch, column = first_column + item % Shape::tile_pitch;
-      const bool inside = item < Shape::tile_items && in_range(row, height) && in_range(column, width);
-      offsets[i] = inside ? static_cast<typename Layer::Index>(row) * width + column : -1;
-    }
-  }
-
-  // Asks for the places in `channels` channels, the first of which starts at `x`.
-  TCONV_DEVICE void load(const Element* x, typename Layer::Index plane, int channels) {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        Element input{};
-        if (offsets[i] >= 0 && (Layer::group_in_channels % Shape::stage_channels == 0 || k < channels))
-          input = load_constant(x + k * static_cast<long long>(plane) + offsets[i]);
-        values[k][i] = input;
-      }
-  }
-
-  TCONV_DEVICE void write(typename Shape::Accumulator* stage) const {
-#pragma unroll
-    for (int k = 0; k < Shape::stage_channels; ++k)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
-        const int item = static_cast<int>(threadIdx.x) + i * Shape::threads;
-        if (item < Shape::tile_items)
-          stage[k * Shape::tile_items + item] = operand<Layer::rounding>(to_accumulator(values[k][i]));
-      }
-  }
-};
-
-// What a thread sums up: of each of its rows, column phases, positions and output channels.
-template <class Layer, class Tile>
-struct DirectSums {
-  using Shape = DirectShape<Layer, Tile>;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
-
-  // Calls visit(sum, number) for each sum, in one order for all uses.
-  template <class Visitor>
-  TCONV_DEVICE void each(Visitor visit) {
-#pragma unroll
-    for (int r = 0; r < Shape::sum_rows; ++r)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-          for (int c = 0; c < Tile::channels; ++c)
-            visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
-  }
-
-  TCONV_DEVICE void clear() { each([](Accumulator& sum, int) { sum = 0; }); }
-
-  TCONV_DEVICE void add(const DirectSums& other) {
-    const Accumulator* const others = &other.values[0][0][0][0];
-    each([others](Accumulator& sum, int number) { sum += others[number]; });
-  }
-};
-
-// Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
-  __syncthreads();  // what was in the buffer has been read
-  if (split > 0) {
-    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
-  }
-  __syncthreads();
-  if (split > 0) return;
-#pragma unroll 1
-  for (int other = 1; other < Tile::splits; ++other) {
-    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
-  }
-}
-
-// What a thread has summed up of one stage, and of the chain that it is in.
-template <class Layer, class Tile>
-class DirectChain {
-  using Shape = DirectShape<Layer, Tile>;
-  DirectSums<Layer, Tile>& all_;
-
- public:
-  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
-  }
-
-  // Adds the products of one group of input channels.
-  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
-                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    using Accumulator = typename Shape::Accumulator;
-    DirectSums<Layer, Tile>& sums = all_;
-#pragma unroll
-    for (int k = 0; k < Tile::unroll; ++k)
-#pragma unroll
-      for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
-        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
-        Accumulator weights[Shape::items_at_once];
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            if (!phases.has_tap(a, tap_chunk + j)) continue;
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
-            if (a % Shape::phases_at_once == 0) load_shared(row_weights + item, weights);
-            const int first_weight = a % Shape::phases_at_once * Tile::channels;
-#pragma unroll
-            for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-              for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-                for (int c = 0; c < Tile::channels; ++c) {
-                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
-                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
-                                     sum);
-                }
-          }
-      }
-  }
-
-  TCONV_DEVICE void finish() {
-  }
-};
-
-// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
-// thread's. Inputs as `DirectInputs::load` takes them.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
-                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
-                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
-                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  const int first = split * Tile::unroll;
-  x += first * static_cast<long long>(plane);
-  own_weights += first * Shape::channel_items;
-  DirectChain<Layer, Tile> chain(sums);
-  DirectInputs<Layer, Tile> inputs;
-#pragma unroll 1
-  for (int group = first; group < channels; group += Shape::stage_channels) {
-    inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    chain.multiply(inputs, own_weights, phases, tap_chunk);
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// The same with inputs that the whole block brings to shared memory, `stage_channels` channels at a time, while it
-// multiplies those of the stage before. Called by whole blocks. `x` is the first channel's slab; a thread's inputs
-// start at `own` in each channel of a stage. `stage` says which of the two stages is written next.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply_tiles(const Accumulator* own_weights, const typename Layer::Element* x,
-                                        typename Layer::Index plane, int channels, DirectTileInputs<Layer, Tile>& tile,
-                                        Accumulator* stages, int own, int split,
-                                        const DirectPhases<Layer, Tile>& phases, int& stage,
-                                        DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  own_weights += split * Tile::unroll * Shape::channel_items;
-  own += split * Tile::unroll * Shape::tile_items;
-  DirectChain<Layer, Tile> chain(sums);
-  tile.load(x, plane, channels);
-#pragma unroll 1
-  for (int group = 0; group < channels; group += Shape::stage_channels) {
-    Accumulator* const written = stages + stage * Shape::tile_stage_items;
-    tile.write(written);
-    // All have written this stage, and have read the other one, which is written next.
-    __syncthreads();
-    stage ^= 1;
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    if (group + Shape::stage_channels < channels) tile.load(x, plane, channels - group - Shape::stage_channels);
-    if (group + split * Tile::unroll < channels) {
-      DirectInputs<Layer, Tile> inputs;
-      inputs.read(written + own, phases);
-      chain.multiply(inputs, own_weights, phases, 0);
-    }
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
-// negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
-template <class Element>
-struct DirectTarget {
-  Element* y;
-  long long start, plane;
-  int row, height;  // a height of 0 says that there is no such position
-  int column, width;
-  int channels;  // that are left, the thread's first among them
-
-  TCONV_DEVICE bool has_row(int output_row) const { return in_range(row + output_row, height); }
-  TCONV_DEVICE long long place(int channel, int output_row) const {
-    return start + channel * plane + static_cast<long long>(output_row) * width;
-  }
-};
-
-template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return sum + bias; }
-
-// Stores each position's column phases as one vector. Their width divides that of the output.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
-                                       const DirectTarget<typename Layer::Element>& target) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-  using Wide = Vector<Element, Shape::vector>;
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-#pragma unroll
-    for (int r = 0; r < Shape::output_rows; ++r) {
-      if (!target.has_row(r)) continue;
-      Element* const row = target.y + (target.place(c, r) + target.column);
-      const int sum_row = Shape::sum_row_of_output(r);
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p) {
-        Wide values;
-#pragma unroll
-        for (int phase = 0; phase < Shape::vector; ++phase) {
-          const int tap = Width::first_tap(phase);
-          const bool has_taps = sum_row >= 0 && tap < Width::kernel;
-          values.values[phase] = from_accumulator<Element>(
-              has_taps ? plus_bias<Layer>(sums.values[sum_row][tap][p][c], biases[c]) : biases[c]);
-        }
-        constexpr int step = Tile::columns * Width::stride;
-        if (target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
-      }
-    }
-  }
-}
-
-// Column phases that no tap reaches stay 0 in a warp's buffer.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  constexpr int items = Shape::exchange_lines * Shape::exchange_line_items;
-#pragma unroll 1
-  for (int item = static_cast<int>(threadIdx.x) % 32; item < items; item += 32) buffer[item] = 0;
-}
-
-// Stores one row of one output channel for a whole warp: from `line` of its buffer, or the bias alone.
-template <bool from_buffer, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, int run_column,
-                                    const DirectTarget<typename Layer::Element>& target, int c, int r) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Width = typename Shape::Width;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const long long own_row = target.has_row(r) ? target.place(0, r) : -1;
-  // Where all rows are one, stores differ by constants from here, and start at lines of memory.
-  const long long first = own_row + c * target.plane + run_column;
-  const int ahead = 0;
-  const long long place = kept(first + lane - ahead);
-  constexpr int steps = Shape::exchange_steps;
-  constexpr int at_once = Shape::exchange_steps_at_once;
-#pragma unroll
-  for (int first_step = 0; first_step < steps; first_step += at_once) {
-    // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
-    Accumulator values[at_once];
-    bool in_line[at_once];
-#pragma unroll
-    for (int s = 0; s < at_once; ++s) {
-      const int step = first_step + s, item = step * 32 + lane - ahead;
-      in_line[s] = true;
-      values[s] = bias;
-      if (from_buffer && in_line[s])
-        values[s] = plus_bias<Layer>(line[step * Shape::exchange_pitch + lane - ahead], bias);
-    }
-#pragma unroll
-    for (int s = 0; s < at_once; ++s) {
-      const int step = first_step + s, item = step * 32 + lane - ahead;
-      long long row = own_row, offset = 0;  // from `place`
-      int row_item = item;
-      const int column = run_column + row_item;
-      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width)
-        target.y[place + offset + step * 32] = from_accumulator<Element>(values[s]);
-    }
-  }
-}
-
-// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
-// has no taps. Called by whole warps.
-template <bool has_taps, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
-                                         const Accumulator (&biases)[Tile::channels],
-                                         const DirectTarget<typename Layer::Element>& target, Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  constexpr int run = Shape::run_columns * Width::stride, lines = Shape::exchange_lines;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int run_column = __shfl_sync(0xffffffffu, target.column, 0);
-  const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
-#pragma unroll
-  for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
-    if (has_taps) {
-      __syncwarp();
-#pragma unroll
-      for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-        for (int phase = 0; phase < Width::stride; ++phase) {
-          const int tap = Width::first_tap(phase);
-          if (tap >= Width::kernel) continue;
-          const int item = own_item + p * Tile::columns * Width::stride + phase;
-          Accumulator* const place = buffer + item / 32 * Shape::exchange_pitch + item % 32;
-#pragma unroll
-          for (int n = first; n < first + lines; ++n)
-            place[(n - first) * Shape::exchange_line_items] =
-                sums.values[n % Shape::sum_rows][tap][p][n / Shape::sum_rows];
-        }
-      __syncwarp();
-    }
-#pragma unroll
-    for (int n = first; n < first + lines; ++n) {
-      const int c = n / Shape::sum_rows;
-      const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
-#pragma unroll
-      for (int r = 0; r < Shape::output_rows; ++r) {
-        const int sum_row = Shape::sum_row_of_output(r);
-        // Rows that no tap reaches are stored with the channel's first.
-        if (sum_row == n % Shape::sum_rows)
-          direct_store_line<has_taps, Layer, Tile>(line, biases[c], run_column, target, c, r);
-        else if (sum_row < 0 && n % Shape::sum_rows == 0)
-          direct_store_line<false, Layer, Tile>(line, biases[c], run_column, target, c, r);
-      }
-    }
-  }
-}
-
-// direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
-// measured against it.
+// gemm: transposed convolution as an implicit GEMM on tensor cores, from sm_80 on, in few lines and at every size, for
+// layers with channels enough to fill a product. Written files carry it for what they have no kernel of their own for.
 //
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous.
+// Computes what `plain` computes, with factors rounded as the precision says; exact float32 takes two operands for each
+// number, its rounding to TF32 and what that leaves, and three products. x and y are contiguous; `gemm_weights` must
+// have prepared the weights, to a multiple of 16 bytes.
 //
-// Positions and phases. A position is one (n, qd, qh, qw); each owns stride_d * stride_h * stride_w neighbouring
-// outputs, its phases. A warp owns a *run*: `columns * positions` neighbouring positions of one row, of 32 / `columns`
-// rows at once where maps are narrow. A block owns
-//   - `position_lanes` lanes' worth of runs,
-//   - `channels` output channels of one group,
-//   - all column phases that have taps (phase_lanes == 1), or some of them (phase_lanes == 32):
+// Each phase is a product of matrices of its own:
 //
-//     phase_lanes == 1                                phase_lanes == 32 (large strides)
-//     lanes of a warp: neighbouring positions         lanes of a warp: 32 column phases of the same positions
-//     registers of a thread: every column phase,      registers of a thread: every 32nd column phase,
-//     every `columns`-th position of the run          every position of the run
+//     rows (output channel)      x  depth (tap of the phase, input channel)    weights
+//   * depth                      x  columns (position, anywhere in the batch)  inputs, moved by the tap
 //
-//            q    q+1  q+2        lane = position            lane = phase
-//          |a b c|a b c|a b c|    x: coalesced               x: one address for the warp
-//           ^ one thread          weight: one address        weight: coalesced
+//             columns                    A block has `rows` channels of a group, at a run of places, of one phase.
+//            .............. .........    Places are positions and, before each row of them, `halo` columns that are
+//      rows  :    warp 0    : warp 2     none: to move along the width is to move by so many places, whatever row
+//            :..............:........    that leads to. Four warps, `high` of them above each other, multiply
+//            :    warp 1    : warp 3     16 * row_tiles rows by 8 * column_tiles columns each. A thread brings the
+//            :..............:........    inputs of every 128th place.
 //
-//   - one row phase (phase of depth and height) at a time, whose taps all its threads use together; or, *stacked*, one
-//     phase of depth at a time with all phases of height in registers, for `rows` neighbouring rows of positions:
-//
-//          |a b c|    `rows` = 2, height and width of stride 3: a thread's outputs of one position of a run. Each input
-//          |d e f|    is read once for all of them, weights are read once for both rows, and the rows of outputs are
-//          |g h i|    stored together.
-//          |a b c|
-//          |d e f|
-//          |g h i|
-//
-// `splits` such sets of warps share the input channels; the first adds the others' sums to its own, in order.
-//
-// Several positions a thread let each weight from shared memory serve several products; several channels do the same
-// for inputs. Weights are staged in shared memory as [row tap][input channel][tap of the phase][column phase][output
-// channel]: what one thread multiplies an input with lies together. If all that a block needs fits, they are
-// *resident*: staged once, then the block walks over the grid's runs and, at each, over all row phases, so that
-// neighbouring rows are read and written together. Otherwise a block has one set of runs and one row phase, and stages
-// the row taps of a thread, `chunk_channels` input channels and `chunk_taps` taps a phase at a time.
-//
-// Inputs are read through the L1 cache, with `ahead` one group of channels before they are used. Or the block's runs
-// form a *tile*, `warps_wide` of them side by side and the others below, inside one slab: then the block brings the
-// inputs of the tile with the rows and columns around it, `unroll * splits` channels at a time, to one of two stages in
-// shared memory while it multiplies those in the other. Places outside the input are 0 there.
+// A step is 64 bytes of channels at one row of taps, of which it takes `taps_together`: its inputs are brought once and
+// read at several shifts. There are two stages in shared memory. Weights are copied and inputs loaded for the next step
+// while one is multiplied; inputs are written, rounded, between and behind its products. Rows lie there as 64 bytes of
+// each operand and 16 more, so that the eight rows of a matrix are in different banks.
 //
 // Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
 // border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
 //
-// Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
-// Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
+// Sizes: batch times places and one plane of a channel must stay below 2^31 unless wide_index; every axis below
+// 2^31 - stride - padding.
 
-// Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
+// How the blocks of a layer share its work, and what lies where.
+template <class Layer> struct GemmTile {
+  using Width = typename Layer::Width;
+  static constexpr int item_bytes = static_cast<int>(sizeof(typename Layer::Element)), vector_items = 16 / item_bytes;
+  static constexpr int planes = item_bytes == 4 && Layer::rounding == Rounding::none ? 2 : 1;  // operands of a number
+  static constexpr int threads = 128;
+  static constexpr int row_tiles = Layer::group_out_channels > 32 ? 4 : Layer::group_out_channels > 16 ? 2 : 1;
+  static constexpr int blocks = row_tiles > 2 ? 2 : 3;
+  static constexpr int high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
+  static constexpr int column_tiles = planes == 1 ? 8 : 4;
+  static constexpr int rows = 16 * row_tiles * high, columns = 8 * column_tiles * (4 / high);
+  static constexpr int input_parts = columns / threads;
+  static constexpr int row_blocks = ceil_div(Layer::group_out_channels, rows);
+  static constexpr long long parts =
+      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Width::stride * row_blocks * Layer::groups;
+  // As many taps of the width as shared memory holds weights of, and as do not make the halo too wide.
+  static constexpr int most_taps = 1 + columns / 4 / Width::shift_period;
+  static constexpr int fitting_taps = (planes == 1 ? 384 : 192) / rows;
+  static constexpr int fewest = most_taps < fitting_taps ? most_taps : fitting_taps;
+  static constexpr int taps_together = Width::taps_per_phase < fewest ? Width::taps_per_phase : fewest;
+  static constexpr int halo = (taps_together - 1) * Width::shift_period, run = columns - halo;
+  static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * Width::kernel;
+  static constexpr int chunk_channels = 64 / item_bytes, chunks = ceil_div(Layer::group_in_channels, chunk_channels);
+  static constexpr int row_bytes = planes * 64, pitch = row_bytes + 16, inputs_at = taps_together * rows * pitch;
+  static constexpr int stage_bytes = inputs_at + (columns + halo) * pitch;
+  // Sums go through shared memory to the threads that store them. Lanes that write two columns of eight rows find
+  // different banks.
+  static constexpr int sums_pitch = columns + 8, sums_bytes = 16 * high * sums_pitch * 4;
+  static constexpr int shared_bytes = sums_bytes > 2 * stage_bytes ? sums_bytes : 2 * stage_bytes;
+  // The prepared weights: [group][block of rows][tap][chunk][row][plane] of 64 bytes, 0 where a channel does not exist.
+  static constexpr int piece_bytes = rows * row_bytes;
+  static constexpr long long weight_bytes =
+      static_cast<long long>(Layer::groups) * row_blocks * taps * chunks * piece_bytes;
 };
 
-// Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
-// a weight become 0.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Element* weight, Accumulator* staged,
-                               int first_row, int first_channel, int first_tap_number) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
-    const int item = i % Shape::channel_items;
-    const int tile_channel = item % Tile::channels, slot = item / Tile::channels % Shape::block_phases;
-    const int stage_tap = item / Shape::tap_items;
-    const int in_channel = first_channel + i / Shape::channel_items % Tile::chunk_channels;
-    const int out_channel = part.first_channel + tile_channel;
-
-    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
-    const long long column_tap = tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
-
-    Accumulator value = 0;
-    if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
-        in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
-      const long long filter =
-          (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
-          out_channel;
-      const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
-      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
-    }
-    staged[i] = value;
-  }
+template <class Layer, class Tile> TCONV_CONSTANT Launch gemm_launch(const Sizes& sizes) {
+  Launch launch = places_launch<Layer, Tile, Tile::halo>(sizes);
+  launch.weight_blocks = ceil_div(Tile::weight_bytes / Tile::planes / 16, static_cast<long long>(preparing_threads));
+  launch.weight_bytes = Tile::weight_bytes;
+  return launch;
 }
 
-// Where a thread's positions lie: its first row of them, and the position of its first lane's worth of columns. The
-// others follow `columns` apart.
-struct DirectRun {
-  int sample;  // -1: no such row
-  int depth, height, width;
+// Brings the weights into order, rounded: a thread for 16 bytes of an operand. Neighbours read what lies together.
+template <class Layer, class Tile>
+TCONV_DEVICE void gemm_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
+  using Factors = Vector<typename Layer::Element, Tile::vector_items>;
+  let_kernel_behind_begin();
+  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (item >= Tile::weight_bytes / Tile::planes / 16) return;
+  Digits<Tile::weight_bytes> digits(item);
+  const int tap = digits.next(Tile::taps), out_channel = digits.next(Tile::row_blocks * Tile::rows);
+  const int vector = digits.next(Tile::chunks * 4), group = static_cast<int>(digits.rest);
+  Factors factors[Tile::planes];
+  TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k) {
+    const int in_channel = vector * Tile::vector_items + k;
+    typename Layer::Element value{};
+    if (in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels)
+      value = load_constant(weight_at<Layer>(weight, group, in_channel, out_channel, tap));
+#pragma unroll
+    for (int plane = 0; plane < Tile::planes; ++plane) factors[plane].values[k] = matrix_factor<Layer>(value, plane);
+  }
+  const long long set = static_cast<long long>(group) * Tile::row_blocks + out_channel / Tile::rows;
+  const long long piece = (set * Tile::taps + tap) * Tile::chunks + vector / 4;
+  unsigned char* const row = reinterpret_cast<unsigned char*>(prepared) + piece * Tile::piece_bytes +
+                             out_channel % Tile::rows * Tile::row_bytes + vector % 4 * 16;
+#pragma unroll
+  for (int plane = 0; plane < Tile::planes; ++plane) *reinterpret_cast<Factors*>(row + plane * 64) = factors[plane];
+}
+
+// An axis' part of a phase's taps, some together after the others, and how far behind a position the first one's input
+// lies.
+template <class Axis, int Together> struct GemmTaps {
+  int first, tap, shift;
+
+  TCONV_DEVICE explicit GemmTaps(int phase) : first(Axis::first_tap(phase)) { begin(); }
+  TCONV_DEVICE void begin() { tap = first, shift = Axis::shift_of(first); }
+  TCONV_DEVICE bool has(int further) const { return tap + further * Axis::tap_period < Axis::kernel; }
+  TCONV_DEVICE int left() const { return (Axis::kernel - 1 - tap) / Axis::tap_period + 1; }
+  // Whether there were others; else the first come again.
+  TCONV_DEVICE bool next() {
+    tap += Together * Axis::tap_period, shift += Together * Axis::shift_period;
+    if (!has(0)) begin();
+    return tap != first;
+  }
 };
 
-// What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
-// which end where a slab ends.
 template <class Layer, class Tile>
-struct DirectWalk {
-  using Shape = DirectShape<Layer, Tile>;
-  using Index = typename Layer::Index;
-  Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
-
-  TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
-    groups = (heights - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
-    runs_a_row = (widths - 1) / (Shape::tiled ? Shape::tile_columns : Shape::run_columns) + 1;
-    rows = batch * depths * groups;
-    const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
-    steps = Shape::tiled ? rows * runs_a_row : (runs - 1) / Shape::block_runs + 1;
-  }
-
-  // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
-  TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
-    const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
-    const Index run = Shape::tiled ? step : step * Shape::block_runs + warp;
-    const Index row_group = run / runs_a_row;
-    const Index group = Shape::tiled ? row_group : row_group * Shape::run_rows + row / Tile::rows;
-    const Index slab = group / groups, sample = slab / depths;
-    const int height = static_cast<int>(group - slab * groups) * (Shape::tiled ? Shape::tile_rows : Tile::rows);
-    const int width =
-        static_cast<int>(run - row_group * runs_a_row) * (Shape::tiled ? Shape::tile_columns : Shape::run_columns);
-    return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
-            height + (Shape::tiled ? row : 0), width + column};
-  }
-};
-
-template <class Layer, class Tile>
-TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
-                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
-  using Shape = DirectShape<Layer, Tile>;
+TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::Element* weight,
+                       const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
+                       int input_height, int input_width, int output_depth, int output_height, int output_width) {
   using Element = typename Layer::Element;
-  using Accumulator = typename Shape::Accumulator;
   using Index = typename Layer::Index;
-  using Depth = typename Shape::Depth;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
+  using Depth = typename Layer::Depth;
+  using Height = typename Layer::Height;
+  using Width = typename Layer::Width;
   constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
+  TCONV_SHARED(shared);
 
   // The unused axes of 1-D and 2-D layers disappear here.
-  input_depth = output_depth = 1;
-  input_height = output_height = 1;
+  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
+  if (Layer::spatial_dims < 2) input_height = output_height = 1;
+  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
 
-  TCONV_SHARED(shared);
-  Accumulator* const tiles = reinterpret_cast<Accumulator*>(shared);
-  Accumulator* const staged = tiles + Shape::weight_start;
+  Digits<Tile::parts> part(blockIdx.x % Tile::parts);
+  const int width_phase = part.next(Width::stride), height_phase = part.next(Height::stride);
+  const int depth_phase = part.next(Depth::stride), weight_set = static_cast<int>(part.rest);
+  const int group = weight_set / Tile::row_blocks, first_channel = weight_set % Tile::row_blocks * Tile::rows;
+  const Index first_place = static_cast<Index>(blockIdx.x / Tile::parts) * Tile::run;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int warp_row = warp % Tile::high * Tile::row_tiles * 16;
+  const int warp_column = warp / Tile::high * Tile::column_tiles * 8;
 
-  const int split = static_cast<int>(threadIdx.x) / Shape::position_threads;
-  const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
-  const int phase_lane = thread % Tile::phase_lanes;
-  // The thread's first position in the tile of its block, or in its warp's run.
-  const int warps_wide = Shape::tiled ? Tile::warps_wide : 1, warp = Shape::tiled ? thread / 32 : 0;
-  const int row_lane = lane / Tile::columns;
-  const int column_lane = lane % Tile::columns;
-  const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
-  const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
-
-  // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
-  const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
-  const DirectPart part = {
-      number_in_grid / (Shape::column_chunks * Shape::channel_blocks),
-      number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
-      number_in_grid % Shape::column_chunks * Shape::block_phases,
+  // The places whose inputs this thread brings, and the step that is asked for next.
+  Place places[Tile::input_parts];
+  TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p)
+    places[p] = place_of<Layer, Tile::halo>(first_place + p * Tile::threads + thread, batch, output_depth,
+                                            output_height, output_width);
+  GemmTaps<Depth, 1> depths(depth_phase);
+  GemmTaps<Height, 1> heights(height_phase);
+  GemmTaps<Width, Tile::taps_together> widths(width_phase);
+  int chunk = 0;
+  bool is_left = depths.has(0) && heights.has(0) && widths.has(0), inside[Tile::input_parts];
+  const Element* from[Tile::input_parts];
+  const unsigned char* piece = nullptr;
+  ThreadCopies<16, Tile::taps_together * ceil_div(Tile::piece_bytes / 16, Tile::threads), 1> copies;
+  const auto ask_for_weights = [&](unsigned char* stage) {
+    if (chunk == 0) {
+      const int tap = (depths.tap * Height::kernel + heights.tap) * Width::kernel + widths.tap;
+      piece = reinterpret_cast<const unsigned char*>(weight) + thread * 16 +
+              (static_cast<long long>(weight_set) * Tile::taps + tap) * Tile::chunks * Tile::piece_bytes;
+    }
+    TCONV_UNROLL for (int k = 0; k < Tile::taps_together; ++k)
+      TCONV_UNROLL for (int i = 0; i < Tile::piece_bytes; i += Tile::threads * 16)
+        if (widths.has(k) && i + thread * 16 < Tile::piece_bytes)
+          copies.begin(stage + (k * Tile::rows + (i + thread * 16) / Tile::row_bytes) * Tile::pitch +
+                           thread * 16 % Tile::row_bytes,
+                       piece + k * (static_cast<long long>(Width::tap_period) * Tile::chunks * Tile::piece_bytes) + i,
+                       true);
+    copies.end_group();
+    piece += Tile::piece_bytes;
+    return widths.left();
   };
-  const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = static_cast<int>(Shape::row_phases);
-  const int own_channel = part.first_channel;
-  const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
+  Element values[4][Tile::vector_items];
+  const auto ask_for_inputs = [&](int p) {
+    if (chunk == 0) {
+      const int depth = places[p].depth - depths.shift, row = places[p].height - heights.shift;
+      const int column = places[p].width - widths.shift;
+      inside[p] = places[p].sample >= 0 && in_range(depth, input_depth) && in_range(row, input_height) &&
+                  in_range(column, input_width);
+      from[p] = x + (static_cast<long long>(places[p].sample) * Layer::groups + group) * CI * plane +
+                ((static_cast<Index>(depth) * input_height + row) * input_width + column);
+    }
+    TCONV_UNROLL for (int i = 0; i < 4 * Tile::vector_items; ++i) {
+      Element& value = values[i / Tile::vector_items][i % Tile::vector_items];
+      value = Element{};
+      if (inside[p] && (CI % Tile::chunk_channels == 0 || chunk * Tile::chunk_channels + i < CI))
+        value = load_constant(from[p] + i * static_cast<long long>(plane));
+    }
+    from[p] += static_cast<long long>(plane) * Tile::chunk_channels;
+  };
+  // Writes the inputs that were asked for last, rounded.
+  const auto put = [&](int p, unsigned char* stage) {
+    TCONV_UNROLL for (int v = 0; v < 4; ++v)
+      TCONV_UNROLL for (int operand_plane = 0; operand_plane < Tile::planes; ++operand_plane) {
+        Vector<Element, Tile::vector_items> factors;
+        TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k)
+          factors.values[k] = matrix_factor<Layer>(values[v][k], operand_plane);
+        *reinterpret_cast<Vector<Element, Tile::vector_items>*>(
+            stage + Tile::inputs_at + (p * Tile::threads + thread) * Tile::pitch + operand_plane * 64 + v * 16) =
+            factors;
+      }
+  };
 
-  const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
-  const Index output_plane = static_cast<Index>(output_depth) * output_height * output_width;
-  const Index depths = Depth::positions(output_depth);
-  const Index heights = Height::positions(output_height + Tile::row_origin);
-  const Index widths = Width::positions(output_width + Tile::origin);
-  const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
+  float sums[Tile::row_tiles][Tile::column_tiles][4] = {};
+  // Half of the channels of a step at one of its taps.
+  const auto multiply = [&](const unsigned char* stage, int tap, int half) {
+    unsigned weights[Tile::planes][Tile::row_tiles][4], inputs[Tile::planes][Tile::column_tiles / 2][4];
+    TCONV_UNROLL for (int p = 0; p < Tile::planes; ++p) {
+      const unsigned char* const at = stage + p * 64 + half * 32;
+      TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i)
+        load_matrices(at + (tap * Tile::rows + warp_row + i * 16 + lane % 16) * Tile::pitch + lane / 16 * 16,
+                      weights[p][i]);
+      const int column = warp_column + Tile::halo - tap * Width::shift_period + lane / 16 * 8 + lane % 8;
+      TCONV_UNROLL for (int j = 0; j < Tile::column_tiles / 2; ++j)
+        load_matrices(at + Tile::inputs_at + (column + j * 16) * Tile::pitch + lane / 8 % 2 * 16, inputs[p][j]);
+    }
+    // Exact products leave the tensor core, which drops bits of long sums. The small ones come first.
+    TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i)
+      TCONV_UNROLL for (int j = 0; j < Tile::column_tiles; ++j) {
+        float exact[4] = {};
+        auto& to = Tile::planes > 1 ? exact : sums[i][j];
+        TCONV_UNROLL for (int p = Tile::planes - 1; p >= 0; --p)
+          TCONV_UNROLL for (int q = Tile::planes - 1 - p; q >= 0; --q) {
+            const unsigned words[2] = {inputs[q][j / 2][j % 2 * 2], inputs[q][j / 2][j % 2 * 2 + 1]};
+            MatrixProduct<Element>::add(to, weights[p][i], words);
+          }
+        TCONV_UNROLL for (int k = 0; k < 4 && Tile::planes > 1; ++k) sums[i][j][k] += exact[k];
+      }
+  };
 
-  Accumulator biases[Tile::channels];
-#pragma unroll
-  for (int c = 0; c < Tile::channels; ++c) {
-    biases[c] = 0;
-    if (own_channel + c < CO)
-      biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
+  wait_for_kernel_before();  // which prepared the weights
+  int taps_asked = 0;
+  const auto next_step = [&] {
+    if (++chunk < Tile::chunks) return;
+    chunk = 0;
+    is_left = widths.next() || heights.next() || depths.next();
+  };
+  bool is_there = is_left;  // a step that was asked for
+  if (is_there) {
+    taps_asked = ask_for_weights(shared);
+    TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p) {
+      ask_for_inputs(p);
+      put(p, shared);
+    }
+    next_step();
+  }
+  unsigned char *stage = shared, *other = shared + Tile::stage_bytes;
+  while (is_there) {
+    copies.template wait<0>();
+    __syncthreads();  // this step has landed, and nobody reads the other stage any more
+    const int taps = taps_asked;
+    is_there = is_left;
+    if (is_there) taps_asked = ask_for_weights(other);
+    TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p) {
+      if (is_there) ask_for_inputs(p);
+      constexpr int halves = 2 * Tile::taps_together / Tile::input_parts;
+#pragma unroll(Tile::planes > 1 ? 1 : 2)
+      for (int half = p * halves; half < (p + 1) * halves && half < 2 * taps; ++half)
+        multiply(stage, half / 2, half % 2);
+      if (is_there) put(p, other);
+    }
+    if (is_there) next_step();
+    unsigned char* const next = other;
+    other = stage, stage = next;
   }
 
-  const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
-
-  Accumulator* const buffer =
-      tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
-  const bool in_vectors = output_width % Shape::vector == 0;
-  const bool exchanges = !in_vectors && split == 0;
-  direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
-  if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
-  __syncthreads();
-
-  int stage = 0;
-  const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
-  for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
-    const DirectRun at = walk.at(step, tile_row, tile_column);
-    DirectTileInputs<Layer, Tile> tile_inputs;
-    if (Shape::tiled)
-      tile_inputs.place(at.height - tile_row - Shape::top_shift, at.width - tile_column - Shape::last_shift,
-                        input_height, input_width);
-    for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
-      // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
-      constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
-      constexpr int height_step = Shape::stacked ? Height::kernel : Height::tap_period;
-      const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
-      const int first_depth_tap = Depth::first_tap(depth_phase);
-      const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
-      const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
-      DirectSums<Layer, Tile> sums;
-      sums.clear();
-
-      for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
-        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
-          const int weight_row = depth_tap * Height::kernel + height_tap;
-          const int slab = at.depth - Depth::shift_of(depth_tap);
-          const int top_row = at.height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
-          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
-          if (Shape::tiled && !inside) continue;  // the whole block
-          int input_columns[Shape::input_rows];
-#pragma unroll
-          for (int r = 0; r < Shape::input_rows; ++r)
-            input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
-          for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
-            for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
-              const int channels =
-                  CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
-              const long long plane =
-                  (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
-              const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
-              const Accumulator* const row_weights = own_weights + (weight_row * Shape::row_items);
-              if (Shape::tiled)
-                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, channels, tile_inputs, tiles,
-                                                   tile_row * Shape::tile_pitch + tile_column, split, phases, stage,
-                                                   sums);
-              else  // rows outside the input are not read, whatever their address
-                direct_multiply<Layer, Tile>(
-                    row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
-                    input_columns, input_plane, channels, phases, tap_chunk, split, sums);
-            }
-        }
-      direct_join<Layer, Tile>(sums, split, tiles + Shape::split_start);
-      if (split > 0) continue;
-      const int slab = at.depth * Depth::stride + depth_phase;
-      const int row = at.height * Height::stride - Tile::row_origin + height_phase;
-      const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
-      const bool inside = at.sample >= 0 && slab < output_depth;
-      const DirectTarget<Element> target = {
-          y,
-          ((plane * output_depth + slab) * output_height + row) * output_width,
-          static_cast<long long>(output_plane),
-          row,
-          inside ? output_height : 0,
-          at.width * Width::stride - Tile::origin,
-          output_width,
-          CO - own_channel,
-      };
-      if (in_vectors) {
-        direct_store_vectors<Layer, Tile>(sums, biases, target);
-      } else {
-        if (!Shape::phases_without_taps || has_taps)
-          direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
-        else
-          direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
+  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO : 0)};
+  const long long output_plane = static_cast<long long>(output_depth) * output_height * output_width;
+  float* const staged = reinterpret_cast<float*>(shared);
+  TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i) {
+    __syncthreads();  // nobody reads what was there any more
+    TCONV_UNROLL for (int j = 0; j < Tile::column_tiles * 4; ++j)
+      staged[(warp % Tile::high * 16 + j % 4 / 2 * 8 + lane / 4) * Tile::sums_pitch + warp_column + j / 4 * 8 +
+             lane % 4 * 2 + j % 2] = sums[i][j / 4][j % 4];
+    __syncthreads();
+    for (int column = thread; column < Tile::run; column += Tile::threads) {
+      const Place place = place_of<Layer, Tile::halo>(first_place + Tile::halo + column, batch, output_depth,
+                                                      output_height, output_width);
+      const int depth = place.depth * Depth::stride + depth_phase, row = place.height * Height::stride + height_phase;
+      const int output_column = place.width * Width::stride + width_phase;
+      if (place.sample < 0 || place.width < 0 || depth >= output_depth || row >= output_height ||
+          output_column >= output_width)
+        continue;
+      Element* const at = y + (static_cast<long long>(place.sample) * Layer::groups + group) * CO * output_plane +
+                          (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
+      for (int r = 0; r < 16 * Tile::high; ++r) {
+        const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
+        if (channel < CO)
+          at[channel * output_plane] =
+              from_accumulator<Element>(epilogue.of(channel)(staged[r * Tile::sums_pitch + column]));
       }
     }
   }
@@ -2430,8 +1595,7 @@ TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4
 TCONV_DEVICE void mma_pack(const double (&items)[1], int unit, Vector<unsigned, 4>& vector) {
   vector.values[2 * unit] = low_word(items[0]), vector.values[2 * unit + 1] = high_word(items[0]);
 }
-template <class Half16>
-TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
+template <class Half16> TCONV_DEVICE void mma_pack(const Half16 (&items)[2], int unit, Vector<unsigned, 4>& vector) {
   vector.values[unit] = items[0].bits | static_cast<unsigned>(items[1].bits) << 16;
 }
 
@@ -2442,12 +1606,10 @@ TCONV_DEVICE void mma_words(double factor, int, unsigned (&words)[2]) {
 }
 
 // Gets an item out of the words in which some lie one after the other.
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
+template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, float& item) {
   item = bits_float(words.values[number]);
 }
-template <int N>
-TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
+template <int N> TCONV_DEVICE void mma_unpack(const Vector<unsigned, N>& words, int number, double& item) {
   item = words_double(words.values[2 * number], words.values[2 * number + 1]);
 }
 template <int N, class Half16>
@@ -2483,8 +1645,7 @@ TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
   return best;
 }
 
-template <class Layer, class Tile>
-struct MmaShape {
+template <class Layer, class Tile> struct MmaShape {
   using Element = typename Layer::Element;
   using Sum = typename AccumulatorOf<Element>::type;
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
@@ -2560,10 +1721,7 @@ struct MmaShape {
   static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
 
-  // Inputs that are copied lie channel by channel in shared memory, as they do in memory, and patches are whole there;
-  // others position by position, as what they are multiplied as.
-  static constexpr bool by_channel = Tile::Pipeline::copied > 0;
-  static constexpr int row_places = by_channel ? row_patches * Tile::Pipeline::patch_columns : halo_columns;
+  static constexpr int row_places = row_patches * Tile::Pipeline::patch_columns;
 
   // How far the input at a shift lies behind that at the highest one.
   static TCONV_CONSTANT int halo_offset(int shift) {
@@ -2577,9 +1735,7 @@ struct MmaShape {
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
   // Copied inputs have more, for what is still on its way.
-  static constexpr int input_stages = Tile::Pipeline::copied > 0               ? Tile::Pipeline::copied
-                                      : chunks > 1 || Tile::Pipeline::resident ? 2
-                                                                               : 1;
+  static constexpr int input_stages = Tile::Pipeline::copied;
   static TCONV_CONSTANT int next_input_stage(int stage) {
     return stage == (input_stages - 1) * input_stage_bytes ? 0 : stage + input_stage_bytes;
   }
@@ -2590,17 +1746,14 @@ struct MmaShape {
   static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
   static constexpr int steps = chunks * shift_groups;
   static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
-  // An odd number of 16-byte vectors lies between neighbouring positions: eight of them are in different banks.
-  static constexpr int position_bytes = planes * stage_steps * 32 + 16;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
-  static constexpr int channel_shift = item_bytes < 4 ? 16 : 32;
+  static constexpr int channel_shift = 32;
   static constexpr int channel_bytes =
-      by_channel ? (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift
-                 : item_bytes;
-  static constexpr int place_bytes = by_channel ? item_bytes : position_bytes;
-  static constexpr int step_bytes = by_channel ? step_channels * channel_bytes : 32;
+      (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
+  static constexpr int place_bytes = item_bytes;
+  static constexpr int step_bytes = step_channels * channel_bytes;
   static constexpr int plane_bytes = stage_steps * step_bytes;
-  static constexpr int input_stage_bytes = by_channel ? planes * plane_bytes : halo_all_rows * row_places * place_bytes;
+  static constexpr int input_stage_bytes = planes * plane_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
@@ -2636,13 +1789,9 @@ struct MmaShape {
   static constexpr int barrier_at = stored_bytes > stages_bytes ? stored_bytes : stages_bytes;
   static constexpr int shared_bytes = barrier_at + 16;
 
-  // Who brings a chunk of inputs: threads for patches of a vector of channels, or of one channel by channel. There, so
-  // many threads share the patches of some channels.
-  static constexpr int chunk_vectors = chunk_channels / vector_items;
   static constexpr int patch_lanes = mma_patch_lanes(threads, halo_patches, chunk_channels);
-  static constexpr int thread_patches =
-      by_channel ? ceil_div(halo_patches, patch_lanes) : ceil_div(halo_patches * chunk_vectors, threads);
-  static constexpr int thread_channels = by_channel ? ceil_div(chunk_channels, threads / patch_lanes) : vector_items;
+  static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes);
+  static constexpr int thread_channels = ceil_div(chunk_channels, threads / patch_lanes);
   static constexpr int thread_loads = thread_patches * thread_channels;
   // A few are asked for in parts, between the first products of the chunk before, whose operands come the same way;
   // many would come too late, and are asked for at once. So are all where shifts are a loop.
@@ -2661,30 +1810,8 @@ struct MmaShape {
                                                          chunks * stage_steps * (taps / Tile::taps_together) * 32;
 };
 
-// A vector of factors of neighbouring channels at one place of a stage. Matrices are loaded by words, so a double's two
-// lie apart: of 32 bytes of channels the low words first.
-template <class Layer, class Tile>
-TCONV_DEVICE void mma_put(const typename Layer::Element (&values)[16 / sizeof(typename Layer::Element)], int vector,
-                          unsigned char* place) {
-  using Shape = MmaShape<Layer, Tile>;
-  constexpr int items = Shape::unit_items;
-#pragma unroll
-  for (int plane = 0; plane < Shape::planes; ++plane) {
-    Vector<unsigned, 4> words;
-#pragma unroll
-    for (int u = 0; u < Shape::units; ++u) {
-      typename Layer::Element factors[items];
-#pragma unroll
-      for (int k = 0; k < items; ++k) factors[k] = matrix_factor<Layer>(values[u * items + k], plane);
-      mma_pack(factors, u, words);
-    }
-    *reinterpret_cast<Vector<unsigned, 4>*>(place + plane * Shape::plane_bytes + vector * 16) = words;
-  }
-}
-
 // The input of a block's group.
-template <class Layer, class Tile>
-struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
+template <class Layer, class Tile> struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
   using Base = InputMap<Layer, MmaShape<Layer, Tile>>;
   const typename Layer::Element* x;
 
@@ -2699,110 +1826,8 @@ struct MmaInputMap : InputMap<Layer, MmaShape<Layer, Tile>> {
   }
 };
 
-// A thread's part of a box's inputs, on their way from memory to shared memory, in patches of a vector of channels by
-// `patch_columns` neighbouring columns. A load brings one channel of a patch, or all of a column where inputs are
-// channels_last; what is stored is a column. Patches of several columns need rows that begin at multiples of a patch:
-// then patches do so too, and while a row of the halo may begin and end within one, a row of the input does not.
-template <class Layer, class Tile>
-struct MmaTurnedInputs : MmaInputMap<Layer, Tile> {
-  using Map = MmaInputMap<Layer, Tile>;
-  using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  static constexpr int side = Shape::vector_items, columns_together = Tile::Pipeline::patch_columns;
-  static constexpr int load_bytes = columns_together * Shape::item_bytes;
-  static constexpr int loads = side, words = load_bytes < 4 ? 1 : load_bytes / 4;
-  unsigned inside;                       // by patch: whether it is one of the input
-  Index offsets[Shape::thread_patches];  // of the patch's first channel and column in the first chunk
-  // Words are not taken apart before they are stored: that would wait for each load.
-  Vector<unsigned, words> values[Shape::thread_patches][loads];
-
-  // Neighbouring threads load what lies together in memory. Where they have several columns each, eight beside each
-  // other have other channels, which they store in other banks.
-  static TCONV_DEVICE int number(int i) { return static_cast<int>(threadIdx.x) + i * Shape::threads; }
-  static constexpr int vectors_first = columns_together == 1 ? 1 : Shape::chunk_vectors > 8 ? 8 : Shape::chunk_vectors;
-  static TCONV_DEVICE int vector(int i) {
-    return number(i) / (vectors_first * Shape::halo_patches) * vectors_first + number(i) % vectors_first;
-  }
-  static TCONV_DEVICE int patch(int i) { return number(i) / vectors_first % Shape::halo_patches; }
-  static TCONV_DEVICE int row(int i) { return patch(i) / Shape::row_patches; }
-  // In the halo's row; negative where the first patch begins before it.
-  static TCONV_DEVICE int halo_column(int i) {
-    return patch(i) % Shape::row_patches * columns_together - Shape::patch_lead;
-  }
-  // Most are known to be there; the compiler cannot see it from their numbers.
-  static TCONV_DEVICE bool present(int i) {
-    constexpr int all = Shape::halo_patches * Shape::chunk_vectors;
-    return (i + 1) * Shape::threads <= all || number(i) < all;
-  }
-  static TCONV_DEVICE bool in_halo(int column) {
-    constexpr bool whole = Shape::patch_lead == 0 && Shape::halo_columns % columns_together == 0;
-    return whole || in_range(column, Shape::halo_columns);
-  }
-
-  using Map::Map;
-
-  // Whatever is loaded from now on is of this box.
-  TCONV_DEVICE void begin(const BoxPosition& box) {
-    this->enter(box);
-    const BoxPosition halo = halo_of<Shape>(box);
-    inside = 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const auto place = this->place(halo, row(i), halo_column(i));
-      if (present(i) && place.inside) inside |= 1u << i;
-      const int channel = vector(i) * side;
-      offsets[i] = (place.image * static_cast<Index>(Map::channels) + channel) * this->plane + place.position;
-    }
-  }
-
-  // Asks for one of so many parts of a chunk, if it is `wanted`.
-  TCONV_DEVICE void load(int chunk, bool wanted, int part, int parts, unsigned char*) {
-    const long long channel_pitch = this->plane;
-    const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * channel_pitch;
-    const unsigned here = wanted ? inside : 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      const int channel = chunk * Shape::chunk_channels + vector(i) * side;
-      const Element* from = of_chunk + offsets[i];
-#pragma unroll
-      for (int k = 0; k < loads; ++k) {
-        const int number = i * loads + k;
-        if (number * parts / (Shape::thread_patches * loads) == part)
-          load_present<load_bytes>(
-              from, (here >> i & 1u) != 0 && (Shape::whole_chunks || channel + k < Layer::group_in_channels),
-              values[i][k].values);
-        from = kept(from + channel_pitch);
-      }
-    }
-  }
-
-  TCONV_DEVICE void wait() {}
-
-  // Behind the last part of a chunk: stores it.
-  TCONV_DEVICE void end_chunk(bool wanted, unsigned char* stage) const {
-    if (!wanted) return;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
-      if (!present(i)) continue;
-#pragma unroll
-      for (int c = 0; c < columns_together; ++c) {
-        if (!in_halo(halo_column(i) + c)) continue;
-        Element column[side];
-#pragma unroll
-        for (int k = 0; k < side; ++k) {
-          mma_unpack(values[i][k], c, column[k]);
-        }
-        mma_put<Layer, Tile>(column, vector(i),
-                             stage + (row(i) * Shape::halo_columns + halo_column(i) + c) * Shape::place_bytes);
-      }
-    }
-  }
-};
-
 // A thread's part of a box's inputs that lie channel by channel: some patches of some channels, copied as they are.
-template <class Layer, class Tile>
-struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
+template <class Layer, class Tile> struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   using Map = MmaInputMap<Layer, Tile>;
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -2829,8 +1854,7 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
     this->enter(box);
     const BoxPosition halo = halo_of<Shape>(box);
     inside = 0;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
       const auto place = this->place(halo, patch(i) / Shape::row_patches,
                                      patch(i) % Shape::row_patches * Tile::Pipeline::patch_columns - Shape::patch_lead);
       if (place.inside) inside |= 1u << i;
@@ -2845,11 +1869,9 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
     const long long pitch = static_cast<long long>(sharers) * this->plane;
     const Element* const of_chunk = this->first + chunk * Shape::chunk_channels * static_cast<long long>(this->plane);
     unsigned char* const own = stage + channel(0) * Shape::channel_bytes + patch(0) * patch_bytes;
-#pragma unroll
-    for (int i = 0; i < Shape::thread_patches; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Shape::thread_patches; ++i) {
       const Element* from = of_chunk + offsets[i];
-#pragma unroll
-      for (int k = 0; k < Shape::thread_channels; ++k) {
+      TCONV_UNROLL for (int k = 0; k < Shape::thread_channels; ++k) {
         const int number = i * Shape::thread_channels + k;
         if (number * parts / Shape::thread_loads == part && present(i) && in_chunk(k))
           copies.begin(own + i * lanes * patch_bytes + k * sharers * Shape::channel_bytes, from,
@@ -2866,61 +1888,8 @@ struct MmaCopiedInputs : MmaInputMap<Layer, Tile> {
   TCONV_DEVICE void wait() { copies.template wait<Shape::stages_ahead - 1>(); }
 };
 
-// `Inputs` bring them there. A lane names `lane_places` of them: place i is position `number(lane)` of the warp's tile
-// of positions `tile(i, lane)`, and `offset(lane)` bytes. columns[plane][tile] are the lane's two words of a tile.
-//
-// Inputs by position. Lane l names row l % 8 of matrix l / 8: two tiles of positions, and of each the halves of 32
-// bytes of channels.
-template <class Layer, class Tile>
-struct MmaPositionColumns {
-  using Shape = MmaShape<Layer, Tile>;
-  using Inputs = MmaTurnedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
-
-  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
-  static TCONV_DEVICE int number(int lane) { return lane % 8; }
-  static TCONV_DEVICE int offset(int lane) { return lane / 8 % 2 * 16; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int plane = 0; plane < Shape::planes; ++plane)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-        unsigned words[4];
-        load_matrices(places[j / 2] + moved + plane * Shape::plane_bytes, words);
-        columns[plane][j][0] = words[0], columns[plane][j][1] = words[1];
-        columns[plane][j + 1][0] = words[2], columns[plane][j + 1][1] = words[3];
-      }
-  }
-};
-
-// Inputs by channel, of 16 bits: the same from matrices of eight channels by eight positions, turned.
-template <class Layer, class Tile>
-struct MmaTurnedColumns {
-  using Shape = MmaShape<Layer, Tile>;
-  using Inputs = MmaCopiedInputs<Layer, Tile>;
-  static constexpr int lane_places = Tile::Warps::position_tiles / 2;
-
-  static TCONV_DEVICE int tile(int i, int lane) { return 2 * i + lane / 16; }
-  static TCONV_DEVICE int number(int) { return 0; }
-  static TCONV_DEVICE int offset(int lane) { return lane % 16 * Shape::channel_bytes; }
-
-  static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
-                                unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int j = 0; j < Tile::Warps::position_tiles; j += 2) {
-      unsigned words[4];
-      load_turned_matrices(places[j / 2] + moved, words);
-      columns[0][j][0] = words[0], columns[0][j][1] = words[1];
-      columns[0][j + 1][0] = words[2], columns[0][j + 1][1] = words[3];
-    }
-  }
-};
-
 // Inputs by channel, of one word or two: each lane loads its own, and rounds them.
-template <class Layer, class Tile>
-struct MmaWordColumns {
+template <class Layer, class Tile> struct MmaWordColumns {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Inputs = MmaCopiedInputs<Layer, Tile>;
@@ -2932,24 +1901,17 @@ struct MmaWordColumns {
 
   static TCONV_DEVICE void load(const unsigned char* const (&places)[lane_places], int moved,
                                 unsigned (&columns)[Shape::planes][Tile::Warps::position_tiles][2]) {
-#pragma unroll
-    for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-      for (int half = 0; half < Shape::step_channels / 4; ++half) {
+    TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+      TCONV_UNROLL for (int half = 0; half < Shape::step_channels / 4; ++half) {
         const Element value = *reinterpret_cast<const Element*>(places[j] + moved + half * 4 * Shape::channel_bytes);
         mma_words(matrix_factor<Layer>(value, 0), half, columns[0][j]);
       }
   }
 };
 
-template <class Layer, class Tile>
-using MmaColumns =
-    typename Choice<!MmaShape<Layer, Tile>::by_channel, MmaPositionColumns<Layer, Tile>,
-                    typename Choice<MmaShape<Layer, Tile>::item_bytes == 2, MmaTurnedColumns<Layer, Tile>,
-                                    MmaWordColumns<Layer, Tile>>::type>::type;
+template <class Layer, class Tile> using MmaColumns = MmaWordColumns<Layer, Tile>;
 
-template <class Layer, class Tile>
-TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
+template <class Layer, class Tile> TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
   using Shape = MmaShape<Layer, Tile>;
   const int positions[] = {Shape::Depth::positions(sizes.output[0] + Tile::Box::depth_origin),
                            Shape::Height::positions(sizes.output[1] + Tile::Box::row_origin),
@@ -2961,33 +1923,25 @@ TCONV_CONSTANT Launch mma_launch(const Sizes& sizes) {
 }
 
 // A warp's sums.
-template <class Layer, class Tile>
-struct MmaSums {
+template <class Layer, class Tile> struct MmaSums {
   using Shape = MmaShape<Layer, Tile>;
   typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 
   TCONV_DEVICE void clear() {
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
+    TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+      TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+        TCONV_UNROLL for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
   }
 
   TCONV_DEVICE void add(const MmaSums& other) {
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
+    TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+      TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+        TCONV_UNROLL for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
   }
 };
 
 // Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
-template <class Layer, class Tile>
-TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
+template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Shape = MmaShape<Layer, Tile>;
   if (Tile::Warps::splits == 1) return true;
   constexpr int set = 32 * Shape::warps, tiles = Tile::Warps::row_tiles * Tile::Warps::position_tiles;
@@ -2998,25 +1952,21 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
   using Joined = Vector<Sum, items>;
   Joined* const joined = reinterpret_cast<Joined*>(shared) + static_cast<int>(threadIdx.x) % set;
   if (split > 0)
-#pragma unroll
-    for (int n = 0; n < tiles * vectors; ++n) {
+    TCONV_UNROLL for (int n = 0; n < tiles * vectors; ++n) {
       const Sum(&own)[4] =
           sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
       Joined vector;
-#pragma unroll
-      for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
+      TCONV_UNROLL for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
       joined[((split - 1) * tiles * vectors + n) * set] = vector;
     }
   __syncthreads();
   if (split > 0) return false;
 #pragma unroll 1
   for (int other = 0; other < Tile::Warps::splits - 1; ++other)
-#pragma unroll
-    for (int n = 0; n < tiles * vectors; ++n) {
+    TCONV_UNROLL for (int n = 0; n < tiles * vectors; ++n) {
       const Joined theirs = joined[(other * tiles * vectors + n) * set];
       Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
-#pragma unroll
-      for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
+      TCONV_UNROLL for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }
   return true;
 }
@@ -3025,8 +1975,7 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
 // outputs.
-template <class Layer, class Tile>
-struct MmaTurn {
+template <class Layer, class Tile> struct MmaTurn {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
@@ -3071,8 +2020,7 @@ struct MmaTurn {
   }
 
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
-  template <int width>
-  TCONV_DEVICE void store_rows() const {
+  template <int width> TCONV_DEVICE void store_rows() const {
     constexpr int items = places * run / width;
     constexpr int item_lanes = items >= 32 ? 32 : power_of_two_from(items), channel_lanes = 32 / item_lanes;
     // Of one phase, lying side by side.
@@ -3093,14 +2041,12 @@ struct MmaTurn {
         for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
           if (first_channel + channel >= Layer::group_out_channels) break;
           Vector<Element, width> together;
-#pragma unroll
-          for (int i = 0; i < width / neighbours; ++i) {
+          TCONV_UNROLL for (int i = 0; i < width / neighbours; ++i) {
             const int at = neighbours > 1 ? i : slot % run + i;
             const auto* const of_phase =
                 staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
             const auto part = *reinterpret_cast<const Vector<Element, neighbours>*>(of_phase);
-#pragma unroll
-            for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
+            TCONV_UNROLL for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
           *reinterpret_cast<Vector<Element, width>*>(to) = together;
           to += channel_lanes * plane;
@@ -3142,17 +2088,13 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
     const int first_channel = row_tile / Shape::phase_tiles * Tile::channels;
     __syncwarp();
     // Registers have no numbers at run time: the turn's are found among all.
-#pragma unroll
-    for (int known = 0; known < turns; ++known) {
+    TCONV_UNROLL for (int known = 0; known < turns; ++known) {
       if (known != turn) continue;
-#pragma unroll
-      for (int i = 0; i < Shape::turn_row_tiles; ++i)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
+      TCONV_UNROLL for (int i = 0; i < Shape::turn_row_tiles; ++i)
+        TCONV_UNROLL for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
           const auto finish = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
-#pragma unroll
-          for (int j = 0; j < Shape::turn_position_tiles; ++j) {
+          TCONV_UNROLL for (int j = 0; j < Shape::turn_position_tiles; ++j) {
             const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
                                          [known / groups * Shape::turn_position_tiles + j];
             Vector<Element, 2> two;
@@ -3174,8 +2116,7 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
 // Tiles of rows of one phase: a thread brings some neighbouring taps of the filters of its lane's two rows, so that
 // what it loads lies side by side in memory. A tap is one phase at one shift. Gaps, the pairs without a tap, become
 // zeros where they are brought to shared memory with the others, though nobody looks at them.
-template <class Layer, class Tile>
-struct MmaFilters {
+template <class Layer, class Tile> struct MmaFilters {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Depth = typename Shape::Depth;
@@ -3183,7 +2124,7 @@ struct MmaFilters {
   using Width = typename Shape::Width;
   static constexpr int units = Shape::units, items = Shape::unit_items, together = Tile::taps_together;
   static constexpr int load_bytes = greatest_common_divisor(together * Shape::item_bytes, 16);
-  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes < 4 ? 1 : load_bytes / 4;
+  static constexpr int loads = together * Shape::item_bytes / load_bytes, words = load_bytes / 4;
   using Loaded = Vector<unsigned, words>;
 
   Element* prepared;
@@ -3191,8 +2132,7 @@ struct MmaFilters {
 
   // The number of a phase and that of a shift.
   struct Pair { int phase, shift; };
-  template <class Axis, class Shifts>
-  static TCONV_DEVICE Pair on_axis(int tap) {
+  template <class Axis, class Shifts> static TCONV_DEVICE Pair on_axis(int tap) {
     const int shift = Axis::shift_of(tap);
     return {tap * Axis::dilation - Axis::padding - shift * Axis::stride, (shift - Shifts::lowest) / Shifts::step};
   }
@@ -3217,31 +2157,24 @@ struct MmaFilters {
 
   TCONV_DEVICE void bring(const Element* weight, int first_tap) const {
     Loaded loaded[units][items][loads];
-#pragma unroll
-    for (int u = 0; u < units; ++u)
-#pragma unroll
-      for (int i = 0; i < items; ++i) {
+    TCONV_UNROLL for (int u = 0; u < units; ++u)
+      TCONV_UNROLL for (int i = 0; i < items; ++i) {
         const int out_channel = channel_tile * 16 + lane / 4 + u % 2 * 8;
         const int in_channel = step * Shape::step_channels + (lane % 4 + u / 2 * 4) * items + i;
         const bool present = out_channel < Layer::group_out_channels && in_channel < Layer::group_in_channels;
         const Element* const from =
             weight_at<Layer>(weight, group, present ? in_channel : 0, present ? out_channel : 0, first_tap);
-#pragma unroll
-        for (int l = 0; l < loads; ++l)
+        TCONV_UNROLL for (int l = 0; l < loads; ++l)
           load_present<load_bytes>(from + l * (load_bytes / Shape::item_bytes), present, loaded[u][i][l].values);
       }
-#pragma unroll
-    for (int t = 0; t < together; ++t) {
+    TCONV_UNROLL for (int t = 0; t < together; ++t) {
       const Pair pair = pair_of(first_tap + t);
       constexpr int of_load = load_bytes / Shape::item_bytes;
-#pragma unroll
-      for (int plane = 0; plane < Shape::planes; ++plane) {
+      TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane) {
         Vector<unsigned, 4> vector;
-#pragma unroll
-        for (int u = 0; u < units; ++u) {
+        TCONV_UNROLL for (int u = 0; u < units; ++u) {
           Element values[items];
-#pragma unroll
-          for (int i = 0; i < items; ++i) {
+          TCONV_UNROLL for (int i = 0; i < items; ++i) {
             Element value;
             mma_unpack(loaded[u][i][t / of_load], t % of_load, value);
             values[i] = matrix_factor<Layer>(value, plane);
@@ -3282,8 +2215,7 @@ TCONV_DEVICE void mma_weights(const typename Layer::Element* weight, typename La
 
 // The prepared weights on their way to shared memory. They lie in memory in the order of a block's steps, and come into
 // one stage after the other; resident ones come into all stages at once.
-template <class Layer, class Tile>
-struct MmaWeightStages {
+template <class Layer, class Tile> struct MmaWeightStages {
   using Shape = MmaShape<Layer, Tile>;
   // A piece is a tile of rows at a shift, where those without taps are left out.
   struct WithTaps {
@@ -3386,22 +2318,17 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
                                const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
                                const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
-#pragma unroll
-  for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+  TCONV_UNROLL for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
     MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
+    TCONV_UNROLL for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
       if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
       // The small products first.
-#pragma unroll
-      for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
+      TCONV_UNROLL for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
         const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
             weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
-#pragma unroll
-        for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-#pragma unroll
-          for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+        TCONV_UNROLL for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
+          TCONV_UNROLL for (int j = 0; j < Tile::Warps::position_tiles; ++j)
             MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
       }
     }
@@ -3452,14 +2379,13 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   ask(0, 1, 0);
 
   int places[Columns::lane_places];
-#pragma unroll
-  for (int i = 0; i < Columns::lane_places; ++i) {
+  TCONV_UNROLL for (int i = 0; i < Columns::lane_places; ++i) {
     const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
     const BoxPosition in_box =
         position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
         (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
-         (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
+         Shape::patch_lead + in_box.column) *
             Shape::place_bytes +
         first_step * Shape::step_bytes + Columns::offset(lane);
   }
@@ -3474,8 +2400,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   wait_for_kernel_before();  // which prepared the weights
   weights.ask();
   end_asking(0);
-#pragma unroll
-  for (int ahead = 1; ahead < Shape::stages_ahead; ++ahead) {
+  TCONV_UNROLL for (int ahead = 1; ahead < Shape::stages_ahead; ++ahead) {
     ask(0, 1, ahead * Shape::input_stage_bytes);
     end_asking(ahead * Shape::input_stage_bytes);
   }
@@ -3488,8 +2413,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
       const unsigned char* places_of_chunk[Columns::lane_places];
-#pragma unroll
-      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      TCONV_UNROLL for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
       const int stage_ahead = Shape::input_stage_before(input_stage);
 #pragma unroll(Shape::shift_groups)
       for (int shift_group = 0; shift_group < Shape::shift_groups; ++shift_group) {
@@ -3501,8 +2425,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
 #pragma unroll(Tile::Pipeline::chunk_shifts)
         for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
-#pragma unroll
-          for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
+          TCONV_UNROLL for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
             const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
             if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::halo_offset(shift) * Shape::place_bytes;
@@ -3559,8 +2482,7 @@ namespace tconv {
 // 2^31 - stride - padding.
 
 // How the blocks of a layer share its work.
-template <class Layer>
-struct PlainTile {
+template <class Layer> struct PlainTile {
   using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
   static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
   static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
@@ -3569,33 +2491,15 @@ struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
+  static constexpr long long parts = channel_blocks * phases;
 };
 
-// Blocks that differ in their phase alone are neighbours: they read the same inputs, and write neighbouring outputs.
 template <class Layer, class Tile>
-TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const int (&output)[3] = sizes.output;
-  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
-                           Height::positions(output[1]) * Width::positions(output[2]);
-  Launch launch = {};
-  launch.counted = launch.blocks =
-      ceil_div(places, static_cast<long long>(Tile::run)) * Tile::channel_blocks * Tile::phases;
-  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
-  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
-  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-                                Height::positions(output[1] + Height::padding) *
-                                Width::positions(output[2] + Width::padding) +
-                            (1 << 12);
-  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
+TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
 
 template <class Layer, class Tile>
 TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
@@ -3628,15 +2532,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
   int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
   const Element* inputs[Tile::positions];
-#pragma unroll
-  for (int p = 0; p < Tile::positions; ++p) {
-    const Index place = first_place + p * Tile::lane_positions + lane_position;
-    const Index row = place / Width::positions(output_width), slab = row / Height::positions(output_height);
-    const Index sample = slab / Depth::positions(output_depth);
-    widths[p] = static_cast<int>(place - row * Width::positions(output_width));
-    heights[p] = static_cast<int>(row - slab * Height::positions(output_height));
-    depths[p] = static_cast<int>(slab - sample * Depth::positions(output_depth));
-    samples[p] = sample < batch && lane_position < Tile::lane_positions ? static_cast<int>(sample) : -1;
+  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
+    const Place place = place_of<Layer, 0>(first_place + p * Tile::lane_positions + lane_position, batch, output_depth,
+                                           output_height, output_width);
+    samples[p] = lane_position < Tile::lane_positions ? place.sample : -1;
+    depths[p] = place.depth, heights[p] = place.height, widths[p] = place.width;
     inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
                 (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
   }
@@ -3648,8 +2548,7 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
         const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
         const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
         bool inside[Tile::positions];
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
+        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
           inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
                       in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
         const Element* const filters =
@@ -3657,13 +2556,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
 #pragma unroll 4
         for (int c = split; c < CI; c += Tile::splits) {
           Accumulator values[Tile::positions];
-#pragma unroll
-          for (int p = 0; p < Tile::positions; ++p)
+          TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
             values[p] = inside[p]
                             ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
                             : Accumulator(0);
-#pragma unroll
-          for (int o = 0; o < Tile::channels; ++o) {
+          TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
             // Of channels that do not exist the first one's weights are taken, and nothing is stored.
             const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
             const Accumulator factor =
@@ -3677,14 +2574,11 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   if (Tile::splits > 1) {
     TCONV_SHARED(shared);
     Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
-#pragma unroll
-    for (int p = 0; p < Tile::positions; ++p) {
+    TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
       __syncthreads();  // what lay there has been read
-#pragma unroll
-      for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
+      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
       __syncthreads();
-#pragma unroll
-      for (int o = 0; o < Tile::channels; ++o)
+      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
         for (int other = 1; other < Tile::splits && split == 0; ++other)
           sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
     }
@@ -3692,14 +2586,12 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
   }
 
   const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
-#pragma unroll
-  for (int p = 0; p < Tile::positions; ++p) {
+  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
     const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
-#pragma unroll
-    for (int o = 0; o < Tile::channels; ++o)
+    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
       if (first_channel + o < CO)
         y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
             from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
@@ -3717,22 +2609,23 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, x, weight, bias, y, prepared;
+  int64_t stream, x, weight, bias, y, prepared;  // addresses
   tconv::Sizes sizes;
 };
 
-// The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
-// before it runs, and waits for it itself.
-template <class... Parameters, class... Values>
-static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, int block, int shared_bytes,
-                   int64_t on, Values... values) {
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
+template <class Kernel>
+static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+                   bool overlaps) {
+  const auto function = reinterpret_cast<const void*>(kernel);
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
   const auto blocks = static_cast<unsigned>(grid);
-  const auto stream = reinterpret_cast<cudaStream_t>(on);
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
   int driver = 0;
   if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
@@ -3740,51 +2633,34 @@ static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, i
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = blocks;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, values...);
+    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
+    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, function, arguments);
   }
 #endif
-  kernel<<<blocks, block, shared_bytes, stream>>>(values...);
-  return cudaGetLastError();
+  return cudaLaunchKernel(function, blocks, block, arguments, shared_bytes, on);
 }
 
-template <class Element>
-static Element* pointer(int64_t address) {
-  return reinterpret_cast<Element*>(address);
-}
-
-template <class Element>
-struct Kernels {
-  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
-  using OfWeights = void (*)(const Element*, Element*);
-  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
-};
-
-// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
-// where offsets of the layer's Index do not reach.
-template <class Layer, class Element = typename Layer::Element>
-static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
-                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
-                 Arguments a) {
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns a
+// cudaError_t, or -1 where offsets of the layer's Index do not reach. Without outputs it says how many bytes the
+// weights take there.
+template <class Layer, class Kernel, class OfWeights, class OfInputs>
+static int64_t start(const tconv::Launch& launch, Kernel kernel, OfWeights weights, OfInputs inputs, Arguments a) {
+  if (a.y == 0) return launch.weight_bytes;
   if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
   if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
-  const auto &input = a.sizes.input, &output = a.sizes.output;
+  int (&input)[3] = a.sizes.input, (&output)[3] = a.sizes.output;
   bool overlaps = false;
-  if (weights != nullptr) {
-    const int error = enqueue(overlaps, weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream,
-                              pointer<const Element>(a.weight), pointer<Element>(a.prepared));
+  if (launch.weight_blocks > 0) {
+    void* of_weights[] = {&a.weight, &a.prepared};
+    const int error =
+        enqueue(weights, of_weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream, overlaps);
     if (error != cudaSuccess) return error;
-    a.weight = a.prepared;
-    overlaps = true;
+    a.weight = a.prepared, overlaps = true;
   }
-  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
-                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
-                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
+  void* arguments[] = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+                       output, output + 1, output + 2};
+  return enqueue(kernel, arguments, launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
 SIGNATURE {
@@ -3799,7 +2675,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
-    "           int input_width, int output_depth, int output_height, int output_width)"
+    "int64_t launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias,\n"
+    "               int64_t y, int64_t prepared, int batch, int input_depth, int input_height,\n"
+    "               int input_width, int output_depth, int output_height, int output_width)"
 )

@@ -187,16 +187,11 @@ class Layer:
             used = values[3 - self.spatial_dims :]
             return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
 
-        channels = f"{self.in_channels}→{self.out_channels}"
-        words = [f"{self.spatial_dims}-D", channels, f"k{short(self.kernel)}", f"s{short(self.stride)}"]
-        if any(self.padding):
-            words.append(f"p{short(self.padding)}")
-        if max(self.dilation) > 1:
-            words.append(f"d{short(self.dilation)}")
-        if self.groups > 1:
-            words.append(f"groups {self.groups}")
-        if self.bias:
-            words.append("bias")
+        words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
+        words += [f"k{short(self.kernel)} s{short(self.stride)}"]
+        words += [f"p{short(self.padding)}"] * any(self.padding)
+        words += [f"d{short(self.dilation)}"] * (max(self.dilation) > 1)
+        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
 
 

@@ -42,6 +42,11 @@ PREPARED = DENSE.replace("64, 64, 4, 2, 1, bias=False", "768, 256, 4, 2, 1, bias
 )
 
 
+def function_of(file: Namespace, dims: int) -> Callable[..., Any]:
+    """A file's conv_transpose, which has a name of its own where the model calls one."""
+    return functools.partial(file["_conv_transpose"], dims)
+
+
 def by_kind(problem: Problem, wanted: Wanted) -> Precision:
     """What `tconv.evaluation.precision.resolve` says without a GPU."""
     if problem.layer.dtype != "float32":

@@ -28,8 +28,8 @@ def options(file: Namespace) -> dict[str, object]:
     gpu = file["_PLANNED"]._replace(sm_90a=False)
     (kernel, *_) = file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]()), gpu)
     layers = [kernel.layer._replace(precision=precision) for precision in PRECISIONS]
-    kernels = [file["_kernel"](layer, gpu) for layer in layers]
-    assert {kernel.family for kernel in kernels} == {"direct", "mma"}
+    kernels = [next(file["_kernels"](layer, gpu)) for layer in layers]
+    assert {kernel.family for kernel in kernels} == {"gemm", "plain"}
     return file["_load_options"](kernels, (8, 0))
 
 

@@ -1,4 +1,7 @@
-"""Files whose layers run on tensor cores: the same answers, for every size and width, and on GPUs without them."""
+"""Files whose layers run on tensor cores: the same answers, for every size and width, and on GPUs without them.
+
+Of the model's layers the last has too few channels for the kernel that runs any dense layer.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +74,9 @@ def families(file: Namespace, shape: tuple[int, ...], most_shared: int = 227 * 1
     return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](file["ModelNew"](), gpu))]
 
 
-def recorded(file: Namespace) -> list[Any]:
-    """Every recorded kernel."""
-    return [kernel for kernels in file["_RECORDED"].values() for kernel in kernels]
+def strides(file: Namespace) -> list[Any]:
+    """Of every recorded kernel."""
+    return [kernel.stride or layer.stride for layer, kernels in file["_RECORDED"].items() for kernel in kernels]
 
 
 def test_the_sizes_of_get_inputs(file: Namespace) -> None:
@@ -86,11 +89,10 @@ def test_other_batches(file: Namespace) -> None:
     close(file, (5, 20, 1, 1))
 
 
-def test_a_kernel_for_one_input_an_axis_has_another_beside_it(file: Namespace) -> None:
+def test_beside_a_kernel_for_one_input_an_axis_stands_one_for_others(file: Namespace) -> None:
     """The first layer was compiled with every tap as a phase."""
-    of_first = next(iter(file["_RECORDED"].values()))
-    assert [kernel.layer.stride for kernel in of_first] == [(1, 4, 4), (1, 1, 1)]
-    assert families(file, (2, 20, 1, 1))[0] == families(file, (2, 20, 2, 1))[0] == families(file, (2, 20, 1, 3))[0]
+    assert strides(file)[0] == (1, 4, 4)
+    assert [families(file, (2, 20, *size))[0] for size in ((1, 1), (2, 1), (1, 3))] == ["mma", "gemm", "gemm"]
     close(file, (2, 20, 2, 3))
 
 
@@ -100,8 +102,8 @@ def test_rows_that_do_not_divide_into_what_is_loaded_at_once(model_file: Callabl
     install(file)
 
     together = [[kernel.columns_together for kernel in kernels] for kernels in file["_RECORDED"].values()]
-    assert together[0] == [4, 1] and all(of_layer[-1] == 1 for of_layer in together)
-    assert families(file, (1, 20, 9, 32))[0] == families(file, (1, 20, 9, 31))[0] == "mma"
+    assert together[0] == [4] and together[-1][-1] == 1
+    assert [families(file, (1, 20, 9, width))[0] for width in (32, 31)] == ["mma", "gemm"]
     close(file, (1, 20, 9, 31))
     # A row further on in memory: what is loaded at once does not begin where it should.
     theirs, ours = pair(file)
@@ -129,8 +131,7 @@ def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[s
     """
     file = executed(generated_text(model_file(model), families=["mma"]))
     install(file)
-    # In float32, and cast to 16 bits.
-    assert [kernel.layer.stride for kernel in recorded(file)] == [(1, 3, 3), (1, 1, 1)] * 2
+    assert strides(file) == [(1, 3, 3), (1, 1, 1)]
     original: Namespace = {}
     exec(model_file(model).read_text(), original)
     theirs, ours = original["Model"](), file["ModelNew"]()
@@ -141,14 +142,15 @@ def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[s
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
 def test_cast_to_16_bits(file: Namespace, dtype: torch.dtype, precision: str) -> None:
-    """A model in float32 has kernels for both types, on tensor cores, of the same tiles."""
+    """A model in float32 has kernels for both types, on tensor cores; recorded ones are of the same tiles."""
     theirs, ours = pair(file)
     for module in (theirs, ours):
         module.to(dtype)
     kernels = list(file["_module_kernels"](ours))
-    assert [(kernel.family, kernel.layer.precision) for kernel in kernels] == [("mma", precision)] * 3
-    tiles = [kernel.tile for layer, of in file["_RECORDED"].items() if layer.precision == "fp16" for kernel in of]
-    assert {kernel.tile for kernel in kernels} <= set(tiles)
+    taken = [(kernel.family, kernel.layer.precision) for kernel in kernels]
+    assert taken == [("gemm", precision), ("gemm", precision), ("mma", precision)]
+    (layer,) = [layer for layer in file["_RECORDED"] if layer.precision == "fp16"]
+    assert kernels[-1].tile == file["_RECORDED"][layer][0].tile
     for shape in ((2, 20, 1, 1), (1, 20, 3, 5)):
         x = torch.randn(shape).to(dtype)
         torch.testing.assert_close(ours(x).double(), theirs.double()(x.double()), rtol=2e-2, atol=2e-2)
@@ -164,11 +166,14 @@ def test_a_model_in_16_bits_has_kernels_for_float32(model_file: Callable[[str], 
     assert {layer.precision for layer in file["_RECORDED"]} == {"bf16", "fp32"}
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         ours = file["ModelNew"]().to(dtype)
-        assert {kernel.family for kernel in file["_module_kernels"](ours)} == {"mma"}
+        dense = "gemm" if dtype == torch.float32 else "mma"
+        assert [kernel.family for kernel in file["_module_kernels"](ours)] == [dense, dense, "mma"]
 
 
-def test_other_constructor_arguments_take_the_kernel_that_runs_everything(file: Namespace) -> None:
-    close(file, (2, 20, 1, 1), 7)
+def test_other_constructor_arguments_take_kernels_that_run_any_layer(file: Namespace) -> None:
+    for width, of_them in ((7, ["plain", "plain", "mma"]), (40, ["gemm", "gemm", "mma"])):
+        assert [kernel.family for kernel in file["_module_kernels"](file["ModelNew"](width))] == of_them
+        close(file, (2, 20, 1, 1), width)
 
 
 def test_a_gpu_without_these_tensor_cores_takes_the_kernel_that_runs_everywhere(file: Namespace) -> None:
@@ -196,11 +201,11 @@ def test_which_gpus_have_them(
 
 
 def test_a_gpu_with_less_shared_memory_than_planned_for(file: Namespace) -> None:
-    best, portable = next(iter(file["_RECORDED"].values()))
-    least = min(best.shared_bytes, portable.shared_bytes)
-    assert portable.shared_bytes <= 99 * 1024
+    least = next(iter(file["_RECORDED"].values()))[0].shared_bytes
     assert families(file, (2, 20, 1, 1), most_shared=least)[0] == "mma"
-    assert families(file, (2, 20, 1, 1), most_shared=least - 1)[0] == "plain"
+    assert families(file, (2, 20, 1, 1), most_shared=least - 1)[0] == "gemm"
+    *_, portable = list(file["_RECORDED"].values())[2]
+    assert portable.shared_bytes <= 99 * 1024 and portable.columns_together == 1
 
 
 def test_gradients(file: Namespace) -> None:

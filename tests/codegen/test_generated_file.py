@@ -62,7 +62,7 @@ def test_uses_only_torch_and_the_standard_library(texts: dict[str, str]) -> None
             imported.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             imported.add(str(node.module).split(".")[0])
-    assert imported == {"collections", "functools", "hashlib", "inspect", "math", "operator", "torch", "warnings"}
+    assert imported == {"collections", "functools", "hashlib", "inspect", "operator", "torch", "warnings"}
 
 
 def test_same_bytes_twice_and_whatever_the_file_is_called(tmp_path: Path, texts: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Files with kernels for Hopper alone: the portable one beside each, and which of the two a GPU and a size take."""
+"""Files with kernels for Hopper alone: what runs their layers elsewhere, and what a GPU and a size take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import Namespace, executed
+from codegen_helpers import Namespace, executed, function_of
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
@@ -67,7 +67,7 @@ def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
     layers = tuple(TracedLayer(name, Problem(layer, *PLANNED[name])) for name, layer in planned.items())
     gpu = Gpu.h200()
     found = plan_layers(Trace(layers), path, gpu, "match", lambda problem, wanted: precision)
-    return build(path, [replace(layer, cast=()) for layer in found], gpu, "match")
+    return build(path, found, gpu, "match")
 
 
 @pytest.fixture
@@ -104,14 +104,12 @@ def as_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], str], N
     return see
 
 
-def test_a_portable_kernel_stands_behind_each(file: Namespace, text: str) -> None:
+def test_one_kernel_runs_all_of_them_elsewhere(file: Namespace, text: str) -> None:
     recorded = file["_RECORDED"].values()
-    assert [[kernel.family for kernel in kernels] for kernels in recorded] == [["wgmma", "mma"]] * 3
-    assert all(best.columns_together > 1 for best, _ in recorded)
-    assert all(portable.columns_together == 1 for _, portable in recorded)
-    assert all(portable.shared_bytes <= 99 * 1024 for _, portable in recorded)
+    assert [[kernel.family for kernel in kernels] for kernels in recorded] == [["wgmma"]] * 3
+    assert all(best.columns_together > 1 for (best,) in recorded)
     header = text.partition("\n\n")[0]
-    assert header.count("  wgmma: ") == header.count("  elsewhere: mma: ") == 3
+    assert header.count("  wgmma: ") == header.count("  elsewhere, ") == header.count(": gemm") == 3
 
 
 @pytest.mark.parametrize(
@@ -119,10 +117,10 @@ def test_a_portable_kernel_stands_behind_each(file: Namespace, text: str) -> Non
     [
         ((9, 0), "12.0", ["wgmma"] * 3, "90a"),
         ((9, 0), "13.0", ["wgmma"] * 3, "90a"),
-        ((9, 0), "11.8", ["mma"] * 3, "90"),
-        ((8, 0), "13.0", ["mma"] * 3, "80"),
-        ((10, 0), "13.0", ["mma"] * 3, "100"),
-        ((8, 6), "13.0", ["mma"] * 3, "86"),
+        ((9, 0), "11.8", ["gemm"] * 3, "90"),
+        ((8, 0), "13.0", ["gemm"] * 3, "80"),
+        ((10, 0), "13.0", ["gemm"] * 3, "100"),
+        ((8, 6), "13.0", ["gemm"] * 3, "86"),
         ((7, 5), "12.0", ["plain"] * 3, "75"),
     ],
 )
@@ -137,7 +135,8 @@ def test_what_a_model_builds(
     options = file["_load_options"](built, capability)
     assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in options["extra_cuda_cflags"]
     text = options["cuda_sources"][0]
-    structs = {**{name: f"{name.capitalize()}Shape {{" for name in FAMILIES}, "plain": "PlainTile {"}
+    structs = {name: f"{name.capitalize()}Shape {{" for name in FAMILIES}
+    structs.update(gemm="GemmTile {", plain="PlainTile {")
     carried = [name for name, struct in structs.items() if struct in text]
     assert carried == families[:1]
 
@@ -150,7 +149,7 @@ def test_as_many_blocks_as_a_gpu_has_multiprocessors(
     assert file["_gpu"](torch.device("cuda", 0)).multiprocessors == multiprocessors
     for (name, layer), recorded in zip(LAYERS.items(), file["_RECORDED"], strict=True):
         problem = Problem(replace(layer, precision=precision), *PLANNED[name])
-        cut = cut_of(file["_RECORDED"][recorded][0], file["_cuda_source"])
+        cut = cut_of(next(file["_kernels"](recorded, file["_PLANNED"])), file["_cuda_source"])
         grid = told(cut, problem, multiprocessors, ask).grid
         assert multiprocessors // 2 < grid <= multiprocessors
 
@@ -182,14 +181,14 @@ def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torc
 @pytest.mark.parametrize(
     ("name", "batch", "sizes", "families"),
     [
-        ("wide", 2, (1, 10, 16), ("wgmma", "mma")),
-        ("wide", 1, (1, 3, 40), ("wgmma", "mma")),
-        ("wide", 3, (1, 5, 7), ("mma", "mma")),  # rows that do not divide into what both load at once
-        ("up", 2, (1, 7, 8), ("wgmma", "mma")),
-        ("up", 5, (1, 1, 24), ("wgmma", "mma")),
-        ("up", 1, (1, 5, 9), ("mma", "mma")),
-        ("signal", 2, (1, 1, 72), ("wgmma", "mma")),
-        ("signal", 3, (1, 1, 31), ("mma", "mma")),
+        ("wide", 2, (1, 10, 16), ("wgmma", "gemm")),
+        ("wide", 1, (1, 3, 40), ("wgmma", "gemm")),
+        ("wide", 3, (1, 5, 7), ("gemm", "gemm")),  # rows that do not divide into what both load at once
+        ("up", 2, (1, 7, 8), ("wgmma", "gemm")),
+        ("up", 5, (1, 1, 24), ("wgmma", "gemm")),
+        ("up", 1, (1, 5, 9), ("gemm", "gemm")),
+        ("signal", 2, (1, 1, 72), ("wgmma", "gemm")),
+        ("signal", 3, (1, 1, 31), ("gemm", "gemm")),
     ],
 )
 def test_each_kernel_is_right_at_other_sizes(
@@ -208,26 +207,25 @@ def test_each_kernel_is_right_at_other_sizes(
     used = slice(3 - layer.spatial_dims, None)
 
     def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        function = file[f"cuda_conv_transpose{layer.spatial_dims}d"]
+        function = function_of(file, layer.spatial_dims)
         y: torch.Tensor = function(x, weight, bias, layer.stride[used], layer.padding[used])
         return y
 
     wanted = "tf32" if precision in TF32 else "fp32"
     # Of 16-bit types PyTorch's own result on a CPU is further from the exact one than these are.
     baseline = None if precision in TF32 else partial(_rounded, problem)
-    reach = FAMILIES[family].reach
-    verdict = check_layer(call, problem, wanted, baseline=baseline, draw_count=1, awkward=False, reach=reach)  # type: ignore[arg-type]
+    verdict = check_layer(call, problem, wanted, baseline=baseline, draw_count=1, awkward=False)  # type: ignore[arg-type]
     assert verdict.equal, verdict.reasons
     assert set(launched) == {family}
 
 
 def test_the_next_kernel_takes_what_the_first_does_not_run(file: Namespace) -> None:
-    """Rows of some width that only the portable kernel loads as planned."""
-    layer, (hopper, portable) = next(iter(file["_RECORDED"].items()))
+    """Rows of some width that only the one for any dense layer loads."""
+    layer, (hopper,) = next(iter(file["_RECORDED"].items()))
     wider = hopper._replace(columns_together=16)
-    file["_RECORDED"][layer] = [wider, portable]
-    problem = file["_Problem"](layer, 1, (1, 4, 24), (1, 4, 24))
-    assert file["_sized"](problem, file["_PLANNED"]).kernel.tile == portable.tile
-    assert file["_sized"](problem._replace(input_size=(1, 4, 32)), file["_PLANNED"]).kernel.tile == wider.tile
-    smaller = file["_Gpu"](portable.shared_bytes - 1, True, 132)
-    assert file["_sized"](problem, smaller).kernel.family == "plain"
+    file["_RECORDED"][layer] = [wider]
+    assert file["_fitting"](layer, (1, 4, 24), file["_PLANNED"]).family == "gemm"
+    assert file["_fitting"](layer, (1, 4, 32), file["_PLANNED"]).tile == wider.tile
+    smaller = file["_Gpu"](hopper.shared_bytes - 1, True, 132)
+    assert file["_fitting"](layer, (1, 4, 32), smaller).family == "gemm"
+    assert file["_fitting"](layer, (1, 4, 32), file["_Gpu"](0, False, 132)).family == "plain"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import Namespace, executed
+from codegen_helpers import Namespace, executed, function_of
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
@@ -81,6 +81,10 @@ def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torc
     return conv_transpose(x.double(), weight.double(), bias.double(), problem).to(x.dtype)
 
 
+def kernels_of(file: Namespace) -> list[Any]:
+    return [next(file["_kernels"](layer, file["_PLANNED"])) for layer in file["_RECORDED"]]
+
+
 @pytest.mark.parametrize("sizes", [(5, 9), (8, 8), (3, 30)])
 def test_it_is_right_at_any_size(file: Namespace, precision: Precision, sizes: tuple[int, int]) -> None:
     problem = Problem(replace(LAYER, precision=precision), 2, (1, *sizes))
@@ -94,7 +98,7 @@ def test_it_is_right_at_any_size(file: Namespace, precision: Precision, sizes: t
     file["_launch"] = launch
 
     def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        y: torch.Tensor = file["cuda_conv_transpose2d"](x, weight, bias, 2, 1)
+        y: torch.Tensor = function_of(file, 2)(x, weight, bias, 2, 1)
         return y
 
     wanted, baseline = ("tf32", None) if precision == "tf32" else ("fp32", partial(_rounded, problem))
@@ -104,25 +108,24 @@ def test_it_is_right_at_any_size(file: Namespace, precision: Precision, sizes: t
 
 
 def test_there_is_memory_for_inputs_behind_the_weights(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, (kernel, _) = next(iter(file["_RECORDED"].items()))
-    problem = file["_Problem"](layer, 2, (1, 5, 9), (1, 10, 18))
-    plan, device = file["_sized"](problem, file["_PLANNED"]), torch.device("cpu")
+    layer, device = next(iter(file["_RECORDED"])), torch.device("cpu")
+    kernel = file["_fitting"](layer, (1, 5, 9), file["_PLANNED"])
+    plan = file["_Plan"](layer, 2, (1, 5, 9), (1, 10, 18), kernel)
     x = torch.empty(2, 48, 5, 9, dtype=getattr(torch, replace(LAYER, precision=layer.precision).dtype))
     calls, sizes = [], []
-    file["_LAUNCHERS"][device, plan.kernel] = (lambda *values: calls.append(values), 0)
+    file["_LAUNCHERS"][device, plan.kernel] = (lambda *values: calls.append(values), 0, 640)
     empty = torch.empty
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 99, raising=False)
     monkeypatch.setattr(torch, "empty", lambda size, **how: (sizes.append(size), empty(size, dtype=how["dtype"]))[1])
     file["_launch"](plan, x, x, None, x)
-    assert sizes == [kernel.weight_bytes + x.numel() * x.element_size()]
-    assert kernel.weight_bytes % 16 == 0, "inputs begin at multiples of 16 bytes"
+    assert sizes == [640 + x.numel() * x.element_size()]
 
 
 @pytest.mark.slow
 def test_nvcc_compiles_it(file: Namespace, cuda_home: Path, tmp_path: Path) -> None:
     source = tmp_path / "cuda.cu"
-    source.write_text(file["_cuda_source"]([file["_RECORDED"][layer][0] for layer in file["_RECORDED"]]))
+    source.write_text(file["_cuda_source"](kernels_of(file)))
     command = [cuda_home / "bin" / "nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-c", source]
     run = subprocess.run([*command, "-o", tmp_path / "cuda.o"], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
@@ -130,4 +133,4 @@ def test_nvcc_compiles_it(file: Namespace, cuda_home: Path, tmp_path: Path) -> N
 
 
 def test_nvrtc_compiles_it(file: Namespace) -> None:
-    compile_source(file["_cuda_source"](next(iter(file["_RECORDED"].values()))), "sm_90a")
+    compile_source(file["_cuda_source"](kernels_of(file)), "sm_90a")

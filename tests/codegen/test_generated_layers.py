@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from codegen_helpers import Namespace, executed, generated_text
+from codegen_helpers import Namespace, executed, function_of, generated_text
 from torch import nn
 
 from tconv.sandbox.emulated import install
@@ -118,7 +118,7 @@ def test_dtypes(layer_file: Namespace, dtype: torch.dtype, tolerance: float) -> 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_functions(layer_file: Namespace, dims: int) -> None:
     x, weight, bias = torch.randn(2, 4, *[5] * dims), torch.randn(4, 3, *[3] * dims), torch.randn(6)
-    theirs, ours = getattr(F, f"conv_transpose{dims}d"), layer_file[f"cuda_conv_transpose{dims}d"]
+    theirs, ours = getattr(F, f"conv_transpose{dims}d"), function_of(layer_file, dims)
     close(ours(x, weight), theirs(x, weight))
     options = (2, 1, 1, 2, 1)
     close(ours(x, weight, bias, *options), theirs(x, weight, bias, *options))
@@ -155,7 +155,7 @@ def test_second_gradients(layer_file: Namespace) -> None:
     x = torch.randn(1, 2, 3, 3, requires_grad=True)
     weight = torch.randn(2, 1, 2, 2, requires_grad=True)
     seconds = []
-    for function in (F.conv_transpose2d, layer_file["cuda_conv_transpose2d"]):
+    for function in (F.conv_transpose2d, function_of(layer_file, 2)):
         (first,) = torch.autograd.grad(function(x, weight, stride=2).pow(2).sum(), x, create_graph=True)
         seconds.append(torch.autograd.grad(first.pow(3).sum(), (x, weight)))
     for expected, got in zip(*seconds, strict=True):
@@ -194,7 +194,7 @@ def test_torchs_own_error_for_mixed_dtypes(layer_file: Namespace) -> None:
 
 def test_dtypes_without_a_kernel_are_named(layer_file: Namespace) -> None:
     with pytest.raises(TypeError, match=r"float32, .*got torch\.complex64"):
-        layer_file["cuda_conv_transpose1d"](torch.zeros(1, 1, 3, dtype=torch.complex64), torch.zeros(1, 1, 2))
+        function_of(layer_file, 1)(torch.zeros(1, 1, 3, dtype=torch.complex64), torch.zeros(1, 1, 2))
 
 
 def test_constructors_errors_are_torchs(layer_file: Namespace) -> None:

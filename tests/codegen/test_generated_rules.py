@@ -12,7 +12,7 @@ import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, planned_layers
 
 from tconv.codegen.generate import recorded_kernel
-from tconv.kernels.source import ANY_LAYER, inlined, instance, launching, tile_members
+from tconv.kernels.source import ANY_LAYER, PARAMETERS, configuration, function, inlined, launching, tile_members
 from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
 from tconv.planner.direct.builder import default_tile, direct_tile
 from tconv.precision import of_kind
@@ -85,12 +85,16 @@ def plan_in(file: Namespace, problem: Problem) -> object:
     return file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
 
 
+def unwrapped(tile: str) -> str:
+    """The text of a tile without breaks in statements."""
+    return re.sub(r"\n {6}", " ", tile)
+
+
 def assert_same(got: Any, plan: Plan) -> None:
     """A file's own plan is the planner's."""
-    assert got.kernel.tile == tile_members(plan.kernel.tile)
-    assert got.problem.output_size == plan.problem.output_size
+    assert unwrapped(got.kernel.tile) == tile_members(plan.kernel.tile)
+    assert got.output_size == plan.problem.output_size
     assert (got.kernel.threads, got.kernel.shared_bytes) == (plan.kernel.threads, plan.shared_bytes)
-    assert got.kernel.weight_bytes == (plan.preparation.bytes if plan.preparation else 0)
     assert got.kernel.prepares_inputs == (plan.inputs is not None)
 
 
@@ -103,11 +107,11 @@ def test_layers_that_were_not_recorded(file: Namespace, seed: int) -> None:
             continue
         got: Any = plan_in(file, problem)
         assert (got.kernel.family, got.kernel.tile, got.kernel.shared_bytes) == (ANY_LAYER, None, 0)
-        assert got.problem.output_size == problem.output_size
+        assert got.output_size == problem.output_size
 
 
 def of_any_blocks(tile: str) -> str:
-    return re.sub(r", blocks = \d+;", ";", tile)
+    return re.sub(r", blocks = \d+;", ";", unwrapped(tile))
 
 
 @pytest.mark.parametrize("name", ["strided_dilated", "square_kernel"])
@@ -115,14 +119,17 @@ def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
     """As the planner does, at sizes of which some want offsets of 64 bits."""
     file = executed(generated_text(EXAMPLES / f"{name}.py"))
     (planned_layer,) = planned_layers(EXAMPLES / f"{name}.py")
-    by_text = {of_any_blocks(tile_members(plan.kernel.tile)): plan.kernel for plan in planned_layer.variants.values()}
+    recorded = [plan.kernel for plan in planned_layer.variants.values() if plan.kernel.tile is not None]
+    by_text = {of_any_blocks(tile_members(kernel.tile)): kernel for kernel in recorded}
     for own, kernels in file["_RECORDED"].items():
         layer = Layer(*own)
         for kernel in kernels:
-            cut = cut_of(kernel, file["_cuda_source"])
+            cut = cut_of(kernel._replace(layer=own), file["_cuda_source"])
             for problem in (Problem(layer, 3, (1, 7, 64)), Problem(layer, 1, (1, 40_000, 40_000))):
                 planned = by_text[of_any_blocks(kernel.tile)]
-                if kernel.tile != tile_members(planned.tile):  # compiled for fewer blocks, which then do not spill
+                if unwrapped(kernel.tile) != tile_members(
+                    planned.tile
+                ):  # compiled for fewer blocks, which then do not spill
                     planned = replace(planned, tile=replace(planned.tile, blocks=kernel.blocks))
                 plan = FAMILIES[kernel.family].replan(problem, planned, GPU)
                 how = told(cut, problem, GPU.multiprocessors, ask)
@@ -142,7 +149,7 @@ def test_plans_a_recorded_kernel_as_the_planner(files: dict[str, Namespace], see
         return
     layer = layer_in(file, problem.layer)
     file["_FLOAT32"] = "tf32" if problem.layer.precision in TF32 else "fp32"
-    file["_RECORDED"][layer] = [eval(recorded_kernel(plan.kernel), file)]
+    file["_RECORDED"][layer] = [eval(recorded_kernel(problem.layer, plan.kernel), file)]
     try:
         file["_plan"].cache_clear()
         got = plan_in(file, problem)
@@ -157,8 +164,11 @@ def test_plans_a_recorded_kernel_as_the_planner(files: dict[str, Namespace], see
 def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
     layer = random_problem(seed).layer
     kernel = Kernel("direct", layer, default_tile(layer), wide_index=seed % 2 == 0)
-    ours = eval(recorded_kernel(kernel), file)._replace(wide_index=kernel.wide_index)
-    assert file["_instance"](ours, "some_name") == instance(kernel, "some_name")
+    recorded = eval(recorded_kernel(layer, kernel), file)
+    ours = recorded._replace(layer=layer_in(file, layer), wide_index=kernel.wide_index)
+    assert unwrapped(file["_configuration"](ours, "some_name")) == configuration(kernel, "some_name")
+    for ending in PARAMETERS:
+        assert file["_function"](ours, "some_name", ending) == function(kernel, "some_name", ending)
 
 
 def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Namespace) -> None:
@@ -175,7 +185,7 @@ def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Name
     assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
     file["_plan"].cache_clear()
     kernel = Kernel("direct", recorded.layer, direct_tile(recorded.layer, 8, 1, 4, rows=2))
-    file["_RECORDED"][layer_in(file, recorded.layer)] = [eval(recorded_kernel(kernel), file)]
+    file["_RECORDED"][layer_in(file, recorded.layer)] = [eval(recorded_kernel(recorded.layer, kernel), file)]
     assert plan_in(file, recorded).kernel.layer.precision == "fp32"  # type: ignore[attr-defined]
 
 

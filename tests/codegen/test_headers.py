@@ -84,7 +84,7 @@ def test_constants_are_the_compilers(name: str) -> None:
     known = Constants(kernel.family, [kernel], list(of_family(kernel.family).values())).shape()
     assert {"item_bytes", "planes", "exact", "phases", "by_channel", "place_bytes"} <= known.keys()
     shape = f"tconv::{FAMILIES[kernel.family].shape.__name__}<k_layer, k_tile>"
-    configuration = source.instance(kernel, "k").partition('extern "C"')[0]
+    configuration = source.configuration(kernel, "k")
     checks = "".join(f'static_assert({shape}::{name} == {value}, "{name}");\n' for name, value in known.items())
     include = f'#include "{source.family_header(kernel.family)}"\n'
     compile_source(include + configuration + checks, "sm_90a", headers=source.header_directory())
@@ -229,7 +229,7 @@ def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
     """In a file that records no other."""
     kernel = Kernel[Any](source.ANY_LAYER, CASES[name].problem("fp32").layer, None)
     expected = machine_code(compile_source(source.unit(kernel), "sm_80", headers=source.header_directory()).cubin)
-    own = source.instance(kernel, "tconv_kernel")
+    own = source.functions(kernel, "tconv_kernel")
     texts = kernel_texts([], own)
     assert list(texts) == [PRIMITIVES, source.ANY_LAYER]
     text = f"{source.in_namespace(texts.values())}\n{own}"

@@ -124,7 +124,7 @@ def differences(kernels: Sequence[Kernel[Any]]) -> list[str]:
 def _row(number: int, kernel: Kernel[Any], names: Iterable[str]) -> tuple[str, str]:
     """The configuration of a kernel, and the values of its shape's constants."""
     name = f"kernel_{number}"
-    configuration = source.instance(kernel, name).partition('extern "C"')[0]
+    configuration = source.configuration(kernel, name)
     of = f"<{name}_layer, {name}_tile>"
     for place, problem in enumerate(problems(kernel)):
         sizes = ("{{{}, {}, {}}}".format(*size) for size in (problem.input_size, problem.output_size))
@@ -147,7 +147,7 @@ def _compile(rows: Mapping[int, tuple[str, str]], program: Path) -> dict[int, li
     for number, (configuration, values) in rows.items():
         text += f"{configuration}const long long values_{number}[] = {{{values}}};\n"
     text += "void print(const long long* values, int count) {\n"
-    text += '  for (int i = 0; i < count; ++i) printf("%lld%c", values[i], i + 1 < count ? \' \' : \'\\n\');\n}\n'
+    text += "  for (int i = 0; i < count; ++i) printf(\"%lld%c\", values[i], i + 1 < count ? ' ' : '\\n');\n}\n"
     calls = (f"  print(values_{number}, sizeof values_{number} / sizeof *values_{number});\n" for number in rows)
     text += "int main() {\n" + "".join(calls) + "}\n"
     compiled = subprocess.run(

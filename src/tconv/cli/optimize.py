@@ -54,26 +54,28 @@ def optimize(
     ] = False,
 ) -> int:
     """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
-    from tconv.rewriter.outcome import Request, to_dict
-    from tconv.rewriter.output import default_output
-    from tconv.rewriter.run import optimize as run
-    from tconv.rewriter.run import own_tools_on_path
+    from tconv.sandbox.worker import Workshop, own_tools_on_path
 
     check_writable(report, html)
     own_tools_on_path()
-    request = Request(
-        model,
-        output or default_output(model),
-        force,
-        _archs(arch or []),
-        precision.value,
-        only_faster,
-        not no_bench,
-        not no_search,
-        _missing(),
-    )
-    with progress("starting") as say:
-        outcome = run(request, say)
+    with progress("starting") as say, Workshop() as workshop:
+        # Torch is loaded here while the workshop loads it.
+        from tconv.rewriter.outcome import Request, to_dict
+        from tconv.rewriter.output import default_output
+        from tconv.rewriter.run import optimize as run
+
+        request = Request(
+            model,
+            output or default_output(model),
+            force,
+            _archs(arch or []),
+            precision.value,
+            only_faster,
+            not no_bench,
+            not no_search,
+            _missing(),
+        )
+        outcome = run(request, say, workshop)
     _show(outcome)
     write_reports(to_dict(outcome), report, html)
     return exit_codes.EQUAL if outcome.equal else exit_codes.NOT_EQUAL

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 import hashlib
+import io
 import re
+import sys
 import textwrap
+import tokenize
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,7 +24,7 @@ from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan
-from tconv.problem import Layer, Precision, Triple
+from tconv.problem import Layer, Precision, Problem, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
@@ -29,22 +32,19 @@ from tconv.version import __version__
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
 #: Of the operator that compilers see: two files in one process have two.
 _OPERATOR_NAME = '"tconv_DIGEST::conv_transpose"'
-#: Around what only those files have whose kernels' inputs, or weights, are prepared.
-_INPUTS_MARK, _WEIGHTS_MARK = "// ---- where inputs are prepared\n", "// ---- where weights are prepared\n"
+#: Names by which a file may come to modules, or to torch's classes for them, in other ways than by constructing them.
+_BRINGS_MODULES = re.compile(
+    r"(Lazy)?ConvTranspose[123]d|__class__|__dict__|__import__|eval|exec|getattr|globals|hub|import_module|jit|load|vars"
+)
+#: Around what only some files have.
+_ONLY = re.compile(r"^ *(?:#|//) ---- (where .*)\n", re.MULTILINE)
 _BLANK = "\r\n"
 #: An equals sign at which no line is broken.
 _EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
-_RENAMED = {
-    "Axis": "_Axis",
-    # Tiles are CUDA text already.
-    "tile_members": "str",
-}
-#: Of an axis: what runtime.py itself asks.
-_OF_AXES = ("positions", "output_size")
+#: Tiles are CUDA text already.
+_RENAMED = {"tile_members": "str"}
 #: Both types of 16 bits take the same tiles.
 _TWINS: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "fp16"}
-#: Of a layer: what runtime.py has itself.
-_NOT_OF_LAYERS = {"axes"}
 _LINE = "# " + "-" * 118 + "\n"
 #: What stands between the generated part and the user's, and above the kernels.
 _MODEL_MARK, _TEXT_MARK = f"{_LINE}# The model file\n{_LINE}", f"{_LINE}# The kernels\n{_LINE}"
@@ -61,8 +61,10 @@ class PlannedLayer:
         called: it is a call of a function, not a module.
         line: of the model file, for a call that stands there.
         left: it stays PyTorch's, for this reason.
-        portable: what runs the layer at other sizes and on other GPUs, where that is not `plan`.
-        cast: what runs it in the other width of floating point, float32 or 16 bits; the best one first.
+        portable: what runs the layer at other sizes and on other GPUs, where that is neither `plan` nor `gemm`.
+        cast: what is recorded for the other width of floating point, float32 or 16 bits; the best one first.
+        gemm: the problems that the file's kernel for dense layers runs instead: this one at other sizes and on other
+            GPUs, and in the other width.
     """
 
     name: str
@@ -74,6 +76,7 @@ class PlannedLayer:
     reason: str = ""
     portable: Plan | None = None
     cast: tuple[Plan, ...] = ()
+    gemm: tuple[Problem, ...] = ()
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -86,12 +89,15 @@ class PlannedLayer:
 
         Those for the model's own type come first, and of each type the best one.
         """
-        recorded = (self.plans, self.cast)
+        own, dense = self.plan.problem.layer.dtype, [_any_dense(problem) for problem in self.gemm]
+        elsewhere = [plan for plan in dense if plan.problem.layer.dtype == own]
+        cast = self.cast or tuple(plan for plan in dense if plan not in elsewhere)
+        recorded = ((*self.plans, *elsewhere), cast)
         found: dict[str, Plan] = {}
         for plans in (*recorded, *(tuple(filter(None, map(_twin, plans))) for plans in recorded)):
             for plan, where in zip(plans, ("", "elsewhere"), strict=False):
                 dtype = plan.problem.layer.dtype
-                found[", ".join(filter(None, ["" if dtype == self.plan.problem.layer.dtype else dtype, where]))] = plan
+                found[", ".join(filter(None, ["" if dtype == own else dtype, where]))] = plan
         return found
 
 
@@ -109,39 +115,34 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     """
     _check_names(source)
     planned = [layer for layer in layers if not layer.left]
-    kernels = _kernels(planned)
     plans = [plan for layer in planned for plan in layer.variants.values()]
-    parts = ["instance"]
-    weights_prepared = any(plan.preparation is not None for plan in plans)
-    if weights_prepared:
-        parts.append("weights_instance")
-    inputs_prepared = any(plan.inputs is not None for plan in plans)
-    if inputs_prepared:
-        parts.append("inputs_instance")
+    parts = ["configuration", "function", *["is_dense"] * any(layer.gemm for layer in planned)]
     configuration = excerpt([kernel_source], parts, _RENAMED)
-    asked = set(re.findall(r"\w+", configuration))
-    compiled = list(dict.fromkeys(plan.kernel for plan in plans))
-    headers = {name: _cuda(text) for name, text in kernel_texts(compiled, configuration).items()}
+    headers = {name: _cuda(text) for name, text in kernel_texts([plan.kernel for plan in plans], "").items()}
+    recorded = [_recorded(layer, of) for layer, of in _kernels(planned).items()]
     runtime = _filled(
         {
             '_PRIMITIVES = r""\n': f"_PRIMITIVES = {headers.pop(PRIMITIVES)}\n",
             "_KERNELS = {}\n": _dict_of("_KERNELS", [f'"{name}": {text}' for name, text in headers.items()]),
-            "_RECORDED = {}\n": _dict_of("_RECORDED", [_recorded(layer, of) for layer, of in kernels.items()]),
+            "_RECORDED = {}\n": _dict_of("_RECORDED", recorded),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
             "_PLANNED = _Gpu(227 * 1024, True, 1)\n": f"_PLANNED = _Gpu(227 * 1024, True, {gpu.multiprocessors})\n",
-            _place("    # ", "what an axis knows of itself"): methods(problem, "Axis", {*asked, *_OF_AXES}),
-            _place("    # ", "what a layer knows of itself"): methods(
-                problem, "Layer", asked, _RENAMED, there=_NOT_OF_LAYERS
-            ),
+            _place("    # ", "what a layer knows of itself"): methods(problem, "Layer", {"describe"}),
             _place("# ", "the configuration of a kernel as CUDA text"): configuration,
         }
     )
-    runtime, _, text = runtime.partition(_KERNELS_MARK)
-    for mark, prepared in ((_INPUTS_MARK, inputs_prepared), (_WEIGHTS_MARK, weights_prepared)):
-        before, start, behind = text.split(mark)
-        text = f"{before}{start if prepared else ''}{behind}"
+    families = set(headers)
+    called = any(layer.called for layer in layers)
+    wanted = {
+        "where functions are called": called or "cuda_conv_transpose" in source.body,
+        "where layers are built elsewhere": _built_elsewhere(source, layers),
+        "where a kernel runs any dense layer": kernel_source.ANY_DENSE_LAYER in families,
+        "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
+        "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
+    }
+    runtime, _, text = _only(runtime, wanted).partition(_KERNELS_MARK)
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
     model = f"{_MODEL_MARK}\n{source.body.strip(_BLANK)}"
     text = f"{_TEXT_MARK}\n{text.strip()}"
@@ -157,6 +158,28 @@ def runtime_text() -> str:
     """The parts that every generated file shares, with their places still empty."""
     text = Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
     return text.partition(_MARK)[2].lstrip("\n")
+
+
+def _built_elsewhere(source: Rewritten, layers: Sequence[PlannedLayer]) -> bool:
+    """Whether the model may have modules that the file's own text does not construct, or leaves some to PyTorch."""
+    if any(layer.left and not layer.called for layer in layers):
+        return True
+    imported = {path.partition(".")[0] for path in source.module_names.values() if path}
+    if imported - {"torch", *sys.stdlib_module_names}:
+        return True
+    tokens = tokenize.generate_tokens(io.StringIO(source.prologue + source.body).readline)
+    return any(token.type == tokenize.NAME and _BRINGS_MODULES.fullmatch(token.string) for token in tokens)
+
+
+def _only(text: str, wanted: Mapping[str, bool]) -> str:
+    """`text` without the parts between two equal marks that are not wanted, and without the marks."""
+    parts = _ONLY.split(text)
+    if parts[1::4] != parts[3::4] or set(parts[1::4]) != set(wanted):
+        raise ValueError(f"runtime.py has the marks {parts[1::2]}; it needs pairs of {sorted(wanted)}")
+    return parts[0] + "".join(
+        (part if wanted[mark] else "") + behind
+        for mark, part, behind in zip(parts[1::4], parts[2::4], parts[4::4], strict=True)
+    )
 
 
 def _place(indent: str, words: str) -> str:
@@ -208,9 +231,7 @@ def _header(layers: Sequence[PlannedLayer]) -> str:
     for layer in layers:
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
         if not layer.left:
-            recorded = (*layer.plans[1:], *layer.cast)
-            others = [(use, plan) for use, plan in layer.variants.items() if plan in recorded]
-            rows += [("", "", f"{use}: {plan_words(plan)}") for use, plan in others]
+            rows += [("", "", f"{', '.join(uses)}: {words}") for words, uses in _others(layer).items()]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [
         f"{GENERATED_MARK} {__version__}",
@@ -223,11 +244,22 @@ def _header(layers: Sequence[PlannedLayer]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _others(layer: PlannedLayer) -> dict[str, list[str]]:
+    """What else runs a layer than `plan`, in words, and where; of types that take the same tile, one."""
+    found: dict[str, list[str]] = {}
+    for use, plan in layer.variants.items():
+        if use and (plan.kernel.tile is None or plan in (*layer.plans, *layer.cast)):
+            found.setdefault(plan_words(plan), []).append(use)
+    return found
+
+
 def plan_words(plan: Plan, left: bool = False) -> str:
     """A plan in few words."""
     if left:
         return "left to PyTorch"
     kernel = plan.kernel
+    if kernel.tile is None:
+        return kernel.family
     return f"{kernel.family}: {plan.grid} blocks of {kernel.threads}, {plan.shared_bytes} bytes of shared memory"
 
 
@@ -241,6 +273,11 @@ def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Kernel[Any]]]:
         if plan.kernel not in of_layer:
             of_layer.append(plan.kernel)
     return {plan.problem.layer: kernels[plan.problem.layer] for plans in groups for plan in plans}
+
+
+def _any_dense(problem: Problem) -> Plan:
+    """A problem on the kernel for dense layers, whose text says how it is launched."""
+    return Plan(problem, Kernel[Any](kernel_source.ANY_DENSE_LAYER, problem.layer, None), 0, 0)
 
 
 def _twin(plan: Plan) -> Plan | None:
@@ -261,36 +298,30 @@ def in_precision(plan: Plan, precision: Precision) -> Plan:
 
 def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]]) -> str:
     """What is recorded for a layer."""
-    made = "".join(textwrap.indent(f"{recorded_kernel(kernel)},\n", " " * 8) for kernel in kernels)
+    made = "".join(f"        {recorded_kernel(layer, kernel)},\n" for kernel in kernels)
     return f"{_layer(layer)}: [\n{made}    ]"
 
 
-def recorded_kernel(kernel: Kernel[Any]) -> str:
-    """The text that makes a kernel in a generated file."""
+def recorded_kernel(layer: Layer, kernel: Kernel[Any]) -> str:
+    """The text that makes a kernel for `layer` in a generated file."""
     launching = FAMILIES[kernel.family].launching(kernel.layer, kernel.tile, 1)
     numbers = {
         "threads": kernel.threads,
         "blocks": kernel.blocks,
         "shared_bytes": launching.shared_bytes,
-        "weight_bytes": launching.weight_bytes,
-        "columns_together": launching.columns_together,
-        "prepares_inputs": kernel_source.prepares_inputs(kernel),
+        "columns_together": launching.columns_together if launching.columns_together > 1 else None,
+        "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
+        "stride": kernel.layer.stride if kernel.layer.stride != layer.stride else None,
     }
-    tile = list(map(_literal, kernel_source.tile_members(kernel.tile).splitlines()))
-    lines = [
-        f'"{kernel.family}",',
-        f"{_layer(kernel.layer)},",
-        *tile[:-1],
-        f"{tile[-1]},",
-        ", ".join(f"{name}={value}" for name, value in numbers.items()) + ",",
-    ]
-    return "_Kernel(\n" + "".join(f"    {line}\n" for line in lines) + ")"
+    told = ", ".join(f"{name}={value}" for name, value in numbers.items() if value is not None)
+    tile = kernel_source.tile_members(kernel.tile).splitlines()
+    return f'_Kernel("{kernel.family}", {told}, tile="""\\\n' + "".join(map(_wrapped, tile)) + '""")'
 
 
-def _literal(line: str) -> str:
-    """A line of CUDA text as Python's, where it is long in several pieces, none of which ends within ``a = 1``."""
-    pieces = textwrap.wrap(line.replace(" = ", _EQUALS), 100, drop_whitespace=False)
-    return '"' + '"\n    "'.join(pieces).replace(_EQUALS, " = ") + '\\n"'
+def _wrapped(line: str) -> str:
+    """A line of CUDA text in several where it is long, none of which ends within ``a = 1``."""
+    pieces = textwrap.wrap(line.strip().replace(" = ", _EQUALS), 120, initial_indent="  ", subsequent_indent=" " * 6)
+    return "\n".join(pieces).replace(_EQUALS, " = ") + "\n"
 
 
 def _layer(layer: Layer) -> str:

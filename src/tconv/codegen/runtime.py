@@ -1,9 +1,8 @@
 """The part of a generated file that is the same in all of them. `generate` copies the text below the first mark: what
 stands above the user's model, and behind the second mark the kernels, which stand below it.
 
-`generate` fills in the empty places, those in parentheses with tconv's own definitions: of `Axis` and `Layer`, and of
-the CUDA text of a configuration (`_instance`). All of it runs where generated files run: Python 3.8 and PyTorch 1.13
-on.
+`generate` fills in the empty places, those in parentheses with tconv's own definitions, and leaves out what stands
+between marks where a file does not need it. All of it runs where generated files run: Python 3.8 and PyTorch 1.13 on.
 """
 # mypy: ignore-errors
 # ruff: noqa: B905, F821, RUF005, UP033
@@ -12,7 +11,6 @@ on.
 import functools
 import hashlib
 import inspect
-import math
 import operator
 import warnings
 from collections import namedtuple
@@ -20,45 +18,45 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-
-class _Axis(namedtuple("_Axis", "kernel stride padding dilation")):
-    """One spatial axis of a layer."""
-
-    # (what an axis knows of itself)
-
-
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
 
 
 class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
-    @property
-    def axes(self):
-        return tuple(_Axis(*values) for values in zip(self.kernel, self.stride, self.padding, self.dilation))
-
     # (what a layer knows of itself)
 
 
-# Everything that is compiled in, the tile as CUDA text. What is asked before that: bytes of shared memory of a block,
-# and of the weights in the order in which it loads them, 0 where it takes them as they are; neighbouring inputs that
-# are loaded at once; whether inputs are brought into another order, too. A kernel without a tile runs any layer.
+# Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
+# block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
+# the layer, or another one, which gives the same outputs along an axis of one input. Without a tile a kernel runs any
+# layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes weight_bytes columns_together prepares_inputs wide_index",
-    defaults=(None, None, None, 0, 0, 1, False, False),
+    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index",
+    defaults=(None, None, None, None, 0, 1, False, None, False),
 )
-# A layer at one size; sizes are (depth, height, width).
-_Problem = namedtuple("_Problem", "layer batch input_size output_size")
-_Plan = namedtuple("_Plan", "problem kernel")
+# A layer at one size, (depth, height, width), and the kernel that runs it.
+_Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
+# What was planned for the layers of the model file, the best kernel first.
+_RECORDED = {}
+# ---- where functions are called
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
+# ---- where functions are called
+# ---- where layers are built elsewhere
 # Modules left to PyTorch, by name.
 _LEFT = ()
+# ---- where layers are built elsewhere
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
 _FLOAT32 = "match"
-
 _PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
+# Both types of 16 bits take the same tiles.
+_TWINS = {"fp16": "bf16", "bf16": "fp16"}
+# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a. What is no
+# GPU is taken for the one that was planned for.
+_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
+_PLANNED = _Gpu(227 * 1024, True, 1)
 
 
 # ---- planning --------------------------------------------------------------------------------------------------------
@@ -75,46 +73,21 @@ def _with_precision(layer, tiny_maps=False):
     few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
     if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
         return layer
-    return rounded[any(axis.stride > 1 and axis.dilation > 1 for axis in layer.axes)]
-
-
-def _three(values, fill):
-    return (fill,) * (3 - len(values)) + tuple(values)
-
-
-# What was planned for the layers of the model file, best first. A kernel may be compiled for another stride than its
-# layer has, which gives the same outputs along an axis of one input. Any other layer takes `plain`.
-_RECORDED = {}
-# Both types of 16 bits take the same kernels.
-_TWINS = {"fp16": "bf16", "bf16": "fp16"}
-
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-# What is no GPU is taken for the one that was planned for.
-_PLANNED = _Gpu(227 * 1024, True, 1)
+    return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
 
 def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then a kernel for every GPU."""
+    """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
     for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
-        kernel = kernel._replace(layer=kernel.layer._replace(precision=layer.precision))
         on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
-            yield kernel
+            yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
+    # ---- where a kernel runs any dense layer
+    if gpu.most_shared and _is_dense(layer):
+        yield _Kernel("gemm", layer)
+    # ---- where a kernel runs any dense layer
     yield _Kernel("plain", layer)
-
-
-def _kernel(layer, gpu=_PLANNED):
-    """The best kernel of a layer, which is built before any input is there."""
-    return next(_kernels(layer, gpu))
-
-
-def _fits(kernel, problem):
-    """Whether a kernel of a layer runs it at these sizes."""
-    strides = zip(kernel.layer.stride, problem.layer.stride, problem.input_size)
-    same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-    return same and problem.input_size[2] % kernel.columns_together == 0
 
 
 def _has_sm_90a(capability):
@@ -127,11 +100,13 @@ def _gpu(device):
     if device.type != "cuda":
         return _PLANNED
     capability = torch.cuda.get_device_capability(device)
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    if capability < (8, 0):
-        return _Gpu(0, False, multiprocessors)
     kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    return _Gpu(kilobytes * 1024, _has_sm_90a(capability), multiprocessors)
+    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
+
+
+def _three(values, fill):
+    return (fill,) * (3 - len(values)) + tuple(values)
 
 
 @functools.lru_cache(maxsize=None)
@@ -144,28 +119,31 @@ def _plan(
         return None
     if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
         return None
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups:
-        return None
     out_channels = weight_shape[1] * groups
-    if bias_shape not in (None, (out_channels,)) or any(o >= max(s, d) for s, _, o, d in zip(*options)):
+    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
         return None
-    axes = (_three(weight_shape[2:], 1), _three(stride, 1), _three(padding, 0), _three(dilation, 1))
+    if any(extra >= max(step, apart) for step, _, extra, apart in zip(*options)):
+        return None
+    axes = [_three(values, fill) for values, fill in zip((weight_shape[2:], stride, padding, dilation), (1, 1, 0, 1))]
     layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    sizes = zip(layer.axes, _three(x_shape[2:], 1), _three(output_padding, 0))
-    output = tuple(axis.output_size(size, extra) for axis, size, extra in sizes)
-    if min(output) < 1:
-        return None
     layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    return _sized(_Problem(layer, x_shape[0], _three(x_shape[2:], 1), output), gpu)
+    input_size, spans = _three(x_shape[2:], 1), [apart * (taps - 1) + 1 for taps, apart in zip(axes[0], axes[3])]
+    sizes = zip(input_size, axes[1], axes[2], spans, _three(output_padding, 0))
+    output_size = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if min(output_size) < 1:
+        return None
+    if max(max(size, span) + s + p for size, span, s, p in zip(output_size, spans, axes[1], axes[2])) >= 2**31:
+        raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
+    return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
 
 
-def _sized(problem, gpu):
-    """The launch of a layer at one size."""
-    layer, sizes = problem.layer, problem.output_size
-    spans = (max(size, a.dilation * (a.kernel - 1)) + a.stride + a.padding for a, size in zip(layer.axes, sizes))
-    if max(spans) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {sizes} is too long for one launch")
-    return _Plan(problem, next(kernel for kernel in _kernels(layer, gpu) if _fits(kernel, problem)))
+def _fitting(layer, input_size, gpu):
+    """The best kernel that runs a layer at this size."""
+    for kernel in _kernels(layer, gpu):
+        strides = zip(kernel.layer.stride, layer.stride, input_size)
+        same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
+        if same and input_size[2] % kernel.columns_together == 0:
+            return kernel
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
@@ -174,33 +152,22 @@ def _sized(problem, gpu):
 # (the configuration of a kernel as CUDA text)
 
 
-def _functions(kernel, name):
-    """The CUDA text of a kernel's functions."""
-    weights = _weights_instance(kernel, name) if kernel.weight_bytes else ""
-    return _instance(kernel, name) + weights + (_inputs_instance(kernel, name) if kernel.prepares_inputs else "")
-
-
-def _start(kernel, name):
-    """How the host's side launches a kernel."""
-    weights, inputs = (
-        f"{name}_{which}" if has else "nullptr"
-        for which, has in (("weights", kernel.weight_bytes), ("inputs", kernel.prepares_inputs))
-    )
-    launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
-    return f"start<{name}_layer>({launch}, {name}, {weights}, {inputs}, a)"
-
-
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
     families = {kernel.family for kernel in kernels}
-    headers = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families]
-    named = [(kernel, f"tconv_kernel_{number}") for number, kernel in enumerate(kernels)]
-    cases = "".join(f"    case {n}: return {_start(*each)};\n" for n, each in enumerate(named))
-    instances = "\n".join(_functions(*each) for each in named)
-    return "\n".join(headers + [instances]) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+    texts, cases = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families], ""
+    for number, kernel in enumerate(kernels):
+        name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
+        endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
+        texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
+        launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
+        called = [name + ending if ending in endings else "nullptr" for ending in ("", "_weights", "_inputs")]
+        cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
+    return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
 
-# (device, kernel) -> its extension's `launch`, its number in there
+# (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
+# loads them, 0 where it takes them as they are
 _LAUNCHERS = {}
 
 
@@ -211,11 +178,9 @@ def _load_options(kernels, capability):
     cuda = _cuda_source(kernels)
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
-    if capability >= (9, 0):
-        flags.append("-DTCONV_OVERLAPS")
-    digest = hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()
+    flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
     options = {
-        "name": "tconv_" + digest[:20],
+        "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
         "cuda_sources": [cuda],
         "functions": ["launch"],
@@ -242,30 +207,34 @@ def _build(kernels, device):
         found = ".".join(map(str, capability))
         raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
     for kernel in missing:
-        if kernel.tile is None:
+        if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
     launch = load_inline(**_load_options(missing, capability)).launch
-    _LAUNCHERS.update({(device, kernel): (launch, number) for number, kernel in enumerate(missing)})
+    for number, kernel in enumerate(missing):
+        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
 
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    (layer, batch, input_size, output_size), kernel, device = plan.problem, plan.kernel, x.device
+    layer, batch, input_size, output_size, kernel = plan
+    device = x.device
     if (device, kernel) not in _LAUNCHERS:
         _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y)
-    launch, number = _LAUNCHERS[device, kernel]
-    pointers = [x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), 0]
-    if kernel.weight_bytes:
+    launch, number, weight_bytes = _LAUNCHERS[device, kernel]
+    prepared = None
+    # ---- where weights are prepared
+    if weight_bytes:
         # Inputs in another order lie behind the weights.
-        inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(kernel.weight_bytes + inputs, dtype=torch.uint8, device=device)
-        pointers[4] = prepared.data_ptr()
+        bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
+        prepared = torch.empty(weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+    # ---- where weights are prepared
+    pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
     if error == -1:  # the sizes want offsets of 64 bits
@@ -278,13 +247,14 @@ def _launch(plan, x, weight, bias, y):
 
 
 def _run(plan, x, weight, bias):
-    layer, batch, _, output_size = plan.problem
-    shape = (batch, layer.out_channels) + output_size[3 - layer.spatial_dims :]
+    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.weight_bytes and (inputs.data_ptr() | weights.data_ptr()) % 16:  # where copies would begin
-            inputs, weights = inputs.clone(), weights.clone()
+        # ---- where weights are prepared
+        if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
+            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
+        # ---- where weights are prepared
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
@@ -292,8 +262,7 @@ def _run(plan, x, weight, bias):
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    others = [t for t in (x, weight) if not t.is_contiguous()]
-    if last and any(t.is_contiguous(memory_format=last) for t in others):
+    if last and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
         return y.contiguous(memory_format=last)
     return y
 
@@ -306,12 +275,9 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
-    x, weight = ctx.saved_tensors
     stride, padding, output_padding, groups, dilation = ctx.options
-    gradients = torch.ops.aten.convolution_backward(
-        gradient, x, weight, ctx.bias_sizes, stride, padding, dilation, True, output_padding, groups,
-        list(ctx.needs_input_grad[:3]),
-    )
+    options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
+    gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
 
 
@@ -364,9 +330,8 @@ def _autocast(tensor):
     """What autocast makes of an operand of a convolution."""
     if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
-    if hasattr(torch, "get_autocast_dtype"):
-        return tensor.to(torch.get_autocast_dtype("cuda"))
-    return tensor.to(torch.get_autocast_gpu_dtype())
+    newer = hasattr(torch, "get_autocast_dtype")
+    return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
 
 
 def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
@@ -375,15 +340,14 @@ def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_
     options = (stride, padding, output_padding, groups, dilation)
     if torch.is_autocast_enabled():
         input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
-    x = input.unsqueeze(0) if input.dim() == dims + 1 else input
-    tensors = (x, weight, bias)
+    tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
     else:
         y = _run(_planned(tensors, options), *tensors)
-    return y if x is input else y.squeeze(0)
+    return y if tensors[0] is input else y.squeeze(0)
 
 
 def _planned(tensors, options):
@@ -403,84 +367,92 @@ def _planned(tensors, options):
     return plan
 
 
+# ---- where functions are called
 cuda_conv_transpose1d = functools.partial(_conv_transpose, 1)
 cuda_conv_transpose2d = functools.partial(_conv_transpose, 2)
 cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 
+# ---- where functions are called
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
 class _CudaForward:
+    # ---- where layers are built elsewhere
     _left = False  # True on a module that is left to PyTorch
 
+    # ---- where layers are built elsewhere
     def forward(self, input, output_size=None):
+        # ---- where layers are built elsewhere
         if self._left:
             return super().forward(input, output_size)
+        # ---- where layers are built elsewhere
         dims = len(self.kernel_size)
-        output_padding = self._output_padding(
-            input, output_size, self.stride, self.padding, self.kernel_size, dims, self.dilation
-        )
-        return _conv_transpose(
-            dims, input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
-        )
+        sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
+        output_padding = self._output_padding(input, output_size, *sizes)
+        options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options)
 
 
-def _on_cuda(theirs, **members):
+@functools.lru_cache(maxsize=None)
+def _on_cuda(theirs):
     """torch's class with its forward on the kernels above.
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, **members})
+    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
     ours.__qualname__ = f"Cuda{theirs.__name__}"
+    if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
+        ours.cls_to_become = _on_cuda(theirs.cls_to_become)
     return ours
 
 
 CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
-CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d, cls_to_become=CudaConvTranspose1d)
-CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d, cls_to_become=CudaConvTranspose2d)
-CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d, cls_to_become=CudaConvTranspose3d)
-_CUDA_CLASSES = {
-    ours.__bases__[1]: ours
-    for ours in (
-        *(CudaConvTranspose1d, CudaConvTranspose2d, CudaConvTranspose3d),
-        *(CudaLazyConvTranspose1d, CudaLazyConvTranspose2d, CudaLazyConvTranspose3d),
-    )
-}
+CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d)
+CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d)
+CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d)
+# ---- where layers are built elsewhere
+_THEIRS = tuple(getattr(nn, f"{lazy}ConvTranspose{dims}d") for lazy in ("Lazy", "") for dims in (1, 2, 3))
 
 
 @functools.lru_cache(maxsize=None)
 def _cuda_class(kind, parametrized):
     """The class that takes the place of `kind`, one of torch's or a subclass that was defined elsewhere."""
-    if kind in _CUDA_CLASSES:
-        return _CUDA_CLASSES[kind]
+    if kind in _THEIRS:
+        return _on_cuda(kind)
     if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
         return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
-    ours = next(_CUDA_CLASSES[base] for base in kind.__mro__ if base in _CUDA_CLASSES)
+    ours = _on_cuda(next(base for base in kind.__mro__ if base in _THEIRS))
     return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
 
 
 def _swap(model):
     """Gives transposed convolutions that were built elsewhere the classes above; their parameters stay as they are."""
     for name, module in model.named_modules():
-        if isinstance(module, tuple(_CUDA_CLASSES)) and not isinstance(module, _CudaForward):
+        if isinstance(module, _THEIRS) and not isinstance(module, _CudaForward):
             module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
         if name in _LEFT:
             module._left = True
 
 
+# ---- where layers are built elsewhere
+
+
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
-        parameter = next(module.parameters(), None)
-        if not isinstance(module, _CudaForward) or module._left or getattr(parameter, "dtype", None) not in _PRECISIONS:
-            continue
-        if module.in_channels > 0:  # a lazy module has none before its first input
+        dtype = getattr(next(module.parameters(), None), "dtype", None)
+        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS
+        # ---- where layers are built elsewhere
+        ours = ours and not module._left
+        # ---- where layers are built elsewhere
+        if ours and module.in_channels > 0:  # a lazy module has none before its first input
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[parameter.dtype])
-            yield _kernel(_with_precision(_Layer(*channels, *(_three(*axis) for axis in axes), *last)), gpu)
+            last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
+            layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
+            yield next(_kernels(_with_precision(layer), gpu))
 
 
 def _cuda_model(model):
@@ -490,11 +462,16 @@ def _cuda_model(model):
     @functools.wraps(construct)
     def __init__(self, *args, **kwargs):
         construct(self, *args, **kwargs)
+        # ---- where layers are built elsewhere
         _swap(self)
+        # ---- where layers are built elsewhere
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
-            called = [_kernel(layer, _gpu(device)) for layer in _CALLED]
-            _build(list(_module_kernels(self, _gpu(device))) + called, device)
+            kernels = list(_module_kernels(self, _gpu(device)))
+            # ---- where functions are called
+            kernels += [next(_kernels(layer, _gpu(device))) for layer in _CALLED]
+            # ---- where functions are called
+            _build(kernels, device)
 
     model.__init__ = __init__
     return model
@@ -513,22 +490,23 @@ _HOST = r"""
 #include <cuda_runtime.h>
 
 struct Arguments {
-  int64_t stream, x, weight, bias, y, prepared;
+  int64_t stream, x, weight, bias, y, prepared;  // addresses
   tconv::Sizes sizes;
 };
 
-// The functions below return a cudaError_t. This one enqueues a kernel. One that `overlaps` begins while the kernel
-// before it runs, and waits for it itself.
-template <class... Parameters, class... Values>
-static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, int block, int shared_bytes,
-                   int64_t on, Values... values) {
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
+template <class Kernel>
+static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+                   bool overlaps) {
+  const auto function = reinterpret_cast<const void*>(kernel);
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
   const auto blocks = static_cast<unsigned>(grid);
-  const auto stream = reinterpret_cast<cudaStream_t>(on);
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
   int driver = 0;
   if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
@@ -536,64 +514,46 @@ static int enqueue(bool overlaps, void (*kernel)(Parameters...), int64_t grid, i
     attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute[0].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = blocks;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, values...);
+    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
+    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, function, arguments);
   }
 #endif
-  kernel<<<blocks, block, shared_bytes, stream>>>(values...);
-  return cudaGetLastError();
+  return cudaLaunchKernel(function, blocks, block, arguments, shared_bytes, on);
 }
 
-template <class Element>
-static Element* pointer(int64_t address) {
-  return reinterpret_cast<Element*>(address);
-}
-
-template <class Element>
-struct Kernels {
-  using Main = void (*)(const Element*, const Element*, const Element*, Element*, int, int, int, int, int, int, int);
-  using OfWeights = void (*)(const Element*, Element*);
-  using OfInputs = void (*)(const Element*, Element*, int, int, int, int);
-};
-
-// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns -1
-// where offsets of the layer's Index do not reach.
-template <class Layer, class Element = typename Layer::Element>
-static int start(const tconv::Launch& launch, typename Kernels<Element>::Main kernel,
-                 typename Kernels<Element>::OfWeights weights, typename Kernels<Element>::OfInputs inputs,
-                 Arguments a) {
+// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns a
+// cudaError_t, or -1 where offsets of the layer's Index do not reach. Without outputs it says how many bytes the
+// weights take there.
+template <class Layer, class Kernel, class OfWeights, class OfInputs>
+static int64_t start(const tconv::Launch& launch, Kernel kernel, OfWeights weights, OfInputs inputs, Arguments a) {
+  if (a.y == 0) return launch.weight_bytes;
   if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
   if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
-  const auto &input = a.sizes.input, &output = a.sizes.output;
+  int (&input)[3] = a.sizes.input, (&output)[3] = a.sizes.output;
   bool overlaps = false;
 // ---- where inputs are prepared
-  if (inputs != nullptr) {
-    const auto ordered = pointer<Element>(a.prepared + launch.weight_bytes);
-    const int error = enqueue(overlaps, inputs, launch.input_blocks, tconv::preparing_threads,
-                              launch.input_shared_bytes, a.stream, pointer<const Element>(a.x), ordered,
-                              a.sizes.batch, input[0], input[1], input[2]);
+  if (launch.input_blocks > 0) {
+    int64_t ordered = a.prepared + launch.weight_bytes;
+    void* of_inputs[] = {&a.x, &ordered, &a.sizes.batch, input, input + 1, input + 2};
+    const int error = enqueue(inputs, of_inputs, launch.input_blocks, tconv::preparing_threads,
+                              launch.input_shared_bytes, a.stream, overlaps);
     if (error != cudaSuccess) return error;
-    a.x = reinterpret_cast<int64_t>(ordered);
-    overlaps = true;
+    a.x = ordered, overlaps = true;
   }
 // ---- where inputs are prepared
 // ---- where weights are prepared
-  if (weights != nullptr) {
-    const int error = enqueue(overlaps, weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream,
-                              pointer<const Element>(a.weight), pointer<Element>(a.prepared));
+  if (launch.weight_blocks > 0) {
+    void* of_weights[] = {&a.weight, &a.prepared};
+    const int error =
+        enqueue(weights, of_weights, launch.weight_blocks, tconv::preparing_threads, 0, a.stream, overlaps);
     if (error != cudaSuccess) return error;
-    a.weight = a.prepared;
-    overlaps = true;
+    a.weight = a.prepared, overlaps = true;
   }
 // ---- where weights are prepared
-  return enqueue(overlaps, kernel, launch.blocks, launch.threads, launch.shared_bytes, a.stream,
-                 pointer<const Element>(a.x), pointer<const Element>(a.weight), pointer<const Element>(a.bias),
-                 pointer<Element>(a.y), a.sizes.batch, input[0], input[1], input[2], output[0], output[1], output[2]);
+  void* arguments[] = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+                       output, output + 1, output + 2};
+  return enqueue(kernel, arguments, launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
 SIGNATURE {
@@ -608,7 +568,7 @@ CASES    default: return cudaErrorInvalidValue;
 """
 
 _SIGNATURE = (
-    "int launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,\n"
-    "           int64_t prepared, int batch, int input_depth, int input_height,\n"
-    "           int input_width, int output_depth, int output_height, int output_width)"
+    "int64_t launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias,\n"
+    "               int64_t y, int64_t prepared, int batch, int input_depth, int input_height,\n"
+    "               int input_width, int output_depth, int output_height, int output_width)"
 )

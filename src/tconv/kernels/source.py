@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tconv.planner import FAMILIES, Kernel
-from tconv.problem import Axis, Layer, Precision
+from tconv.problem import Layer, Precision
 
-#: What a kernel reads and writes, and how it rounds factors, in CUDA text.
-ELEMENT: dict[Precision, str] = {
-    "fp32": "float",
-    "tf32": "float",
-    "tf32_rna": "float",
-    "fp16": "tconv::Half",
-    "bf16": "tconv::BFloat16",
-    "fp64": "double",
-}
+#: What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
+ELEMENT: dict[Precision, str] = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
 ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
 #: The kernels that written files have for layers and sizes that they were not made for: one that runs any, and one on
 #: tensor cores. Both have one tile, which their headers compute from the layer.
 ANY_LAYER, ANY_DENSE_LAYER = "plain", "gemm"
-#: What the function is called that prepares the weights of the kernel NAME.
-PREPARING = "{}_weights"
-#: The same of its inputs.
-PREPARING_INPUTS = "{}_inputs"
+_INPUT = "int batch, int input_depth, int input_height, int input_width"
+_OUTPUT = "int output_depth, int output_height, int output_width"
+#: The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
+#: of what brings its weights and its inputs into another order.
+PARAMETERS = {
+    "": "const T* x, const T* weight, const T* bias, T* y, " + _INPUT + ", " + _OUTPUT,
+    "_weights": "const T* weight, T* prepared",
+    "_inputs": "const T* x, T* prepared, " + _INPUT,
+}
+#: What the functions are called that prepare the weights and the inputs of the kernel NAME.
+PREPARING, PREPARING_INPUTS = "{}_weights", "{}_inputs"
 #: What the function is called that tells how the kernel NAME is launched.
 LAUNCHING = "{}_launching"
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
@@ -108,42 +108,43 @@ def in_namespace(texts: Iterable[str]) -> str:
     return _OPENED + "\n".join(texts) + _CLOSED
 
 
-def instance(kernel: Kernel[Any], name: str) -> str:
-    """The configuration structs of `kernel` and the ``extern "C"`` function `name` that instantiates its template."""
-    element = ELEMENT[kernel.layer.precision]
-    return f"""\
-// {kernel.layer.describe()}
-struct {name}_layer {{
-{_layer_members(kernel.layer, kernel.wide_index)}}};
-{tile_struct(kernel, name)}extern "C" __global__ void __launch_bounds__({launch_bounds(kernel, name)})
-{name}(const {element}* x, const {element}* weight, const {element}* bias, {element}* y, int batch,
-    int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
-  tconv::{kernel.family}<{name}_layer, {name}_tile>(x, weight, bias, y, batch, input_depth, input_height, input_width,
-      output_depth, output_height, output_width);
-}}
-"""
+def configuration(kernel: Kernel[Any], name: str) -> str:
+    """What the kernel `name` is compiled for: the structs of its layer and its tile."""
+    layer = kernel.layer
+    element, rounding = ELEMENT.get(layer.precision, "float"), ROUNDING.get(layer.precision, "none")
+    axes = zip(("Depth", "Height", "Width"), layer.kernel, layer.stride, layer.padding, layer.dilation, strict=True)
+    counts = {
+        "spatial_dims": layer.spatial_dims,
+        "groups": layer.groups,
+        "group_in_channels": layer.in_channels // layer.groups,
+        "group_out_channels": layer.out_channels // layer.groups,
+        "has_bias": int(layer.bias),
+    }
+    members = [
+        f"using Element = {element};",
+        f"using Index = {'long long' if kernel.wide_index else 'int'};",
+        *(f"using {axis} = tconv::Axis<{', '.join(map(str, values))}>;" for axis, *values in axes),
+        f"static constexpr int {', '.join(f'{name} = {value}' for name, value in counts.items())};",
+        f"static constexpr tconv::Rounding rounding = tconv::Rounding::{rounding};",
+    ]
+    of_layer = f"// {layer.describe()}\nstruct {name}_layer {{\n" + "".join(f"  {member}\n" for member in members)
+    if kernel.tile is None:
+        return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
+    return of_layer + f"}};\nstruct {name}_tile {{\n" + tile_members(kernel.tile) + "};\n"
 
 
-def weights_instance(kernel: Kernel[Any], name: str) -> str:
-    """The ``extern "C"`` function that prepares the weights of the kernel `name`; its configuration stands above."""
-    element, function = ELEMENT[kernel.layer.precision], PREPARING.format(name)
-    return f"""\
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-{function}(const {element}* weight, {element}* prepared) {{
-  tconv::{kernel.family}_weights<{name}_layer, {name}_tile>(weight, prepared);
-}}
-"""
-
-
-def inputs_instance(kernel: Kernel[Any], name: str) -> str:
-    """The ``extern "C"`` function that prepares the inputs of the kernel `name`; its configuration stands above."""
-    element, function = ELEMENT[kernel.layer.precision], PREPARING_INPUTS.format(name)
-    return f"""\
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-{function}(const {element}* x, {element}* prepared, int batch, int input_depth, int input_height, int input_width) {{
-  tconv::{kernel.family}_inputs<{name}_layer, {name}_tile>(x, prepared, batch, input_depth, input_height, input_width);
-}}
-"""
+def function(kernel: Kernel[Any], name: str, ending: str = "") -> str:
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
+    parameters = PARAMETERS[ending]
+    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+    parameters = parameters.replace("T*", name + "_layer::Element*")
+    bounds = "tconv::preparing_threads"
+    if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
+        bounds = f"{name}_tile::threads, {name}_tile::blocks"
+        bounds = bounds if kernel.tile is None else f"{kernel.threads}, {kernel.blocks}"
+    called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
+    head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
+    return f"{head} {{\n  {called};\n}}\n"
 
 
 class Launched(NamedTuple):
@@ -188,15 +189,16 @@ def assertions(kernel: Kernel[Any], name: str) -> str:
 
 
 def functions(kernel: Kernel[Any], name: str) -> str:
-    """All functions of `kernel`."""
-    weights = weights_instance(kernel, name) if prepares_weights(kernel.family) else ""
-    inputs = inputs_instance(kernel, name) if prepares_inputs(kernel) else ""
-    return instance(kernel, name) + weights + inputs
+    """The configuration of `kernel` and all its functions."""
+    endings = {"": True, "_weights": prepares_weights(kernel.family), "_inputs": prepares_inputs(kernel)}
+    return configuration(kernel, name) + "".join(
+        function(kernel, name, ending) for ending in endings if endings[ending]
+    )
 
 
 def is_dense(layer: Layer) -> bool:
     """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
-    fills = layer.in_channels_per_group >= 16 and layer.out_channels_per_group >= 8
+    fills = layer.in_channels // layer.groups >= 16 and layer.out_channels // layer.groups >= 8
     return fills and layer.precision != "fp64"
 
 
@@ -208,20 +210,6 @@ def prepares_weights(family: str) -> bool:
 def prepares_inputs(kernel: Kernel[Any]) -> bool:
     """Whether a function of its own brings the kernel's inputs into another order."""
     return bool(getattr(kernel.tile, "prepared_inputs", 0))
-
-
-def tile_struct(kernel: Kernel[Any], name: str) -> str:
-    """What the tile of the kernel `name` is, as a type."""
-    if kernel.tile is None:
-        return f"using {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
-    return f"struct {name}_tile {{\n{tile_members(kernel.tile)}}};\n"
-
-
-def launch_bounds(kernel: Kernel[Any], name: str) -> str:
-    """Threads of a block, and blocks that shall fit on a multiprocessor."""
-    if kernel.tile is None:
-        return f"{name}_tile::threads, {name}_tile::blocks"
-    return f"{kernel.threads}, {kernel.blocks}"
 
 
 def tile_members(tile: Any) -> str:
@@ -238,23 +226,3 @@ def tile_members(tile: Any) -> str:
 
 def _constants(numbers: Mapping[str, int]) -> str:
     return f"static constexpr int {', '.join(f'{name} = {value}' for name, value in numbers.items())};"
-
-
-def _layer_members(layer: Layer, wide_index: bool) -> str:
-    def axis(name: str, values: Axis) -> str:
-        return f"  using {name} = tconv::Axis<{values.kernel}, {values.stride}, {values.padding}, {values.dilation}>;\n"
-
-    def boolean(name: str, value: bool) -> str:
-        return f"  static constexpr bool {name} = {str(value).lower()};\n"
-
-    return (
-        f"  using Element = {ELEMENT[layer.precision]};\n"
-        f"  using Index = {'long long' if wide_index else 'int'};\n"
-        + "".join(axis(name, values) for name, values in zip(("Depth", "Height", "Width"), layer.axes, strict=True))
-        + f"  static constexpr int spatial_dims = {layer.spatial_dims};\n"
-        + f"  static constexpr int groups = {layer.groups};\n"
-        + f"  static constexpr int group_in_channels = {layer.in_channels_per_group};\n"
-        + f"  static constexpr int group_out_channels = {layer.out_channels_per_group};\n"
-        + boolean("has_bias", layer.bias)
-        + f"  static constexpr tconv::Rounding rounding = tconv::Rounding::{ROUNDING.get(layer.precision, 'none')};\n"
-    )

@@ -128,7 +128,7 @@ def check_layers(
         run_at = [problem if gpu and problem.layer == full[0].layer else shrink(problem) for problem in full]
         cuts = list(_cuts(file, layer, run_at))
         for plan, of_sizes in zip(layer.variants.values(), cuts, strict=True):
-            there = [arch for arch in archs if runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)]
+            there = [arch for arch in archs if _runs_on(plan, arch)]
             compiled.begin((cut.source, cut.kernel, arch) for cut in of_sizes.values() for arch in there)
         of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
         builds = tuple(_builds(layer, of_full, archs, compiled))
@@ -146,7 +146,7 @@ def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> 
     """What the file launches by each of its kernels for the layer: as planned, at these sizes, and in further draws."""
     for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
         wanted = list(dict.fromkeys([plan.problem, problem, further_draws(problem)]))
-        cuts = file.cuts(wanted, portable=use.endswith("elsewhere"))
+        cuts = file.cuts(wanted, skip=int(use.endswith("elsewhere")))
         yield dict(zip(wanted, cuts, strict=True))
 
 
@@ -202,9 +202,16 @@ def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], comp
         there = [
             compiled(cut.source, cut.kernel, arch)
             for plan, cut in zip(layer.variants.values(), cuts, strict=True)
-            if runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)
+            if _runs_on(plan, arch)
         ]
         yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
+
+
+def _runs_on(plan: Plan, arch: str) -> bool:
+    """Whether GPUs of that arch have the kernel's family; what runs any dense layer begins where tensor cores do."""
+    if plan.kernel.family in FAMILIES:
+        return runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)
+    return int("".join(filter(str.isdigit, arch))) >= 80
 
 
 def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler, gpu: Gpu | None) -> Candidate:
@@ -222,7 +229,8 @@ def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler
 
 def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str) -> Verdict:
     wanted: Wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
-    reach = FAMILIES[plan.kernel.family].reach
+    family = FAMILIES.get(plan.kernel.family)
+    reach = "exact" if family is None else family.reach
     return check_layer(candidate, problem, wanted, device=device, draw_count=_DRAWS[device], reach=reach)
 
 

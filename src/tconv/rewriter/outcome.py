@@ -157,6 +157,8 @@ def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
 
 
 def _plan_to_dict(plan: Plan) -> dict[str, Any]:
+    if plan.kernel.tile is None:  # its text says the rest
+        return {"family": plan.kernel.family}
     return {
         "family": plan.kernel.family,
         "tile": dict(tile_fields(plan.kernel.tile)),

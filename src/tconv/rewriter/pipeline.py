@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,9 +20,10 @@ from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
 from tconv.jit.loader import compile_kernel
+from tconv.kernels.source import is_dense
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan, runs_on
-from tconv.planner.tuned import Answers
+from tconv.planner.tuned import Answers, Tuned
 from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace
@@ -29,6 +33,8 @@ COMMON_ARCHS = ("sm_80", "sm_90a")
 #: Where a written file's portable kernels run: from this one on, and where a block has so much shared memory.
 _PORTABLE_ARCH = "sm_80"
 _PORTABLE_BYTES = 99 * 1024
+#: So much longer all layers may take, that a file has fewer families.
+_HARDLY_LONGER = 1.05
 _log = logging.getLogger("tconv")
 
 _NOT_TUNED: Answers = MappingProxyType({})
@@ -44,26 +50,34 @@ def plan_layers(
     resolve: Resolve,
     families: Collection[str] = tuple(FAMILIES),
     tuned: Answers = _NOT_TUNED,
+    others: Mapping[Question, Sequence[Tuned]] = MappingProxyType({}),
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in, and those for casts of it.
 
-    What is cast takes the families that the file has without it: each costs as many lines as all other text.
+    Beside a kernel on tensor cores the file has one for all dense layers: it runs what is cast, rows of any width and
+    other GPUs. Where that has too few channels to fill, kernels of the families that the file has anyway are recorded.
 
     Args:
         wanted: as it is understood of this file.
         tuned: what was measured on this GPU.
+        others: and what the families took that were not the fastest.
 
     Raises:
         ModelFileError: the model has none that can be replaced.
         Trouble: one is larger than a launch can be.
     """
 
+    asked = problems(trace.layers, wanted, resolve)
+    counts = Counter({problem: layer.count for layer, problem in zip(trace.layers, asked, strict=True)})
+    times = {each: _seconds(Question(each), gpu, families, tuned, others) for each in counts if each.batch}
+    families = _worth_their_lines(times, counts) or tuple(families)
+    tuned = _of_these(families, tuned, others)
+
     def plans(problem: Problem, families: Collection[str]) -> list[Plan]:
         best = choose(Question(problem), gpu, families, tuned)
-        return [best, *_portable(best, families, gpu)]
+        return [best, *([] if is_dense(problem.layer) else _portable(best, families, gpu))]
 
     own: dict[Problem, list[Plan]] = {}
-    asked = problems(trace.layers, wanted, resolve)
     for traced, problem in zip(trace.layers, asked, strict=True):
         if problem.batch == 0:
             raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
@@ -74,11 +88,20 @@ def plan_layers(
     own = _shared(own, gpu)
     there = {plan.kernel.family for of_problem in own.values() for plan in of_problem}
     casts = {problem: _cast(problem, wanted, resolve) for problem in own}
+    has_gemm = any(is_dense(problem.layer) and _on_tensor_cores(of_it[0]) for problem, of_it in own.items())
     cast: dict[Problem, list[Plan]] = {}
     for other in filter(None, casts.values()):
-        with suppress(Unplannable):
-            cast[other] = plans(other, there)
+        if not (has_gemm and is_dense(other.layer)):
+            with suppress(Unplannable):
+                cast[other] = plans(other, there)
     cast = _shared(cast, gpu)
+
+    def gemm(problem: Problem) -> Iterator[Problem]:
+        if has_gemm and _on_tensor_cores(own[problem][0]):
+            yield problem
+        if has_gemm and (other := casts[problem]) is not None:
+            yield other
+
     layers = tuple(
         PlannedLayer(
             traced.name,
@@ -90,6 +113,7 @@ def plan_layers(
             _OUT_OF_REACH if traced.elsewhere else "",
             next(iter(own[problem][1:]), None),
             tuple(cast.get(casts[problem] or problem, ())),
+            tuple(each for each in gemm(problem) if is_dense(each.layer)),
         )
         for traced, problem in zip(trace.layers, asked, strict=True)
     )
@@ -137,6 +161,50 @@ def read_source(model: Path) -> str:
         raise ModelFileError(f"{model} is not UTF-8: save it as UTF-8") from None
 
 
+def _seconds(
+    question: Question,
+    gpu: Gpu,
+    families: Collection[str],
+    tuned: Answers,
+    others: Mapping[Question, Sequence[Tuned]],
+) -> dict[str, float]:
+    """How long each family takes, as it was measured or, where none was, is predicted; without those that cannot."""
+    if question in tuned:
+        measured = (tuned[question], *others.get(question, ()))
+        return {each.family: each.milliseconds / 1e3 for each in measured if each.family in families}
+    found: dict[str, float] = {}
+    for name in families:
+        with suppress(Unplannable):
+            found[name] = choose(question, gpu, [name]).predicted_seconds or math.inf
+    return found
+
+
+def _worth_their_lines(times: Mapping[Problem, Mapping[str, float]], counts: Mapping[Problem, int]) -> tuple[str, ...]:
+    """The fewest families with which the layers take hardly longer than with all of them: each is hundreds of lines."""
+
+    def total(chosen: Collection[str]) -> float:
+        fastest = (
+            min((taken for name, taken in of_it.items() if name in chosen), default=math.inf)
+            for of_it in times.values()
+        )
+        return sum(counts[problem] * taken for problem, taken in zip(times, fastest, strict=True))
+
+    names = list(dict.fromkeys(name for of_it in times.values() for name in of_it))
+    sets = [chosen for size in range(1, len(names) + 1) for chosen in combinations(names, size)]
+    allowed = total(names) * _HARDLY_LONGER
+    worth = [chosen for chosen in sets if total(chosen) <= allowed]
+    return min(worth, key=lambda chosen: (len(chosen), total(chosen)), default=())
+
+
+def _of_these(families: Collection[str], tuned: Answers, others: Mapping[Question, Sequence[Tuned]]) -> Answers:
+    """The fastest measured of these families."""
+    known = {
+        question: [each for each in (best, *others.get(question, ())) if each.family in families]
+        for question, best in tuned.items()
+    }
+    return {question: min(found, key=lambda each: each.milliseconds) for question, found in known.items() if found}
+
+
 def _shared(planned: Mapping[Problem, Sequence[Plan]], gpu: Gpu) -> dict[Problem, list[Plan]]:
     """The same, where what is compiled alike shares the kernels of the problem with the most work."""
     kernels: dict[Layer, list[Kernel[Any]]] = {}
@@ -162,6 +230,10 @@ def _cast(problem: Problem, wanted: Wanted, resolve: Resolve) -> Problem | None:
     if problem.layer.dtype == "float32":
         return with_precision("fp16")
     return with_precision(resolve(with_precision("fp32"), wanted))
+
+
+def _on_tensor_cores(plan: Plan) -> bool:
+    return FAMILIES[plan.kernel.family].on_tensor_cores
 
 
 def _portable(best: Plan, families: Collection[str], gpu: Gpu) -> list[Plan]:

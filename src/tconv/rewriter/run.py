@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sysconfig
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,7 +29,7 @@ from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
 from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
 from tconv.rewriter.search import Searched, search
-from tconv.sandbox.cut import WrittenFile
+from tconv.sandbox.cut import Replaced, WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
@@ -43,11 +43,14 @@ _OWN_FORWARD = "computed by a class that does not call torch's forward"
 _OWN_CALL = "called in a way that is not seen in the text: write torch.nn.functional's name where it is called"
 
 
-def optimize(request: Request, say: Callable[[str], None] = lambda step: None) -> Outcome:
+def optimize(
+    request: Request, say: Callable[[str], None] = lambda step: None, workshop: Workshop | None = None
+) -> Outcome:
     """Write the generated file, unless its kernels turn out wrong.
 
     Args:
         say: is told in a few words what begins.
+        workshop: starts the processes; one of its own if None.
 
     Raises:
         Trouble: of the model file, the output's place or this machine.
@@ -58,9 +61,10 @@ def optimize(request: Request, say: Callable[[str], None] = lambda step: None) -
     if not torch.cuda.is_available() and shutil.which("g++") is None:
         raise Trouble("g++ not found: without a GPU the kernels run in the emulator, which takes it: apt install g++")
     steps = Steps(say)
-    with naming_shortage(lambda: steps.step), Workshop() as workshop:
+    with naming_shortage(lambda: steps.step), ExitStack() as stack:
+        shop = workshop or stack.enter_context(Workshop())
         try:
-            outcome = _Job(request, workshop, steps).run()
+            outcome = _Job(request, shop, steps).run()
             return replace(outcome, seconds=steps.seconds())
         except WorkerFailed as failure:
             raise ModelFileError(f"{request.model.name} {failure}: it was loaded and run once on its inputs") from None
@@ -73,12 +77,13 @@ class _Job:
     say: Callable[[str], None]
     on_gpu: bool = field(default_factory=torch.cuda.is_available)
     compiled: Compiler = field(default_factory=Compiler)
+    pool: Executor | None = None
 
     def run(self) -> Outcome:
         """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
         with ExitStack() as stack:
             # They load while the file is traced.
-            pool = stack.enter_context(compilers()) if self.on_gpu else None
+            self.pool = pool = stack.enter_context(compilers()) if self.on_gpu else None
             self.compiled = Compiler(pool)
             model = self.request.model
             self.say(f"tracing {model.name}")
@@ -95,18 +100,21 @@ class _Job:
 
     def _written(self, found: Trace, gpu: Gpu, searched: Searched) -> Outcome:
         wanted = understood(self.request.precision, found.tf32)
-        outcome = self._first_attempt(found, gpu, wanted, {**self._tuned(gpu), **searched.tuned})
+        outcome = self._first_attempt(found, gpu, wanted, searched)
         if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
             return outcome
         layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
         return replace(self._attempt(layers, gpu, wanted, takes_slower=True), mistakes=outcome.mistakes)
 
-    def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted, tuned: Answers) -> Outcome:
+    def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted, searched: Searched) -> Outcome:
         """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
         mistakes: tuple[str, ...] = ()
+        tuned = {**self._tuned(gpu), **searched.tuned}
         for families in (tuple(FAMILIES), _PLAINEST):
             self.say("planning")
-            layers = plan_layers(found, self.request.model, gpu, wanted, self._resolve, families, tuned)
+            layers = plan_layers(
+                found, self.request.model, gpu, wanted, self._resolve, families, tuned, searched.others
+            )
             outcome = self._attempt(layers, gpu, wanted, takes_slower=not self.request.only_faster)
             if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
                 break
@@ -122,7 +130,11 @@ class _Job:
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
-                    out_of_reach = self._out_of_reach(file, layers)
+                    self.say("looking for what is left to PyTorch")
+                    replaced = file.replaced()
+                    out_of_reach = self._out_of_reach(replaced, layers)
+                    if replaced is not None and not out_of_reach:
+                        self._begin_builds(replaced)
                     checks = () if out_of_reach else self._check(file, layers, gpu)
                 if not out_of_reach:
                     return self._conclude(written, text, checks, gpu, wanted, takes_slower)
@@ -155,10 +167,14 @@ class _Job:
     def _resolve(self, problem: Problem, wanted: Wanted) -> Precision:
         return resolve(problem, wanted, device=torch.device("cuda" if self.on_gpu else "cpu"))
 
-    def _out_of_reach(self, file: WrittenFile, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
+    def _begin_builds(self, replaced: Replaced) -> None:
+        """What the judge's processes build is built while layers are checked: they find it in load_inline's folder."""
+        if self.pool is not None and not self.request.missing:
+            for options in replaced.extensions:
+                self.pool.submit(build_extension, options)
+
+    def _out_of_reach(self, replaced: Replaced | None, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
         """The names of layers that the file was to replace and that PyTorch runs all the same, by the reason."""
-        self.say("looking for what is left to PyTorch")
-        replaced = file.replaced()
         remaining = replaced.remaining if replaced else ()
         wanted = [layer for layer in layers if not layer.left]
         modules = {layer.name for layer in remaining}
@@ -216,15 +232,15 @@ class _Job:
         return ("the link of load_inline", *full, "times")
 
 
+def build_extension(options: Mapping[str, Any]) -> None:
+    """Builds and loads an extension; what is wrong with one shows where it is needed."""
+    from torch.utils.cpp_extension import load_inline
+
+    load_inline(**options)  # type: ignore[no-untyped-call]
+
+
 def _size(problem: Problem) -> Problem:
     """The problem, whatever its arithmetic: that of its dtype stands for all."""
     layer = problem.layer
     same = next(precision for precision in PRECISIONS if DTYPE_OF[precision] == layer.dtype)
     return replace(problem, layer=replace(layer, precision=same))
-
-
-def own_tools_on_path() -> None:
-    """Puts the folder of this environment's programs on PATH, where load_inline looks for the ninja that is in it."""
-    scripts = sysconfig.get_path("scripts")
-    if scripts not in os.environ.get("PATH", "").split(os.pathsep):
-        os.environ["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), scripts]))

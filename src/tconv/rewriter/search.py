@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -42,10 +43,13 @@ class Searched:
         """The winners."""
         return {answer.question: answer.tuned for answer in self.answers if answer.tuned is not None}
 
+    @property
+    def others(self) -> Mapping[Question, Sequence[Tuned]]:
+        """The fastest of the families that did not win."""
+        return {answer.question: answer.others for answer in self.answers}
 
-def search(
-    trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers
-) -> Searched:
+
+def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers) -> Searched:
     """Measures every distinct layer of a model whose question, as the file asks it, has no answer yet.
 
     Args:

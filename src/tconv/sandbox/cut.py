@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ Ask = Callable[[str, str, tuple[int, ...]], Sequence[int]]
 
 
 def told(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> Told:
-    """How `cut` is launched for `problem`, tconv's or the file's own, where there are so many multiprocessors.
+    """How `cut` is launched for `problem`, tconv's or a file's own plan, where there are so many multiprocessors.
 
     Raises:
         ValueError: the grid would be too large.
@@ -86,10 +87,12 @@ class Replaced:
     Args:
         launches: how often each layer is launched, by its description.
         remaining: transposed convolutions that are PyTorch's still.
+        extensions: the arguments of load_inline for all that it builds on this machine's GPU.
     """
 
     launches: dict[str, int]
     remaining: tuple[TracedLayer, ...]
+    extensions: tuple[dict[str, Any], ...] = ()
 
 
 class WrittenFile:
@@ -108,17 +111,17 @@ class WrittenFile:
         self._timeout_s = timeout_s
         self._worker = workshop.start(Cutter, timeout_s=timeout_s, path=str(path), needed=sorted(needed))
 
-    def cuts(self, problems: Sequence[Problem], *, portable: bool = False) -> list[Cut]:
+    def cuts(self, problems: Sequence[Problem], *, skip: int = 0) -> list[Cut]:
         """The launches that the file would make for these problems on the GPU that it was planned for.
 
         Args:
-            portable: by the last kernel that it has recorded for the layer, which runs on other GPUs, too.
+            skip: so many of the kernels that run the layer, the best first, are not there.
 
         Raises:
             ModelFileError: the file plans none for one of them.
         """
         asked = [asdict(problem) for problem in problems]
-        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, portable=portable)
+        found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, skip=skip)
         return [Cut(**fields) for fields in found]
 
     def replaced(self) -> Replaced | None:
@@ -126,7 +129,7 @@ class WrittenFile:
         found = self._worker.call("replaced", timeout_s=self._timeout_s)
         if found is None:
             return None
-        return Replaced(found["launches"], tuple(map(decode_layer, found["remaining"])))
+        return Replaced(found["launches"], tuple(map(decode_layer, found["remaining"])), tuple(found["extensions"]))
 
     def __enter__(self) -> WrittenFile:
         return self
@@ -159,21 +162,20 @@ class Cutter:
                 "rename it, or import by name instead of by star"
             )
 
-    def cuts(self, problems: list[dict[str, Any]], portable: bool) -> list[dict[str, Any]]:
-        with self._portable_alone() if portable else contextlib.nullcontext():
+    def cuts(self, problems: list[dict[str, Any]], skip: int) -> list[dict[str, Any]]:
+        with self._without_first(skip):
             return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]
 
     @contextlib.contextmanager
-    def _portable_alone(self) -> Iterator[None]:
-        """While it is entered, the file has of each layer the last kernel alone."""
-        recorded, plan = self._file["_RECORDED"], self._file["_plan"]
-        before = dict(recorded)
+    def _without_first(self, skip: int) -> Iterator[None]:
+        """While it is entered, the first kernels that run a layer are not there."""
+        before, plan = self._file["_kernels"], self._file["_plan"]
         plan.cache_clear()
-        recorded.update({layer: kernels[-1:] for layer, kernels in before.items()})
+        self._file["_kernels"] = lambda layer, gpu: islice(before(layer, gpu), skip, None)
         try:
             yield
         finally:
-            recorded.update(before)
+            self._file["_kernels"] = before
             plan.cache_clear()
 
     def _cut(self, problem: Problem) -> Cut:
@@ -190,25 +192,32 @@ class Cutter:
     def replaced(self) -> dict[str, Any] | None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        with self._counted() as launches:
+        with self._counted() as (launches, builds):
             try:
                 with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
                     remaining = record(self._model)
             except ModelFileError:
                 return None
-        return {"launches": launches, "remaining": [asdict(layer) for layer in remaining]}
+        extensions = [
+            self._file["_load_options"](list(dict.fromkeys(kernels)), torch.cuda.get_device_capability(device))
+            for kernels, device in builds
+            if device.type == "cuda"
+        ]
+        remaining_layers = [asdict(layer) for layer in remaining]
+        return {"launches": launches, "remaining": remaining_layers, "extensions": extensions}
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[Counter[str]]:
-        """While it is entered, the file counts its launches and makes none."""
+    def _counted(self) -> Iterator[tuple[Counter[str], list[tuple[list[Any], torch.device]]]]:
+        """While it is entered, the file counts its launches and what it would build, and does neither."""
         launches: Counter[str] = Counter()
+        builds: list[tuple[list[Any], torch.device]] = []
         stand_ins = {
-            "_build": lambda kernels, device: None,
+            "_build": lambda kernels, device: builds.append((kernels, device)),
             "_launch": lambda plan, *tensors: launches.update([plan.kernel.layer.describe()]),
         }
         before = {name: self._file[name] for name in stand_ins}
         self._file.update(stand_ins)
         try:
-            yield launches
+            yield launches, builds
         finally:
             self._file.update(before)

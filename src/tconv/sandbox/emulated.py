@@ -36,8 +36,8 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
 
     def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
         cut = cut_of(plan.kernel, namespace["_cuda_source"])
-        how = told(cut, plan.problem, namespace["_PLANNED"].multiprocessors, ask)
-        run(how.source, launches(cut.kernel, how, plan.problem, x, weight, bias, y), mode=mode, order=order)
+        how = told(cut, plan, namespace["_PLANNED"].multiprocessors, ask)
+        run(how.source, launches(cut.kernel, how, plan, x, weight, bias, y), mode=mode, order=order)
 
     for name, replacement in (("_build", build), ("_launch", launch)):
         if name not in namespace:

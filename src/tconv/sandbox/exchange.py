@@ -10,13 +10,14 @@ import io
 import itertools
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from tconv.sandbox.untrusted import open_plain
 
 #: The names that `write` gives to files.
 _NAME = re.compile(r"[\w-]+", re.ASCII)
@@ -136,19 +137,6 @@ class Exchange:
             values = _read_bytes(file, size, torch.device(device)).view(dtype).view(shape)
         # As they were written there are no gaps: the tensor itself may have had some.
         return values if not offset and values.stride() == tuple(stride) else _with_layout(values, stride, offset)
-
-
-def open_plain(path: Path) -> io.BufferedReader:
-    """Open a file that somebody's program may have replaced: no link, and no pipe, which would make us wait for ever.
-
-    Raises:
-        OSError: it cannot be opened, or is no plain file.
-    """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(f"{path.name} is no plain file")
-    return file
 
 
 def _read_bytes(file: io.BufferedReader, size: int, device: torch.device) -> Tensor:

@@ -2,7 +2,8 @@
 
 A `Workshop` starts one process that imports torch and nothing else; every `Worker` is forked from it in
 milliseconds, is the leader of a process group of its own, stands still while it is not asked anything, and is ended
-with all that it started.
+with all that it started. This module imports no torch: a `Workshop` is best opened before that is imported, as then
+both processes load it at once.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tconv.errors import OutOfMemory, Trouble
-from tconv.sandbox import worker_process
 from tconv.sandbox.conversation import Conversation, Garbled
-from tconv.sandbox.exchange import open_plain
 from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.untrusted import end_group, open_plain
 
 #: Importing torch from a cold disk takes tens of seconds.
 _START_SECONDS = 180.0
 _LOG_BYTES = 4096
+_PROCESS = "tconv.sandbox.worker_process"
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
+
+
+def own_tools_on_path() -> None:
+    """Puts the folder of this environment's programs on PATH, where load_inline looks for the ninja that is in it."""
+    scripts = sysconfig.get_path("scripts")
+    if scripts not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), scripts]))
 
 
 class WorkerFailed(Exception):
@@ -127,7 +136,7 @@ class Workshop:
         paths = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         with theirs, (self.directory / "workshop.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", worker_process.__name__, str(theirs.fileno())],
+                [sys.executable, "-m", _PROCESS, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -159,7 +168,7 @@ class Workshop:
 
     def reap(self, pid: int) -> int:
         """End a forked process with all that it started, and return its exit code."""
-        worker_process.end_group(pid)
+        end_group(pid)
         try:
             return self._request({"wait": pid})
         except Trouble:

@@ -21,6 +21,7 @@ from typing import Any
 from tconv.errors import OutOfMemory
 from tconv.sandbox.gpu_memory import shortage
 from tconv.sandbox.recording import preload
+from tconv.sandbox.untrusted import end_group
 
 #: From linux/prctl.h.
 _PR_SET_CHILD_SUBREAPER = 36
@@ -63,14 +64,6 @@ def main(control_fd: int) -> None:
     _end_orphans(set())
     # Nothing is left to do; torch's own shutdown takes a second.
     os._exit(0)
-
-
-def end_group(leader: int) -> None:
-    """End a forked process and all that it started."""
-    try:
-        os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _adopt_orphans() -> None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tconv.codegen.headers.constants import Constants
 from tconv.codegen.headers.fold import folded
-from tconv.codegen.headers.layout import filled
+from tconv.codegen.headers.layout import UNROLL, compact, filled
 from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
-from tconv.kernels.source import ANY_LAYER, Launched, family_header, header_texts, prepares_inputs
-from tconv.planner import Kernel
+from tconv.kernels.source import ANY_LAYER, Launched, configuration, family_header, header_texts, prepares_inputs
+from tconv.planner import FAMILIES, Kernel
+from tconv.problem import PRECISIONS, Layer
 
 #: What families share.
 PRIMITIVES = "primitives"
 #: What the host's side asks of them.
-_HOST_ASKS = "Sizes index_limit preparing_threads PlainTile<> " + " ".join(f".{name}" for name in Launched._fields[:-1])
+_HOST_ASKS = "Sizes index_limit preparing_threads " + " ".join(f".{name}" for name in Launched._fields[:-1])
+_FIRST_MACRO = "#define TCONV_CONSTANT "
 #: What a header says of itself, which names other files.
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
+
+
+def _of_configurations() -> Iterator[str]:
+    """What the structs of layers mention."""
+    for precision in PRECISIONS:
+        yield configuration(Kernel[Any](ANY_LAYER, Layer(1, 1, 1, (1, 1, 1), precision=precision), None), "any")
 
 
 def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
@@ -35,7 +43,8 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
     """
     families = sorted({ANY_LAYER, *(kernel.family for kernel in kernels)})
     # What instances call.
-    user = " ".join([user, _HOST_ASKS, *(f"{name}() {name}_weights() {name}_launch()" for name in families)])
+    asked = (f"{name}() {name}_weights() {name}_launch() {name.capitalize()}Tile<>" for name in families)
+    user = " ".join([user, _HOST_ASKS, *asked, *_of_configurations()])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
     headers = header_texts(list(map(family_header, families)))
     primitives = "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))
@@ -46,7 +55,7 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
             for name, text in headers.items()
             if name.startswith(f"{family}/")
         ]
-        if family != ANY_LAYER:
+        if family in FAMILIES:
             parsed = [Text(text) for text in of_family]
             constants = Constants(family, [kernel for kernel in kernels if kernel.family == family], parsed)
             of_family = [folded(text, constants) for text in parsed]
@@ -55,5 +64,9 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
         texts[PRIMITIVES] = used_paragraphs(texts[PRIMITIVES], "\n".join([user, *(texts[name] for name in families)]))
         less = dict(zip(texts, swept(list(texts.values()), user), strict=True))
         if less == texts:
-            return {name: filled(text).lstrip("\n") for name, text in texts.items()}
+            texts = {name: compact(filled(text)).lstrip("\n") for name, text in texts.items()}
+            texts[PRIMITIVES] = texts[PRIMITIVES].replace(
+                _FIRST_MACRO, f'#define {UNROLL} _Pragma("unroll")\n{_FIRST_MACRO}'
+            )
+            return texts
         texts = less

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from tree_sitter import Node
 
@@ -13,6 +14,13 @@ _COLUMNS = 120
 _NOT_EMULATED = "#if !defined(TCONV_EMULATOR)"
 #: Empty lines behind another, behind an opening brace, and before a closing one.
 _EMPTY = re.compile(r"\n(?=\n\n)|(?<=\{)\n(?=\n)|\n(?=\n *\};?\n)")
+#: A macro, since a pragma takes a line.
+UNROLL = "TCONV_UNROLL"
+_UNROLLED = re.compile(r"^#pragma unroll\n( *)(for [^\n]*)", re.MULTILINE)
+_TEMPLATE = re.compile(r"^( *template <[^\n]*>)\n *([^\n]*)", re.MULTILINE)
+#: One statement behind a condition or in a loop, and in a function.
+_ALONE = re.compile(r"^( *(?:\w+ )?(?:if|for|while) [^\n]*\)) \{\n *([^\n{};]*;)\n *\}$", re.MULTILINE)
+_BODY = re.compile(r"^([^\n]*\)(?: const)?) \{\n *([^\n{};]*;)\n *\}$", re.MULTILINE)
 _FUNCTIONS = ("function_definition", "lambda_expression")
 _BREAKS = re.compile(r", | (?:[-+*/%|]|&&|\|\||<<|>>) ")
 _JOINED = (
@@ -43,6 +51,22 @@ def filled(text: str) -> str:
     result.append(parsed.between(at, len(parsed.bytes)))
     lines = "".join(result).split("\n")
     return _EMPTY.sub("", "\n".join(broken for line in lines for broken in _broken(line.rstrip())))
+
+
+def compact(text: str) -> str:
+    """`text` with what stands above a loop or a declaration beside it, and short bodies in the line of their heads.
+
+    Loops are unrolled by `UNROLL`, which must be defined.
+    """
+    bodies = ((_ALONE, r"\1 \2"), (_BODY, r"\1 { \2 }"))
+    for two, beside in ((_UNROLLED, rf"\1{UNROLL} \2"), (_TEMPLATE, r"\1 \2"), *bodies):
+        text = two.sub(partial(_if_it_fits, beside=beside), text)
+    return text
+
+
+def _if_it_fits(match: re.Match[str], beside: str) -> str:
+    line = match.expand(beside)
+    return line if len(line) <= _COLUMNS else match[0]
 
 
 def _together(text: str) -> str:

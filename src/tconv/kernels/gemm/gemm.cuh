@@ -10,14 +10,12 @@
 //     rows (output channel)      x  depth (tap of the phase, input channel)    weights
 //   * depth                      x  columns (position, anywhere in the batch)  inputs, moved by the tap
 //
-//             columns                    A block has `rows` channels of a group at a run of places, of one phase.
-//             Places
-//            .............. .........    are positions and, before each row of them, `halo` columns that are none:
-//            moving
-//      rows  :    warp 0    : warp 2     along the width is then moving by so many places, whatever row that leads to.
-//            :..............:........    Four warps, `high` of them above each other, multiply 16 * row_tiles rows by
-//            :    warp 1    : warp 3     8 * column_tiles columns each. A thread brings the inputs of every 128th
-//            place.
+//             columns                    A block has `rows` channels of a group, at a run of places, of one phase.
+//            .............. .........    Places are positions and, before each row of them, `halo` columns that are
+//      rows  :    warp 0    : warp 2     none: to move along the width is to move by so many places, whatever row
+//            :..............:........    that leads to. Four warps, `high` of them above each other, multiply
+//            :    warp 1    : warp 3     16 * row_tiles rows by 8 * column_tiles columns each. A thread brings the
+//            :..............:........    inputs of every 128th place.
 //
 // A step is 64 bytes of channels at one row of taps, of which it takes `taps_together`: its inputs are brought once and
 // read at several shifts. There are two stages in shared memory. Weights are copied and inputs loaded for the next step
@@ -48,8 +46,8 @@ struct GemmTile {
   static constexpr int blocks = row_tiles > 2 ? 2 : 3;
   static constexpr int high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
   static constexpr int column_tiles = planes == 1 ? 8 : 4;
-  static constexpr int rows = 16 * row_tiles * high, columns = 8 * column_tiles * (4 / high),
-                       input_parts = columns / threads;
+  static constexpr int rows = 16 * row_tiles * high, columns = 8 * column_tiles * (4 / high);
+  static constexpr int input_parts = columns / threads;
   static constexpr int row_blocks = ceil_div(Layer::group_out_channels, rows);
   static constexpr long long parts =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Width::stride * row_blocks * Layer::groups;
