@@ -19,7 +19,7 @@ from tconv.tuning.jobs import jobs
 from tconv.tuning.measure import Answer, Tuner
 
 #: How many kernels a layer tries.
-_FIRST = 12
+FIRST = 12
 #: What others may have of the GPU's memory where nobody else uses it: contexts of our own processes.
 _CONTEXT_BYTES = 2 * 2**30
 
@@ -58,7 +58,7 @@ def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Reso
         wanted, resolve: as in `tconv.tuning.jobs.jobs`.
         known: what was measured here before.
     """
-    asked = [job for job in jobs(trace, gpu, wanted, resolve, _FIRST) if job.questions[-1] not in known]
+    asked = [job for job in jobs(trace, gpu, wanted, resolve, FIRST) if job.questions[-1] not in known]
     if not asked:
         return Searched()
     alone = _others_bytes() < _CONTEXT_BYTES
