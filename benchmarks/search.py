@@ -1,4 +1,4 @@
-"""What the search of `tconv optimize` gains: the fastest of the leading kernels beside the planner's first, on cases.json.
+"""What the search of `tconv optimize` gains: the fastest of the leading kernels beside the first, on cases.json.
 
     PYTHONPATH=src python3 benchmarks/search.py [LAYER ...]
 
