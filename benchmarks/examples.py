@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -34,8 +35,13 @@ def measure(name: str) -> Results | None:
         model, output = ROOT / "examples" / f"{name}.py", Path(folder) / f"{name}_new.py"
         command = [sys.executable, "-m", "tconv", "optimize", str(model), "-o", str(output), "--json", str(report)]
         print(f"\n{name}", flush=True)
+        started = time.monotonic()
         subprocess.run(command, check=False)
-        return reduced(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None
+        seconds = round(time.monotonic() - started, 1)
+        found = reduced(json.loads(report.read_text(encoding="utf-8"))) if report.exists() else None
+        lines = output.read_text(encoding="utf-8").count("\n") if output.exists() else None
+        print(f"{seconds} s, {lines} lines", flush=True)
+        return None if found is None else {**found, "lines": lines, "command_seconds": seconds}
 
 
 def reduced(report: Results) -> Results | None:
@@ -57,6 +63,8 @@ def reduced(report: Results) -> Results | None:
         "host_us": timing["host_us"],
         "floor_ms": None if None in floors else sum(floors),
         "layers": layers,
+        "search": report["search"],
+        "seconds": report["seconds"],
     }
 
 
