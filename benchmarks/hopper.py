@@ -31,7 +31,8 @@ from tconv.planner import FAMILIES
 from tconv.planner.choice import replan
 from tconv.planner.plan import tile_fields
 from tconv.problem import Precision, Problem
-from tconv.tuning.trials import WRONG, Distance, caller, compilers, memory_format, submit
+from tconv.tuning.compilers import compilers
+from tconv.tuning.trials import WRONG, Distance, caller, memory_format, submit
 
 _CALLS = 15
 _PRECISION: dict[str, Precision] = {"float32": "tf32", "float16": "fp16", "bfloat16": "bf16"}

@@ -30,7 +30,8 @@ from tconv.planner import Gpu, Kernel
 from tconv.problem import Precision, Problem
 from tconv.rewriter.check import launch_on_gpu
 from tconv.sandbox.cut import Cut
-from tconv.tuning.trials import WRONG, Distance, compilers
+from tconv.tuning.compilers import compilers
+from tconv.tuning.trials import WRONG, Distance
 
 _NAME = "tconv_kernel"
 _CALLS = 7

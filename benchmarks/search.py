@@ -21,9 +21,9 @@ from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 from tconv.rewriter.search import FIRST
 from tconv.sandbox.trace import Trace, TracedLayer
+from tconv.tuning.compilers import compilers
 from tconv.tuning.jobs import jobs
 from tconv.tuning.measure import Answer, Tuner
-from tconv.tuning.trials import compilers
 
 
 def as_kinds(problem: Problem, wanted: Wanted) -> Precision:

@@ -34,7 +34,8 @@ from tconv.planner.family import Ranked
 from tconv.planner.plan import tile_fields
 from tconv.precision import allows_tf32, of_kind
 from tconv.problem import Problem
-from tconv.tuning.trials import WRONG, Distance, Trial, caller, compilers, submit
+from tconv.tuning.compilers import compilers
+from tconv.tuning.trials import WRONG, Distance, Trial, caller, submit
 
 _CALLS = 9
 

@@ -19,7 +19,8 @@ from tconv.jit import loader, toolchain, tuned
 from tconv.planner import Gpu
 from tconv.planner.tuned import Question, Tuned
 from tconv.settings import settings
-from tconv.tuning import measure, trials
+from tconv.tuning import measure
+from tconv.tuning.compilers import compilers
 from tconv.tuning.jobs import Job
 from tconv.tuning.measure import Answer, Discarded
 
@@ -250,7 +251,7 @@ def test_a_missing_part_is_one_line(
 
 
 def test_compilers_drop_what_waits() -> None:
-    with pytest.raises(Trouble), trials.compilers() as pool:
+    with pytest.raises(Trouble), compilers() as pool:
         waiting = [pool.submit(pow, 2, number) for number in range(50)]
         raise Trouble("so it is")
     assert all(future.done() for future in waiting)

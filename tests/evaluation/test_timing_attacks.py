@@ -10,6 +10,7 @@ import pytest
 import torch
 from fake_stopwatch import FakeStopwatch
 
+from tconv.evaluation.files import timed_call
 from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.timed_call import TimedCall
 from tconv.evaluation.report import Report
@@ -158,6 +159,20 @@ def test_every_timed_call_has_other_values_and_any_of_them_may_be_kept() -> None
 
     assert set.union(*(keeps(7) for _ in range(100))) == {float(n) for n in (9, 8, 7, 6, 5, 4, 3)}
     assert keeps(2) == {9.0, 8.0}
+
+
+def test_of_a_large_call_some_samples_are_kept_and_any_of_them_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed_call, "_LARGE_BYTES", 2 * 2 * 3 * 4)  # two samples of six, in and out
+    firsts = set()
+    for _ in range(200):
+        call = TimedCall(torch.nn.Identity(), [torch.arange(18.0).view(6, 3)], by_samples=True)
+        call.renew()
+        call()
+        call.renew()
+        (((x,), y),) = call.kept
+        assert x.shape == y.shape == (2, 3) and torch.equal(x, y)
+        firsts.add(float(x[0, 1]))
+    assert len(firsts) == 5
 
 
 @pytest.mark.parametrize(

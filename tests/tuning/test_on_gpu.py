@@ -17,9 +17,9 @@ from tconv.jit.loader import gpu_of
 from tconv.problem import Layer, Problem
 from tconv.sandbox.trace import Trace, TracedLayer
 from tconv.settings import settings
+from tconv.tuning.compilers import compilers
 from tconv.tuning.jobs import jobs
 from tconv.tuning.measure import Answer, Tuner
-from tconv.tuning.trials import compilers
 
 pytestmark = pytest.mark.gpu
 PROBLEM = Problem(Layer(2, 128, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1)), 4, (1, 32, 32))

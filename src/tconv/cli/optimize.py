@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tconv.rewriter.check import Build, LayerCheck
     from tconv.rewriter.outcome import Outcome
 
+#: Where Linux has NVIDIA's driver.
+_GPU_DRIVER = Path("/dev/nvidiactl")
 #: What building with load_inline takes, by the names of `tconv doctor`.
 _TOOLCHAIN = ("nvcc", "g++", "ninja", "Python.h")
 
@@ -55,11 +57,14 @@ def optimize(
 ) -> int:
     """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
     from tconv.sandbox.worker import Workshop, own_tools_on_path
+    from tconv.tuning.compilers import begin
 
     check_writable(report, html)
     own_tools_on_path()
+    if _GPU_DRIVER.exists():
+        begin()
     with progress("starting") as say, Workshop() as workshop:
-        # Torch is loaded here while the workshop loads it.
+        # Torch is loaded here while those two load it.
         from tconv.rewriter.outcome import Request, to_dict
         from tconv.rewriter.output import default_output
         from tconv.rewriter.run import optimize as run

@@ -84,8 +84,8 @@ def _measure(jobs: Sequence[Job], gpu: Gpu) -> int:
     from tconv.evaluation.stopwatch import CudaClock
     from tconv.jit.toolchain import check_driver
     from tconv.jit.tuned import check_writable, path_of, store
+    from tconv.tuning.compilers import compilers
     from tconv.tuning.measure import Answer, Tuner
-    from tconv.tuning.trials import compilers
 
     check_driver()
     check_writable(gpu)

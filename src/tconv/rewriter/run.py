@@ -34,7 +34,7 @@ from tconv.sandbox.gpu_memory import naming_shortage
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
 from tconv.sandbox.worker import WorkerFailed, Workshop
-from tconv.tuning.trials import compilers
+from tconv.tuning.compilers import compilers
 
 #: Those whose arithmetic is the plainest.
 _PLAINEST = tuple(name for name, family in FAMILIES.items() if not family.on_tensor_cores)

@@ -27,7 +27,7 @@ from tconv.tuning.trials import WRONG, Distance, Trial, caller, memory_format, s
 
 #: Calls of each candidate: by turns in so many rounds of so many each.
 _ROUNDS, _EACH = 6, 5
-#: One call of this many times the fastest says enough of a candidate.
+#: A call of this many times the fastest says enough of a candidate.
 _HOPELESS = 1.5
 #: How much further out than the pooled error a single element may be, in units of the root mean square.
 _WORST = 10
@@ -103,7 +103,8 @@ class Tuner:
         self.say(0, f"{job.name}: timing {len(calls)} kernels and PyTorch's operator")
         pytorch = {strict: _pytorch(operands, job.problem, strict) for strict in map(_is_strict, job.questions)}
         self.clock.warm_up(next(iter(pytorch.values())))
-        once = {kernel: self.clock.device_ms(call, 1)[0] for kernel, call in calls.items()}
+        # The better of two: the first call may wait for what is loaded then.
+        once = {kernel: min(self.clock.device_ms(call, 2)) for kernel, call in calls.items()}
         worth = {kernel: call for kernel, call in calls.items() if once[kernel] <= _HOPELESS * min(once.values())}
         keys = [*worth, *pytorch]
         named = {str(number): call for number, call in enumerate([*worth.values(), *pytorch.values()])}

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from multiprocessing import get_all_start_methods, get_context
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tconv.evaluation.reference import Operands
-from tconv.jit import loader
 from tconv.jit.compile import Compiled
 from tconv.jit.loader import Launcher, compile_kernel, load_all
 from tconv.planner import Gpu, Kernel, Plan, Unplannable
@@ -41,25 +36,6 @@ class Trial:
 
     kernel: Kernel[Any]
     compiled: Future[tuple[Kernel[Any], Compiled]]
-
-
-@contextmanager
-def compilers() -> Iterator[Executor]:
-    """Processes that compile, all but one of the processors. What still waits when the block ends is dropped.
-
-    Where the system can fork, they are forked from one that has imported torch, which it begins to do at once.
-    """
-    workers = max(1, (os.cpu_count() or 2) - 1)
-    forks = "forkserver" in get_all_start_methods()
-    context = get_context("forkserver" if forks else "spawn")
-    if forks:
-        context.set_forkserver_preload([loader.__name__])
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
-    pool.submit(int)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def submit(problem: Problem, kernel: Kernel[Any], gpu: Gpu, pool: Executor) -> Trial | None:
@@ -125,8 +101,3 @@ def memory_format(dims: int, channels_last: bool) -> torch.memory_format:
     if not channels_last:
         return torch.contiguous_format
     return torch.channels_last if dims == 4 else torch.channels_last_3d
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C is for the parent, which then drops what waits."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

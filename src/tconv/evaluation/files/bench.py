@@ -49,19 +49,24 @@ class Timer:
     device: torch.device
     limit_bytes: int | None = None
 
-    def time(self, model: Path, candidate: Path, *, floor_ms: float | None = None) -> Timed:
+    def time(
+        self, model: Path, candidate: Path, *, floor_ms: float | None = None, by_samples: bool = False
+    ) -> Timed:
         """Times of `ModelNew` and of `Model`, on the GPU, at the model file's own inputs.
+
+        Args:
+            by_samples: the model computes each sample alone: of large calls some samples are kept, of `Model`'s none.
 
         Raises:
             ModelFileError: `Model` fails, or takes longer than `timeout_s`.
             CandidateFailed: `ModelNew` does, or what its process tells cannot be true.
         """
         try:
-            found, alone, theirs = self._run(model, "alone")
+            found, alone, theirs = self._run(model, "alone", by_samples=by_samples)
         except WorkerFailed as error:
             raise ModelFileError(f"timing {model.name} {error}") from error
         try:
-            told, times, calls = self._run(model, "together", candidate=str(candidate))
+            told, times, calls = self._run(model, "together", candidate=str(candidate), by_samples=by_samples)
             ours, beside = times["candidate"], times["reference"]
             rebound = ", ".join(map(str, told["rebound"]))
         except (WorkerFailed, ModelFileError) as error:
@@ -85,7 +90,7 @@ class Timer:
         return Timed(timing, calls, theirs)
 
     def _run(
-        self, model: Path, method: str, **arguments: str
+        self, model: Path, method: str, **arguments: str | bool
     ) -> tuple[Mapping[str, Any], dict[str, Measured], list[TimedOutputs]]:
         name, directory = self.workshop.unused_name(), str(self.workshop.directory)
         with self.workshop.start(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from tconv.evaluation.rules import all_written, close_to_pytorch, every_element,
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.precision import of_kind
-from tconv.problem import TF32, Precision
+from tconv.problem import TF32, Precision, Problem
 from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import ModelFileError
 
@@ -166,18 +166,34 @@ def _outcome(case: Case, comparisons: dict[str, OutputComparison], in_float64: b
     return checks
 
 
+def layer_alone(case: Case, state: Mapping[str, Tensor]) -> OneLayer | None:
+    """The one layer that the model is, where the judge can compute it from its state."""
+    layer = case.traced.layer
+    return layer if layer is not None and layer.weight in state else None
+
+
+def _fit(call: TimedOutputs, problem: Problem) -> bool:
+    """Whether the inputs of a call are samples of the problem's."""
+    x, *others = [*call.inputs, None]
+    alike = isinstance(x, Tensor) and x.dtype == getattr(torch, problem.layer.dtype)
+    return others == [None] and alike and tuple(x.shape[1:]) == problem.input_shape[1:] and len(x) > 0
+
+
 def check_timed(case: Case, model: Side, timed: Timed, wanted: Wanted, device: torch.device) -> Check:
     """Whether the kept calls gave the result while they were timed: a layer by rules 2 to 4, others as whole models."""
     name = "right while it is timed"
     state = model.construct(SEED, case.arguments)
+    other_form = "the inputs that it says it was given have another form"
+    if (layer := layer_alone(case, state)) is not None:
+        if not all(_fit(call, layer.problem) for call in timed.candidate):
+            return Check(name, False, reason=other_form)
+        # Nothing in it is random: it gives the same again.
+        precision = resolve(layer.problem, wanted, device=device)
+        wrong = _wrong_in_layer(timed.candidate, layer, state, precision)
+        return Check(name, False, reason=f"{_DRAWN}: {wrong}") if wrong else Check(name, True)
     form = same_outputs([call.inputs for call in timed.candidate], [call.inputs for call in timed.reference])
     if not form.passed:
-        return Check(name, False, reason=f"the inputs that it says it was given have another form: {form.reason}")
-    if case.traced.layer is not None and case.traced.layer.weight in state:
-        # Nothing in it is random: it gives the same again.
-        precision = resolve(case.traced.layer.problem, wanted, device=device)
-        wrong = _wrong_in_layer(timed.candidate, case.traced.layer, state, precision)
-        return Check(name, False, reason=f"{_DRAWN}: {wrong}") if wrong else Check(name, True)
+        return Check(name, False, reason=f"{other_form}: {form.reason}")
     wrong = _wrong_in(timed.candidate, case, model, state, wanted)
     if not wrong:
         return Check(name, True)
@@ -210,12 +226,13 @@ def _wrong_in_layer(
     comparison = Comparison(Tolerance.of(layer.problem.layer, precision))
     for call in calls:
         given = Operands(call.inputs[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
+        problem = replace(layer.problem, batch=len(given.x))
         with arithmetic(precision):
-            expected = conv_transpose(*given, layer.problem)
+            expected = conv_transpose(*given, problem)
         form = same_form(call.outputs, expected)
         if not form.passed:
             return form.reason
-        comparison.add(call.outputs, expected, given, layer.problem)
+        comparison.add(call.outputs, expected, given, problem)
     checks = tuple(rule(comparison) for rule in (all_written, every_element, pooled, close_to_pytorch))
     return next(iter(Verdict(checks).reasons), "")
 

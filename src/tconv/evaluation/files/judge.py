@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
-from tconv.evaluation.files.case import MODEL_DRAWS, SEED, Case, check_case, check_timed
+from tconv.evaluation.files.case import MODEL_DRAWS, SEED, Case, check_case, check_timed, layer_alone
 from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.variations import variations, varied_shape
@@ -224,7 +224,8 @@ class _Court:
             floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
         timer = Timer(self.workshop, self.timeout_s, self.device, _memory() // _ANSWER_SHARE)
         try:
-            timed = timer.time(*self.paths, floor_ms=None if floor is None else floor * 1e3)
+            by_samples = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
+            timed = timer.time(*self.paths, floor_ms=None if floor is None else floor * 1e3, by_samples=by_samples)
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
         check = check_timed(case, self.model, timed, self.wanted, self.device)

@@ -45,10 +45,11 @@ class Stopwatch:
         """What measures."""
         return CudaClock()
 
-    def alone(self) -> dict[str, Any]:
+    def alone(self, by_samples: bool) -> dict[str, Any]:
         """Times of `Model` by setting: "default", "cudnn.benchmark", "channels_last" where it applies.
 
-        Beside the times, by name: `calls`, some of those that were timed by default, and `settings`.
+        Beside the times, by name: `calls`, some of those that were timed by default, and `settings`. Where the model
+        goes `by_samples` none are kept: the judge computes it.
         """
         first = self._called(self._model, self._inputs, self._file.path)
         times = {"default": self._time(first)}
@@ -60,9 +61,11 @@ class Stopwatch:
             self._model.to(memory_format=memory_format)
             inputs = [_in_format(value, memory_format) for value in self._inputs]
             times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
+        if by_samples:
+            first.kept.clear()
         return {**self._found(times, first), "settings": settings()}
 
-    def together(self, candidate: str) -> dict[str, Any]:
+    def together(self, candidate: str, by_samples: bool) -> dict[str, Any]:
         """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights.
 
         Beside the times, by name: `calls`, some of the candidate's, and `rebound`, what its file has patched.
@@ -72,16 +75,16 @@ class Stopwatch:
         model_new = file.construct(_SEED, *self._file.init_args, **self._file.init_kwargs).to(self.device)
         model_new.load_state_dict(self._model.state_dict())
         calls = {
-            "candidate": self._called(model_new, self._inputs, file.path),
+            "candidate": self._called(model_new, self._inputs, file.path, by_samples),
             "reference": self._called(self._model, self._inputs, self._file.path),
         }
         renewals = {name: call.renew for name, call in calls.items()}
         times = interleave(self._clock, calls, between=renewals)
         return {**self._found(times, calls["candidate"]), "rebound": watch.rebound()}
 
-    def _called(self, model: nn.Module, inputs: list[Any], path: Path) -> TimedCall:
+    def _called(self, model: nn.Module, inputs: list[Any], path: Path, by_samples: bool = False) -> TimedCall:
         """Calls of the model, the first of which may raise and build; the device is warm then."""
-        call = TimedCall(model, inputs)
+        call = TimedCall(model, inputs, by_samples)
         with blamed(path, "forward"):
             self._clock.warm_up(call)
         return call
