@@ -1,0 +1,97 @@
+"""Every line of a written file's kernels is executed: by its layers, or by ten other sets of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from codegen_helpers import EXAMPLES, Namespace, executed, function_of, generated_text, planned_layers
+from coverage import Coverage
+from test_generated_examples import FURTHER, TAKES, arguments
+
+from tconv.emulator import execution
+from tconv.problem import Problem
+from tconv.rewriter.shrink import shrink
+from tconv.sandbox.emulated import install
+
+NAMES = [path.stem for path in sorted(EXAMPLES.glob("*.py"))]
+#: Multiply-adds of one run: the programs count every line, which takes time.
+BUDGET = 2_000_000
+#: Lines that may never be executed, by how they begin, and why they are there.
+NEVER = {
+    "store_rows<": "widths of outputs that follow from no width that the recorded kernel runs",
+    "} else if (columns % half == 0) {": "the same",
+    "store_item<width>(further, ": "rows of more pieces than lanes store",
+    "stored[i] = staged_outputs<width>(": "gcov counts the lines that it goes on in",
+    "ask(0, 1, ahead * ": "a loop over stages beyond the second, where there are two",
+    "end_asking(ahead * ": "the same",
+}
+
+
+def sizes(problem: Problem, own: bool) -> Iterator[Problem]:
+    """The problem at other widths, with and without output padding: rows that are stored in other ways."""
+    small = shrink(problem, BUDGET)
+    for more in (0, 1, 2, 12) if own else (0, 1):
+        for extra in (0, 1) if own else (0,):
+            padding = [min(extra, max(axis.stride, axis.dilation) - 1) for axis in small.layer.axes]
+            if extra == 0 or any(padding):
+                wider = (*small.input_size[:2], small.input_size[2] + more)
+                yield replace(small, batch=1 + more % 2, input_size=wider, output_padding=tuple(padding))
+
+
+def run(file: Namespace, problem: Problem) -> None:
+    layer, used = problem.layer, slice(3 - problem.layer.spatial_dims, None)
+    shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
+    tensors = [None if shape is None else torch.randn(shape).to(getattr(torch, layer.dtype)) for shape in shapes]
+    options = (
+        layer.stride[used],
+        layer.padding[used],
+        problem.output_padding[used],
+        layer.groups,
+        layer.dilation[used],
+    )
+    function_of(file, layer.spatial_dims)(*tensors, *options)
+
+
+@pytest.mark.rotates(6)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_line_is_dead(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = executed(generated_text(EXAMPLES / f"{name}.py"))
+    coverage = Coverage(tmp_path, {"primitives": file["_PRIMITIVES"], **file["_KERNELS"]})
+    monkeypatch.setattr(execution, "build", coverage.build)
+    install(file)
+    kernels = file["_kernels"]
+    for layer in planned_layers(EXAMPLES / f"{name}.py"):
+        for use, plan in layer.variants.items():
+            first = int(use.endswith("elsewhere"))
+            file["_kernels"] = lambda layer, gpu, first=first: list(kernels(layer, gpu))[first:]
+            file["_plan"].cache_clear()
+            for problem in sizes(plan.problem, own=not use):
+                run(file, problem)
+    file["_kernels"] = kernels
+    file["_plan"].cache_clear()
+    if name in TAKES:
+        for number in range(len(FURTHER)):
+            args, options = arguments(name, number)
+            file["ModelNew"](*args, **options)(torch.randn(2, args[0], 5, 7))
+    counts = coverage.counts()
+    assert len(counts) > 300
+    dead = [f"{part}: {coverage.text((part, n))}" for (part, n), count in sorted(counts.items()) if count == 0]
+    assert not [line for line in dead if not line.partition(": ")[2].strip().startswith(tuple(NEVER))]
+
+
+def test_a_dead_line_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = executed(generated_text(EXAMPLES / "strided_dilated.py"))
+    text = file["_KERNELS"]["plain"]
+    (start, end) = text.split("  if (Tile::splits > 1) {\n")
+    planted = "  if (batch > 1000) {\n    y[0] = Element{};\n  }\n"
+    file["_KERNELS"]["plain"] = f"{start}{planted}  if (Tile::splits > 1) {{\n{end}"
+    coverage = Coverage(tmp_path, {"plain": file["_KERNELS"]["plain"]})
+    monkeypatch.setattr(execution, "build", coverage.build)
+    install(file)
+    file["ModelNew"](3, 5, 2, bias=True)(torch.randn(2, 3, 5, 7))
+    dead = [coverage.text(line).strip() for line, count in coverage.counts().items() if count == 0]
+    assert "y[0] = Element{};" in dead
