@@ -255,7 +255,7 @@ def test_every_kernel_of_a_layer_is_checked(model_file: Write, monkeypatch: pyte
     ("family", "right", "wrong"),
     [
         ("wgmma", "number += static_cast<int>(gridDim.x);", "number += static_cast<int>(gridDim.x) + 1;"),
-        ("mma", "mma_multiply<Layer, Tile>(sums,", "if (chunk > 0) mma_multiply<Layer, Tile>(sums,"),
+        ("gemm", "multiply(stage, half / 2, half % 2);", "if (half > 0) multiply(stage, half / 2, half % 2);"),
     ],
 )
 def test_a_mistake_in_either_kernel_keeps_both_out(

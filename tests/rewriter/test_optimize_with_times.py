@@ -18,13 +18,18 @@ from tconv.codegen.generate import PlannedLayer
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import Check, Series, Timing, Verdict
 from tconv.planner import Gpu
+from tconv.planner.choice import leading
+from tconv.planner.tuned import Question, Tuned
 from tconv.rewriter import run
 from tconv.rewriter.check import Build, LayerCheck, LayerTime
 from tconv.rewriter.findings import with_findings
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.pipeline import build
+from tconv.rewriter.search import Searched
 from tconv.sandbox.emulated import install
 from tconv.sandbox.worker import Workshop
+from tconv.tuning.jobs import Job
+from tconv.tuning.measure import Answer
 
 EQUAL = Verdict((Check("pooled error", True, 1e-7, 2e-7),))
 UNEQUAL = Verdict((Check("pooled error", False, 1.0, 2e-7, "wrong"),))
@@ -57,7 +62,11 @@ def job(
     """Runs the job as on a GPU on which the layers have these times, ours and PyTorch's."""
 
     def run_it(
-        times: dict[str, tuple[float, float]], whole: float = 2.0, wrong: Sequence[str] = (), **options: Any
+        times: dict[str, tuple[float, float]],
+        whole: float = 2.0,
+        wrong: Sequence[str] = (),
+        shared: bool = False,
+        **options: Any,
     ) -> Outcome:
         def check_layers(file: Any, layers: Sequence[PlannedLayer], *_: Any, **__: Any) -> Iterator[LayerCheck]:
             for layer in layers:
@@ -72,6 +81,7 @@ def job(
             return Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
 
         monkeypatch.setattr(run, "check_layers", check_layers)
+        monkeypatch.setattr(run, "gpu_is_shared", lambda: shared)
         monkeypatch.setattr(run.judging, "judge", judge)
         monkeypatch.setattr(run._Job, "_gpu", lambda self: Gpu.h200())
         monkeypatch.setattr(run._Job, "_resolve", lambda self, problem, wanted: by_kind(problem, wanted))
@@ -113,6 +123,29 @@ def test_the_file_says_what_was_found(job: Callable[..., Outcome]) -> None:
     layers = [check.layer for check in outcome.layers]
     judged = build(outcome.request.model, layers, outcome.gpu, "match")
     assert text.replace("\n".join(["", *head[found - 1 :]]), "", 1) == judged
+
+
+def test_times_on_a_gpu_that_others_use_say_so(
+    job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: FAST}, shared=True)
+    assert "# Found on one NVIDIA H200, which other programs used, by PyTorch" in outcome.request.output.read_text()
+    _show(outcome)
+    assert "Not checked: how fast it is: other programs use this GPU" in capsys.readouterr().out
+    assert "other programs use this GPU" in page(to_dict(outcome))
+
+
+def test_the_page_has_every_kernel_that_the_search_tried(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: FAST})
+    problem = outcome.layers[0].layer.plan.problem
+    question = Question(problem)
+    kernels = [kernel for kernel, _ in leading(question, Gpu.h200(), 4)]
+    tuned = [Tuned(kernel.family, kernel.tile, 0.5 + n, 8.0, 4) for n, kernel in enumerate(kernels)]
+    answer = Answer(Job("a", problem, (question,), ()), question, 8.0, 1.5, tuned[0], tuple(tuned))
+    shown = page(to_dict(replace(outcome, searched=Searched((answer,)))))
+    assert "best of 4 kernels" in shown and "planner's first choice 1.5" in shown
+    for kernel, milliseconds in zip(kernels, ("0.5 ms", "1.5 ms", "2.5 ms", "3.5 ms"), strict=True):
+        assert f">{kernel.family}" in shown and milliseconds in shown
 
 
 def test_no_name_begins_a_line_of_the_file(job: Callable[..., Outcome]) -> None:

@@ -41,7 +41,9 @@ class Tuner:
             yield Discarded(job, job.kernels[1], "its results are WRONG")
             for question, candidates in zip(job.questions, job.candidates, strict=True):
                 best = candidates[2][0]
-                found = Answer(job, question, 3.0, 2.0, Tuned(best.family, best.tile, 1.0, 3.0, len(candidates)))
+                times = [(best, 1.0), *((kernel, 2.0) for kernel, _ in candidates if kernel != best)]
+                tuned, *others = (Tuned(kernel.family, kernel.tile, ms, 3.0, len(times)) for kernel, ms in times)
+                found = Answer(job, question, 3.0, 2.0, tuned, (tuned, *others))
                 assert found.tuned is not None
                 self.keep({question: found.tuned})
                 yield found

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from tconv.planner import Plan
     from tconv.rewriter.check import Build, LayerCheck
     from tconv.rewriter.outcome import Outcome
 
@@ -132,7 +133,8 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
     cells = [layer.name, f"{plan.problem.layer.describe()} on {shape}{times}"]
     if layer.left:
         return [*cells, "left to PyTorch"]
-    cells.append("; elsewhere ".join(f"{p.kernel.family}: {p.grid} blocks of {p.kernel.threads}" for p in layer.plans))
+    there = [layer.plan, *(each for use, each in layer.variants.items() if use == "elsewhere")]
+    cells.append("; elsewhere ".join(map(_plan, there)))
     cells.append(_error(check))
     if not on_gpu:
         return [*cells, ", ".join(map(_registers, check.builds))]
@@ -140,6 +142,11 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
         return cells
     floor = "" if check.time.floor is None else f"{check.time.floor:.4g}"
     return [*cells, f"{check.time.ours:.4g}", f"{check.time.pytorch:.4g}", f"{check.time.speedup:.2f}x", floor]
+
+
+def _plan(plan: Plan) -> str:
+    kernel = plan.kernel
+    return kernel.family if kernel.tile is None else f"{kernel.family}: {plan.grid} blocks of {kernel.threads}"
 
 
 def _error(check: LayerCheck) -> str:

@@ -79,6 +79,7 @@ def page(report: dict[str, Any]) -> str:
         slower=speedup is not None and speedup < 1,
         whole=_of_timing(judged["timing"]) if judged and judged["timing"] else [],
         layers=[(layer, _of_layer(layer), _of_errors(layer)) for layer in layers],
+        searched=[(answer, _of_search(answer)) for answer in (report["search"] if optimized else [])],
         steps=_of_steps(report["seconds"]),
         version=__version__,
     )
@@ -112,6 +113,18 @@ def _of_errors(layer: dict[str, Any]) -> list[Bar]:
         bars += [Bar("PyTorch", layer["pytorch_error"], "theirs")]
     bars += [Bar("allowed", pooled["allowed"], "floor")]
     return [replace(bar, text=f"{bar.value:.2g}") for bar in bars]
+
+
+def _of_search(answer: dict[str, Any]) -> list[Bar]:
+    """PyTorch and every kernel that was tried, by what tells tiles apart."""
+    tiles = [each["tile"] for each in answer["measured"]]
+    bars = [Bar("PyTorch", answer["pytorch_ms"], "theirs")]
+    for each in answer["measured"]:
+        alike = [tile for tile in tiles if tile.keys() == each["tile"].keys()]
+        differs = (name for name, value in each["tile"].items() if any(tile[name] != value for tile in alike))
+        words = ", ".join(f"{name}={each['tile'][name]}" for name in differs)
+        bars.append(Bar(f"{each['family']}: {words}" if words else each["family"], each["ms"], "ours"))
+    return _told(bars, "ms")
 
 
 def _of_steps(seconds: dict[str, float]) -> list[Bar]:

@@ -20,7 +20,9 @@ def with_findings(text: str, outcome: Outcome) -> str:
     if not rows:
         return text
     width = max(len(name) for name, _ in rows)
-    lines = [f"# Found on one {outcome.gpu.name} by PyTorch {torch.__version__}, in milliseconds of a call:", "#"]
+    shared = ", which other programs used," if outcome.shared_gpu else ""
+    where = f"one {outcome.gpu.name}{shared}"
+    lines = [f"# Found on {where} by PyTorch {torch.__version__}, in milliseconds of a call:", "#"]
     lines += [f"#   {name:{width}}  {words}" for name, words in rows]
     head, blank, rest = text.partition("\n\n")
     return "\n".join([head, "#", *lines]) + blank + rest

@@ -53,6 +53,7 @@ class Outcome:
         seconds: of each step.
         mistakes: why kernels that were chosen first were not equal, where the plainest ones took their places.
         searched: what the search found.
+        shared_gpu: other programs used the GPU while times were taken.
     """
 
     request: Request
@@ -66,6 +67,7 @@ class Outcome:
     seconds: Mapping[str, float] = field(default_factory=dict)
     mistakes: tuple[str, ...] = ()
     searched: Searched = field(default_factory=Searched)
+    shared_gpu: bool = False
 
     @property
     def replaced(self) -> tuple[LayerCheck, ...]:
@@ -133,6 +135,10 @@ def _answer_to_dict(answer: Answer) -> dict[str, Any]:
         "best_ms": None if tuned is None else tuned.milliseconds,
         "pytorch_ms": answer.pytorch_ms,
         "tried": 0 if tuned is None else tuned.tried,
+        "measured": [
+            {"family": each.family, "tile": dict(tile_fields(each.tile)), "ms": each.milliseconds}
+            for each in answer.measured
+        ],
     }
 
 

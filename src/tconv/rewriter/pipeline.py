@@ -50,7 +50,7 @@ def plan_layers(
     resolve: Resolve,
     families: Collection[str] = tuple(FAMILIES),
     tuned: Answers = _NOT_TUNED,
-    others: Mapping[Question, Sequence[Tuned]] = MappingProxyType({}),
+    measured: Mapping[Question, Sequence[Tuned]] = MappingProxyType({}),
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in, and those for casts of it.
 
@@ -60,7 +60,7 @@ def plan_layers(
     Args:
         wanted: as it is understood of this file.
         tuned: what was measured on this GPU.
-        others: and what the families took that were not the fastest.
+        measured: and all kernels that were tried for that, the fastest first.
 
     Raises:
         ModelFileError: the model has none that can be replaced.
@@ -69,9 +69,9 @@ def plan_layers(
 
     asked = problems(trace.layers, wanted, resolve)
     counts = Counter({problem: layer.count for layer, problem in zip(trace.layers, asked, strict=True)})
-    times = {each: _seconds(Question(each), gpu, families, tuned, others) for each in counts if each.batch}
+    times = {each: _seconds(Question(each), gpu, families, tuned, measured) for each in counts if each.batch}
     families = _worth_their_lines(times, counts) or tuple(families)
-    tuned = _of_these(families, tuned, others)
+    tuned = _of_these(families, tuned, measured)
 
     def plans(problem: Problem, families: Collection[str]) -> list[Plan]:
         best = choose(Question(problem), gpu, families, tuned)
@@ -166,12 +166,12 @@ def _seconds(
     gpu: Gpu,
     families: Collection[str],
     tuned: Answers,
-    others: Mapping[Question, Sequence[Tuned]],
+    measured: Mapping[Question, Sequence[Tuned]],
 ) -> dict[str, float]:
     """How long each family takes, as it was measured or, where none was, is predicted; without those that cannot."""
     if question in tuned:
-        measured = (tuned[question], *others.get(question, ()))
-        return {each.family: each.milliseconds / 1e3 for each in measured if each.family in families}
+        slowest_first = [*reversed(measured.get(question, ())), tuned[question]]
+        return {each.family: each.milliseconds / 1e3 for each in slowest_first if each.family in families}
     found: dict[str, float] = {}
     for name in families:
         with suppress(Unplannable):
@@ -196,13 +196,14 @@ def _worth_their_lines(times: Mapping[Problem, Mapping[str, float]], counts: Map
     return min(worth, key=lambda chosen: (len(chosen), total(chosen)), default=())
 
 
-def _of_these(families: Collection[str], tuned: Answers, others: Mapping[Question, Sequence[Tuned]]) -> Answers:
-    """The fastest measured of these families."""
-    known = {
-        question: [each for each in (best, *others.get(question, ())) if each.family in families]
-        for question, best in tuned.items()
-    }
-    return {question: min(found, key=lambda each: each.milliseconds) for question, found in known.items() if found}
+def _of_these(families: Collection[str], tuned: Answers, measured: Mapping[Question, Sequence[Tuned]]) -> Answers:
+    """The answers of these families: the winner, or the fastest of those measured."""
+    found: dict[Question, Tuned] = {}
+    for question, winner in tuned.items():
+        for each in (winner, *measured.get(question, ())):
+            if each.family in families:
+                found.setdefault(question, each)
+    return found
 
 
 def _shared(planned: Mapping[Problem, Sequence[Plan]], gpu: Gpu) -> dict[Problem, list[Plan]]:

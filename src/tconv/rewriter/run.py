@@ -28,7 +28,7 @@ from tconv.rewriter.findings import with_findings
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
 from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
-from tconv.rewriter.search import Searched, search
+from tconv.rewriter.search import Searched, gpu_is_shared, search
 from tconv.sandbox.cut import Replaced, WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
 from tconv.sandbox.model_file import ModelFileError
@@ -78,6 +78,7 @@ class _Job:
     on_gpu: bool = field(default_factory=torch.cuda.is_available)
     compiled: Compiler = field(default_factory=Compiler)
     pool: Executor | None = None
+    shared: bool = False
 
     def run(self) -> Outcome:
         """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
@@ -90,6 +91,7 @@ class _Job:
             found = trace(model, timeout_s=self.request.timeout_s, workshop=self.workshop)
             gpu = self._gpu()
             searched = Searched()
+            self.shared = self.on_gpu and self.request.bench and gpu_is_shared()
             if pool is not None and self._searches():
                 self.say("measuring the leading kernels")
                 searched = search(found, gpu, pool, self.request.precision, self._resolve, self._tuned(gpu))
@@ -113,7 +115,7 @@ class _Job:
         for families in (tuple(FAMILIES), _PLAINEST):
             self.say("planning")
             layers = plan_layers(
-                found, self.request.model, gpu, wanted, self._resolve, families, tuned, searched.others
+                found, self.request.model, gpu, wanted, self._resolve, families, tuned, searched.measured
             )
             outcome = self._attempt(layers, gpu, wanted, takes_slower=not self.request.only_faster)
             if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
@@ -147,7 +149,9 @@ class _Job:
         """The judgement of the whole draft, which goes to its place with what was found if it is as good as asked."""
         report = self._judge(written.path, gpu, wanted)
         notes = self._not_checked(checks)
-        outcome = Outcome(self.request, gpu, self.on_gpu, checks, report, self._load_inline(), notes)
+        outcome = Outcome(
+            self.request, gpu, self.on_gpu, checks, report, self._load_inline(), notes, shared_gpu=self.shared
+        )
         if outcome.equal and (takes_slower or not outcome.slower):
             written.rewrite(with_findings(text, outcome))
             written.publish()
@@ -226,6 +230,8 @@ class _Job:
         if self.on_gpu:
             if self.request.missing:
                 return ("the whole file, which load_inline would build",)
+            if self.shared:
+                return ("how fast it is: other programs use this GPU, and the times hold their work, too",)
             return () if self.request.bench else ("times: --no-bench",)
         shrunk = "; ".join(f"{check.layer.name}: {check.shrunk}" for check in checks if check.shrunk)
         full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()

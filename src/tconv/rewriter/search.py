@@ -44,9 +44,9 @@ class Searched:
         return {answer.question: answer.tuned for answer in self.answers if answer.tuned is not None}
 
     @property
-    def others(self) -> Mapping[Question, Sequence[Tuned]]:
-        """The fastest of the families that did not win."""
-        return {answer.question: answer.others for answer in self.answers}
+    def measured(self) -> Mapping[Question, Sequence[Tuned]]:
+        """All kernels, the fastest of a question first."""
+        return {answer.question: answer.measured for answer in self.answers}
 
 
 def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers) -> Searched:
@@ -61,7 +61,7 @@ def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Reso
     asked = [job for job in jobs(trace, gpu, wanted, resolve, FIRST) if job.questions[-1] not in known]
     if not asked:
         return Searched()
-    alone = _others_bytes() < _CONTEXT_BYTES
+    alone = not gpu_is_shared()
     winners: dict[Question, Tuned] = {}
     answers: list[Answer] = []
     mistakes: list[str] = []
@@ -71,6 +71,11 @@ def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Reso
         elif found.question == found.job.questions[-1]:
             answers.append(found)
     return Searched(tuple(answers), tuple(mistakes), _keep(gpu, winners, alone))
+
+
+def gpu_is_shared() -> bool:
+    """Whether other programs use the current GPU, by the memory that they have."""
+    return _others_bytes() >= _CONTEXT_BYTES
 
 
 def _keep(gpu: Gpu, found: dict[Question, Tuned], alone: bool) -> str:

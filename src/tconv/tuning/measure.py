@@ -44,7 +44,7 @@ class Answer:
         first_ms: of the planner's own choice; None where that was discarded.
         tuned: the winner: the planner's own choice unless another is faster beyond the spread of both. None where no
             kernel was left.
-        others: the fastest of every other family.
+        measured: every kernel that was timed, the fastest first.
     """
 
     job: Job
@@ -52,7 +52,7 @@ class Answer:
     pytorch_ms: float
     first_ms: float | None
     tuned: Tuned | None
-    others: tuple[Tuned, ...] = ()
+    measured: tuple[Tuned, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,12 +146,11 @@ class Tuner:
         best, first = min(left, key=lambda kernel: times[kernel].median), times.get(kernels[0])
         if first is not None and times[best].high >= first.low:
             best = kernels[0]
-        fastest = {kernel.family: kernel for kernel in sorted(left, key=lambda each: -times[each].median)}
-        tuned, *others = (
-            Tuned(kernel.family, kernel.tile, times[kernel].median, pytorch, len(left))
-            for kernel in (best, *(kernel for family, kernel in fastest.items() if family != best.family))
+        in_order = sorted(left, key=lambda kernel: times[kernel].median)
+        tuned, *measured = (
+            Tuned(kernel.family, kernel.tile, times[kernel].median, pytorch, len(left)) for kernel in (best, *in_order)
         )
-        return Answer(job, question, pytorch, None if first is None else first.median, tuned, tuple(others))
+        return Answer(job, question, pytorch, None if first is None else first.median, tuned, tuple(measured))
 
 
 def why_wrong(call: Callable[[], Tensor], expected: Tensor, problem: Problem, allowed: float) -> str | None:
