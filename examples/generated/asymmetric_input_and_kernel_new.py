@@ -23,16 +23,13 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
     def describe(self):
-        """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
-
-        def short(values):
-            used = values[3 - self.spatial_dims :]
-            return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
-
+        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32``."""
         words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
-        words += [f"k{short(self.kernel)} s{short(self.stride)}"]
-        words += [f"p{short(self.padding)}"] * any(self.padding)
-        words += [f"d{short(self.dilation)}"] * (max(self.dilation) > 1)
+        axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
+        for letter, values, usual in axes:
+            used = values[3 - self.spatial_dims :]
+            if set(used) != {usual}:
+                words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
 
@@ -225,7 +222,7 @@ def _cuda_source(kernels):
         endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
         texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
         launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
-        called = [name + ending if ending in endings else "nullptr" for ending in ("", "_weights", "_inputs")]
+        called = [f"(void*){name}{end}" if end in endings else "nullptr" for end in ("", "_weights", "_inputs")]
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
     return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
@@ -262,14 +259,12 @@ def _build(kernels, device):
     if not missing:
         return
     if device.type != "cuda":
-        raise RuntimeError(
-            f"this model runs its transposed convolutions on a CUDA GPU; got tensors on {str(device)!r}: "
-            "move the model and its input there with .cuda()"
-        )
+        what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
+        raise RuntimeError(f"{what}; got tensors on {str(device)!r}")
     capability = torch.cuda.get_device_capability(device)
     if capability < (7, 5):
-        found = ".".join(map(str, capability))
-        raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
+        what = "this model needs a GPU of compute capability 7.5 or newer"
+        raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
     for kernel in missing:
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
@@ -376,7 +371,7 @@ def _define(name):
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_b010f42e6cacc4e1::conv_transpose")
+_OPERATOR = _define("tconv_7741f3ab30c0e637::conv_transpose")
 
 
 def _tuple(value, dims):
@@ -447,24 +442,18 @@ def _on_cuda(theirs):
     """
     ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
     ours.__qualname__ = f"Cuda{theirs.__name__}"
-    if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
-        ours.cls_to_become = _on_cuda(theirs.cls_to_become)
     return ours
 
 
-CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
-CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
-CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d)
-CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d)
-CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d)
 
 
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
         dtype = getattr(next(module.parameters(), None), "dtype", None)
-        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS
-        if ours and module.in_channels > 0:  # a lazy module has none before its first input
+        # A lazy module has no channels before its first input.
+        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS and module.in_channels > 0
+        if ours:
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
@@ -2695,13 +2684,11 @@ struct Arguments {
 
 // Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
 // for it itself.
-template <class Kernel>
-static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
-  const auto function = reinterpret_cast<const void*>(kernel);
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
   const auto blocks = static_cast<unsigned>(grid);
@@ -2715,17 +2702,17 @@ static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int
     cudaLaunchConfig_t config{};
     config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
     config.stream = on, config.attrs = attribute, config.numAttrs = 1;
-    return cudaLaunchKernelExC(&config, function, arguments);
+    return cudaLaunchKernelExC(&config, kernel, arguments);
   }
 #endif
-  return cudaLaunchKernel(function, blocks, block, arguments, shared_bytes, on);
+  return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
 // A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns a
 // cudaError_t, or -1 where offsets of the layer's Index do not reach. Without outputs it says how many bytes the
 // weights take there.
-template <class Layer, class Kernel, class OfWeights, class OfInputs>
-static int64_t start(const tconv::Launch& launch, Kernel kernel, OfWeights weights, OfInputs inputs, Arguments a) {
+template <class Layer>
+static int64_t start(const tconv::Launch& launch, void* kernel, void* weights, void* inputs, Arguments a) {
   if (a.y == 0) return launch.weight_bytes;
   if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
   if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;

@@ -181,16 +181,13 @@ class Layer:
         return self.in_channels_per_group * math.prod(axis.taps_per_phase for axis in self.axes)
 
     def describe(self) -> str:
-        """One line as people write it: ``32→64 k3 s5 p1 d2 groups 4 bias fp32``."""
-
-        def short(values: Triple) -> str:
-            used = values[3 - self.spatial_dims :]
-            return str(used[0]) if len(set(used)) == 1 else "(" + ",".join(map(str, used)) + ")"
-
+        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32``."""
         words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
-        words += [f"k{short(self.kernel)} s{short(self.stride)}"]
-        words += [f"p{short(self.padding)}"] * any(self.padding)
-        words += [f"d{short(self.dilation)}"] * (max(self.dilation) > 1)
+        axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
+        for letter, values, usual in axes:
+            used = values[3 - self.spatial_dims :]
+            if set(used) != {usual}:
+                words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
 

@@ -125,7 +125,9 @@ def test_there_is_memory_for_inputs_behind_the_weights(file: Namespace, monkeypa
 @pytest.mark.slow
 def test_nvcc_compiles_it(file: Namespace, cuda_home: Path, tmp_path: Path) -> None:
     source = tmp_path / "cuda.cu"
-    source.write_text(file["_cuda_source"](kernels_of(file)))
+    # All that the file builds for the type: Hopper's kernel, and those for any other layer and GPU beside it.
+    kernels = [kernel for layer in file["_RECORDED"] for kernel in file["_kernels"](layer, file["_PLANNED"])]
+    source.write_text(file["_cuda_source"](kernels))
     command = [cuda_home / "bin" / "nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-c", source]
     run = subprocess.run([*command, "-o", tmp_path / "cuda.o"], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr

@@ -36,6 +36,8 @@ _OPERATOR_NAME = '"tconv_DIGEST::conv_transpose"'
 _BRINGS_MODULES = re.compile(
     r"(Lazy)?ConvTranspose[123]d|__class__|__dict__|__import__|eval|exec|getattr|globals|hub|import_module|jit|load|vars"
 )
+#: A class for layers: of those that the model does not name only what is built elsewhere needs any.
+_CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
 #: Around what only some files have.
 _ONLY = re.compile(r"^ *(?:#|//) ---- (where .*)\n", re.MULTILINE)
 _BLANK = "\r\n"
@@ -137,12 +139,15 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     called = any(layer.called for layer in layers)
     wanted = {
         "where functions are called": called or "cuda_conv_transpose" in source.body,
-        "where layers are built elsewhere": _built_elsewhere(source, layers),
+        "where layers are built elsewhere": (elsewhere := _built_elsewhere(source, layers)),
+        "where layers are lazy": elsewhere or "CudaLazyConvTranspose" in source.body,
         "where a kernel runs any dense layer": kernel_source.ANY_DENSE_LAYER in families,
         "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
         "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
     }
     runtime, _, text = _only(runtime, wanted).partition(_KERNELS_MARK)
+    if not elsewhere:
+        runtime = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", runtime)
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
     model = f"{_MODEL_MARK}\n{source.body.strip(_BLANK)}"
     text = f"{_TEXT_MARK}\n{text.strip()}"

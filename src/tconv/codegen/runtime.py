@@ -161,7 +161,7 @@ def _cuda_source(kernels):
         endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
         texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
         launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
-        called = [name + ending if ending in endings else "nullptr" for ending in ("", "_weights", "_inputs")]
+        called = [f"(void*){name}{end}" if end in endings else "nullptr" for end in ("", "_weights", "_inputs")]
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
     return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
@@ -198,14 +198,12 @@ def _build(kernels, device):
     if not missing:
         return
     if device.type != "cuda":
-        raise RuntimeError(
-            f"this model runs its transposed convolutions on a CUDA GPU; got tensors on {str(device)!r}: "
-            "move the model and its input there with .cuda()"
-        )
+        what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
+        raise RuntimeError(f"{what}; got tensors on {str(device)!r}")
     capability = torch.cuda.get_device_capability(device)
     if capability < (7, 5):
-        found = ".".join(map(str, capability))
-        raise RuntimeError(f"this model needs a GPU of compute capability 7.5 or newer; {device} has {found}")
+        what = "this model needs a GPU of compute capability 7.5 or newer"
+        raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
     for kernel in missing:
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
@@ -402,17 +400,21 @@ def _on_cuda(theirs):
     """
     ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
     ours.__qualname__ = f"Cuda{theirs.__name__}"
+    # ---- where layers are lazy
     if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
         ours.cls_to_become = _on_cuda(theirs.cls_to_become)
+    # ---- where layers are lazy
     return ours
 
 
 CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 CudaConvTranspose3d = _on_cuda(nn.ConvTranspose3d)
+# ---- where layers are lazy
 CudaLazyConvTranspose1d = _on_cuda(nn.LazyConvTranspose1d)
 CudaLazyConvTranspose2d = _on_cuda(nn.LazyConvTranspose2d)
 CudaLazyConvTranspose3d = _on_cuda(nn.LazyConvTranspose3d)
+# ---- where layers are lazy
 # ---- where layers are built elsewhere
 _THEIRS = tuple(getattr(nn, f"{lazy}ConvTranspose{dims}d") for lazy in ("Lazy", "") for dims in (1, 2, 3))
 
@@ -443,11 +445,12 @@ def _swap(model):
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
         dtype = getattr(next(module.parameters(), None), "dtype", None)
-        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS
+        # A lazy module has no channels before its first input.
+        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS and module.in_channels > 0
         # ---- where layers are built elsewhere
         ours = ours and not module._left
         # ---- where layers are built elsewhere
-        if ours and module.in_channels > 0:  # a lazy module has none before its first input
+        if ours:
             axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
@@ -496,13 +499,11 @@ struct Arguments {
 
 // Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
 // for it itself.
-template <class Kernel>
-static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
-  const auto function = reinterpret_cast<const void*>(kernel);
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error != cudaSuccess) return error;
   }
   const auto blocks = static_cast<unsigned>(grid);
@@ -516,17 +517,17 @@ static int enqueue(Kernel kernel, void** arguments, int64_t grid, int block, int
     cudaLaunchConfig_t config{};
     config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
     config.stream = on, config.attrs = attribute, config.numAttrs = 1;
-    return cudaLaunchKernelExC(&config, function, arguments);
+    return cudaLaunchKernelExC(&config, kernel, arguments);
   }
 #endif
-  return cudaLaunchKernel(function, blocks, block, arguments, shared_bytes, on);
+  return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
 // A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns a
 // cudaError_t, or -1 where offsets of the layer's Index do not reach. Without outputs it says how many bytes the
 // weights take there.
-template <class Layer, class Kernel, class OfWeights, class OfInputs>
-static int64_t start(const tconv::Launch& launch, Kernel kernel, OfWeights weights, OfInputs inputs, Arguments a) {
+template <class Layer>
+static int64_t start(const tconv::Launch& launch, void* kernel, void* weights, void* inputs, Arguments a) {
   if (a.y == 0) return launch.weight_bytes;
   if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
   if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
