@@ -124,6 +124,21 @@ def dense_cells(formats: dict[str, Results]) -> list[str]:
     return [*cells, milliseconds(floor), "yes" if all(result["equal"] for result in formats.values()) else "no"]
 
 
+def search_body(search: Results | None) -> str:
+    """What stands between the markers of docs/command-line.md: what the search gains."""
+    if not search:
+        return NOTHING
+    gains = sorted((layer["first_ms"] / layer["best_ms"] for layer in search["layers"].values()), reverse=True)
+    faster = [gain for gain in gains if gain > 1]
+    kernels = max(layer["tried"] for layer in search["layers"].values())
+    return (
+        f"Measured on {machine(search['environment'])}, for the {len(gains)} problems of `benchmarks/cases.json`: the "
+        f"fastest of {kernels} kernels is faster than the planner's first, beyond the spread of both, on {len(faster)}. "
+        f"There it is {geometric_mean(faster):.2f} times as fast on average, at most {gains[0]:.2f} times, and "
+        f"{geometric_mean(gains):.2f} times on all of them (geometric means).\n"
+    )
+
+
 def growth_body(growth: Results | None) -> str:
     """The plot of growth, and how many of its layers are equal."""
     if not growth:

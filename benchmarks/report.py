@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from performance import dense_body, every_layer_body, growth_body, hopper_body, variants_body
+from performance import dense_body, every_layer_body, growth_body, hopper_body, search_body, variants_body
 from plot import PLOTS, digest
 from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
@@ -147,6 +147,7 @@ def targets() -> dict[Path, str]:
     bodies = {
         "README.md": [readme_body(examples, layers)],
         "examples/README.md": [examples_body(examples)],
+        "docs/command-line.md": [search_body(load("search"))],
         "docs/performance.md": [
             variants_body({variant: load(f"layers-{variant}") for variant in VARIANTS}),
             dense_body(load("dense")),

@@ -12,9 +12,7 @@ from tconv.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
-    path.relative_to(ROOT)
-    for pattern in ("*.md", "docs/*.md", "examples/*.md")
-    for path in ROOT.glob(pattern)
+    path.relative_to(ROOT) for pattern in ("*.md", "docs/*.md", "examples/*.md") for path in ROOT.glob(pattern)
 )
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 

@@ -145,10 +145,7 @@ def test_every_arrow_is_an_import() -> None:
 def test_packages_of_others(room: str) -> None:
     """What the table quotes as taken is what the room imports."""
     imported = {
-        name.partition(".")[0]
-        for module in MODULES
-        if room_of(module) == room
-        for _, name in imports(text_of(module))
+        name.partition(".")[0] for module in MODULES if room_of(module) == room for _, name in imports(text_of(module))
     }
     assert imported - sys.stdlib_module_names - {"tconv"} == table()[room][1]
 

@@ -56,9 +56,7 @@ def test_a_measured_tile_is_taken(place: int) -> None:
     assert (plan.kernel.family, plan.kernel.tile) == (measured.family, measured.tile)
     assert plan.kernel.layer.precision == ("fp32" if measured.family == "direct" else "tf32")
     assert plan.problem.layer == plan.kernel.layer and plan.grid > 0
-    assert plan.reasons == (
-        "measured fastest of 12 tiles by tconv tune: 0.25 ms; PyTorch's operator took 0.5 ms",
-    )
+    assert plan.reasons == ("measured fastest of 12 tiles by tconv tune: 0.25 ms; PyTorch's operator took 0.5 ms",)
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def as_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], str], N
     return see
 
 
+@pytest.mark.rotates(3)
 def test_one_kernel_runs_all_of_them_elsewhere(file: Namespace, text: str) -> None:
     recorded = file["_RECORDED"].values()
     assert [[kernel.family for kernel in kernels] for kernels in recorded] == [["wgmma"]] * 3

@@ -84,13 +84,17 @@ def test_output_size(layer_file: Namespace) -> None:
         ours(x, output_size=[40, 40])
 
 
-@pytest.mark.parametrize("change", [
-    lambda x: x.transpose(2, 3),
-    lambda x: x[:, :, ::2, 1:],
-    lambda x: x[:1].expand(3, -1, -1, -1),
-    lambda x: x[:0],
-    lambda x: x.to(memory_format=torch.channels_last),
-], ids=["transposed", "strided", "expanded", "empty", "channels_last"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.transpose(2, 3),
+        lambda x: x[:, :, ::2, 1:],
+        lambda x: x[:1].expand(3, -1, -1, -1),
+        lambda x: x[:0],
+        lambda x: x.to(memory_format=torch.channels_last),
+    ],
+    ids=["transposed", "strided", "expanded", "empty", "channels_last"],
+)
 def test_memory_of_the_input(layer_file: Namespace, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     theirs, ours = pair(layer_file, 4, 6, 3, padding=1)
     x = change(torch.randn(2, 4, 6, 6))
@@ -103,9 +107,9 @@ def test_channels_last_weight(layer_file: Namespace) -> None:
     close(ours.to(memory_format=torch.channels_last)(x), theirs.to(memory_format=torch.channels_last)(x))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [
-    (torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 5e-2)
-])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 5e-2)]
+)
 def test_dtypes(layer_file: Namespace, dtype: torch.dtype, tolerance: float) -> None:
     theirs, ours = pair(layer_file, 4, 6, 3, stride=2, dtype=dtype)
     x = torch.randn(2, 4, 5, 5, dtype=dtype)
@@ -165,12 +169,16 @@ def test_second_gradients(layer_file: Namespace) -> None:
 # ---- errors
 
 
-@pytest.mark.parametrize(("shape", "options"), [
-    ((2, 3, 5, 5), {}),
-    ((2, 4, 5), {}),
-    ((2, 4, 5, 5, 5), {}),
-    ((2, 4, 1, 1), {"padding": 3}),
-], ids=["channels", "too few axes", "too many axes", "empty output"])
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((2, 3, 5, 5), {}),
+        ((2, 4, 5), {}),
+        ((2, 4, 5, 5, 5), {}),
+        ((2, 4, 1, 1), {"padding": 3}),
+    ],
+    ids=["channels", "too few axes", "too many axes", "empty output"],
+)
 def test_torchs_own_errors(layer_file: Namespace, shape: tuple[int, ...], options: dict[str, Any]) -> None:
     theirs, ours = pair(layer_file, 4, 6, 3, **options)
     x = torch.randn(shape)
@@ -209,7 +217,7 @@ def test_constructors_errors_are_torchs(layer_file: Namespace) -> None:
 def test_cpu_tensors_are_refused_in_one_sentence(model_file: Callable[[str], Path]) -> None:
     namespace = executed(generated_text(model_file(LAYER)))
     model = namespace["ModelNew"]()
-    with pytest.raises(RuntimeError, match=r"transposed convolutions on a CUDA GPU; got tensors on 'cpu': move"):
+    with pytest.raises(RuntimeError, match=r"on a CUDA GPU: move it and its input there .*; got tensors on 'cpu'"):
         model(torch.rand(1, 4, 5, 5))
 
 
@@ -262,7 +270,11 @@ def test_imported_blocks_are_swapped_after_construction(
     layers = [m for m in candidate.modules() if isinstance(m, nn.ConvTranspose2d)]
     assert len(layers) == 5 and all(isinstance(layer, cuda) for layer in layers)
     assert [type(layer).__name__ for layer in layers] == [
-        "ConvTranspose2d", "Special", "Special", "ParametrizedConvTranspose2d", "ConvTranspose2d"
+        "ConvTranspose2d",
+        "Special",
+        "Special",
+        "ParametrizedConvTranspose2d",
+        "ConvTranspose2d",
     ]
     assert type(layers[1]) is type(layers[2])
     x = torch.randn(2, 3, 4, 4)

@@ -35,8 +35,11 @@ CONSTRUCTIONS = [
     ("from torch.nn import *\nfrom torch.nn.functional import *", "ConvTranspose2d(1, 1)", "CudaConvTranspose2d(1, 1)"),
     ("import torch.nn as nn", "nn.LazyConvTranspose2d(4, 2)", "CudaLazyConvTranspose2d(4, 2)"),
     ("import torch.nn as nn", "nn . ConvTranspose2d (3, 4, 2)", "CudaConvTranspose2d (3, 4, 2)"),
-    ("import torch.nn as nn", "f(nn.ConvTranspose2d(1, 1, 1), [nn.ConvTranspose1d(2, 2, 2)])",
-     "f(CudaConvTranspose2d(1, 1, 1), [CudaConvTranspose1d(2, 2, 2)])"),
+    (
+        "import torch.nn as nn",
+        "f(nn.ConvTranspose2d(1, 1, 1), [nn.ConvTranspose1d(2, 2, 2)])",
+        "f(CudaConvTranspose2d(1, 1, 1), [CudaConvTranspose1d(2, 2, 2)])",
+    ),
     ("import torch.nn as nn", "nn.ConvTranspose2d.forward(layer, x)", "CudaConvTranspose2d.forward(layer, x)"),
     ("import torch.nn.functional as F", "F.conv_transpose2d(x, w)", "cuda_conv_transpose2d(x, w)"),
     ("from torch.nn import functional", "functional.conv_transpose1d(x, w)", "cuda_conv_transpose1d(x, w)"),
@@ -181,15 +184,15 @@ def test_redirects_base_classes_and_local_imports() -> None:
 
 def test_keeps_formatting_comments_line_ends_and_other_scripts() -> None:
     source = (
-        "# Größe → Übergröße\r\nimport torch.nn as nn  # nn.ConvTranspose2d\r\n\r\n\tif_tab = 0\r\n"
-        .replace("\tif_tab = 0\r\n", "")
+        "# Größe → Übergröße\r\nimport torch.nn as nn  # nn.ConvTranspose2d\r\n\r\n\tif_tab = 0\r\n".replace(
+            "\tif_tab = 0\r\n", ""
+        )
         + "class Model(nn.Module):\r\n    def __init__(self):\r\n        super().__init__()\r\n"
         "        größe = 'ß'; self.up = nn.ConvTranspose2d(  # nn.ConvTranspose2d\r\n"
         "            3,  4,\\\r\n            kernel_size = 2 )   \r\n\x0c\r\n"
     )
-    expected = (
-        source.replace("self.up = nn.ConvTranspose2d", "self.up = CudaConvTranspose2d")
-        .replace("class Model", "@_cuda_model\r\nclass ModelNew")
+    expected = source.replace("self.up = nn.ConvTranspose2d", "self.up = CudaConvTranspose2d").replace(
+        "class Model", "@_cuda_model\r\nclass ModelNew"
     )
     assert whole(rewrite(source)) == expected
 

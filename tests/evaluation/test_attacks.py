@@ -170,8 +170,8 @@ PATCHES = {
         "tconv.evaluation.tolerance.SUMMATION",
     ),
     "tconv's eyes": (
-        "import tconv.evaluation.files.subject\ntconv.evaluation.files.subject.same_bytes = lambda *a: True",
-        "tconv.evaluation.files.subject.same_bytes",
+        "import tconv.evaluation.files.subject\ntconv.evaluation.files.subject.fingerprint = lambda *a: 0",
+        "tconv.evaluation.files.subject.fingerprint",
     ),
 }
 

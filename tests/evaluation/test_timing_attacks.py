@@ -161,11 +161,29 @@ def test_every_timed_call_has_other_values_and_any_of_them_may_be_kept() -> None
     assert keeps(2) == {9.0, 8.0}
 
 
+@pytest.mark.parametrize("piece", [1, 3, 10, 99])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_values_move_on_in_memory_piece_by_piece(
+    piece: int, memory_format: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_call, "_PIECE", piece)
+    values = torch.arange(24.0).view(1, 4, 3, 2)
+    inputs = timed_call.copied([values.contiguous(memory_format=memory_format), values[..., :1]], "cpu")
+    call = TimedCall(torch.nn.Identity(), inputs)
+    call.renew()
+    moved, part = call._inputs
+    assert sorted(moved.flatten().tolist()) == list(range(24)) and not bool((moved == values).any())
+    assert torch.equal(
+        moved.as_strided((24,), (1,))[1:], values.contiguous(memory_format=memory_format).as_strided((23,), (1,))
+    )
+    assert part.flatten().tolist() == [22.0, *range(0, 22, 2)]
+
+
 def test_of_a_large_call_some_samples_are_kept_and_any_of_them_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed_call, "_LARGE_BYTES", 2 * 2 * 3 * 4)  # two samples of six, in and out
     firsts = set()
     for _ in range(200):
-        call = TimedCall(torch.nn.Identity(), [torch.arange(18.0).view(6, 3)], by_samples=True)
+        call = TimedCall(torch.nn.Identity(), [torch.arange(18.0).view(6, 3)], keeps="samples")
         call.renew()
         call()
         call.renew()

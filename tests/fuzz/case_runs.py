@@ -15,12 +15,12 @@ from torch import Tensor
 import tconv
 from tconv.dispatch import decide
 from tconv.emulator import EmulatorError, Launch, Mode, run
+from tconv.evaluation.bits import same_bytes
 from tconv.evaluation.comparison import Worst as Furthest
 from tconv.evaluation.comparison import further, worst
 from tconv.evaluation.draws import draw, non_contiguous, offset_storage
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.reference import Operands, exact, rounded_tf32
-from tconv.evaluation.rules import same_bytes
 from tconv.evaluation.tolerance import TF32_OPERANDS, Tolerance, half_ulp
 from tconv.kernels import source
 from tconv.memory import aligned

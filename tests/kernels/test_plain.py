@@ -119,7 +119,7 @@ def test_a_mistake_is_caught(mistake: str) -> None:
     assert any(shows(ANY_LAYER, problem, planted) for problem in problems(LAYERS, planted[2], "fp32"))
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_compiles_for_every_arch_without_spills(name: str, precision: Precision) -> None:

@@ -125,9 +125,7 @@ def test_the_file_says_what_was_found(job: Callable[..., Outcome]) -> None:
     assert text.replace("\n".join(["", *head[found - 1 :]]), "", 1) == judged
 
 
-def test_times_on_a_gpu_that_others_use_say_so(
-    job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_on_a_gpu_that_others_use_say_so(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
     outcome = job({"a": FAST, "b.0": FAST, CALL: FAST}, shared=True)
     assert "# Found on one NVIDIA H200, which other programs used, by PyTorch" in outcome.request.output.read_text()
     _show(outcome)

@@ -30,7 +30,8 @@ def model(body: str, inputs: str = INPUTS, head: str = HEAD) -> str:
 
 
 def test_finds_every_kind_of_layer(model_file: Write) -> None:
-    path = model_file(model("""
+    path = model_file(
+        model("""
     class Up(nn.ConvTranspose2d):
         def forward(self, x):
             return super().forward(x).relu()
@@ -57,7 +58,8 @@ def test_finds_every_kind_of_layer(model_file: Write) -> None:
             x = self.up(self.up(x[:, :3]).narrow(1, 0, 3)[:, :, :18, :21])
             return F.conv_transpose1d(
                 x.flatten(2), self.weight * 2, stride=2, padding=1, output_padding=1, groups=2)
-    """))
+    """)
+    )
     two = Layer(2, 3, 4, (1, 2, 2), (1, 2, 2), bias=True)
     expected = [
         TracedLayer("up", Problem(two, 2, (1, 8, 8))),
@@ -75,7 +77,8 @@ def test_finds_every_kind_of_layer(model_file: Write) -> None:
 
 
 def test_counts_repeated_calls_and_keeps_other_dtypes(model_file: Write) -> None:
-    path = model_file(model("""
+    path = model_file(
+        model("""
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -84,37 +87,45 @@ def test_counts_repeated_calls_and_keeps_other_dtypes(model_file: Write) -> None
             for _ in range(5):
                 x = self.up(x.to(torch.bfloat16))
             return x
-    """))
+    """)
+    )
     layer = Layer(2, 3, 3, (1, 1, 1), bias=True, precision="bf16")
     assert layers(load(path)) == [TracedLayer("up", Problem(layer, 2, (1, 8, 8)), 5)]
 
 
 def test_unbatched_and_three_dimensional(model_file: Write) -> None:
-    path = model_file(model("""
+    path = model_file(
+        model("""
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
             self.up = nn.ConvTranspose3d(3, 4, (1, 2, 3), stride=(2, 1, 3))
         def forward(self, x):
             return self.up(x[0].unsqueeze(-1))
-    """))
+    """)
+    )
     assert layers(load(path)) == [
         TracedLayer("up", Problem(Layer(3, 3, 4, (1, 2, 3), (2, 1, 3), bias=True), 1, (8, 8, 1)))
     ]
 
 
 def test_huge_inputs_cost_no_memory(model_file: Write) -> None:
-    path = model_file(model("""
+    path = model_file(
+        model(
+            """
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
             self.up = nn.ConvTranspose2d(3, 4, 2)
         def forward(self, x):
             return self.up(x)
-    """, """
+    """,
+            """
     def get_inputs():
         return [torch.rand(2 ** 20, 3, 1024, 1024)]
-    """))
+    """,
+        )
+    )
     (layer,) = layers(load(path))
     assert layer.problem.input_shape == (2**20, 3, 1024, 1024)
 
@@ -138,38 +149,52 @@ def test_models_that_ask_for_values_run_for_real(model_file: Write) -> None:
 
 
 def test_a_real_run_that_needs_too_much_memory_says_why_it_was_real(model_file: Write, workshop: Workshop) -> None:
-    path = model_file(model(ASKS_FOR_VALUES, """
+    path = model_file(
+        model(
+            ASKS_FOR_VALUES,
+            """
     def get_inputs():
         return [torch.rand(2 ** 20, 3, 1024, 1024)]
-    """))
+    """,
+        )
+    )
     with pytest.raises(ModelFileError, match=r"allocate.*run for real, since with fake tensors"):
         layers(path, workshop=workshop)
 
 
 def test_cuda_means_the_cpu(model_file: Write, workshop: Workshop) -> None:
-    path = model_file(model("""
+    path = model_file(
+        model(
+            """
     class Model(nn.Module):
         def __init__(self, channels):
             super().__init__()
             self.up = nn.ConvTranspose2d(3, channels, 2, device="cuda").cuda()
         def forward(self, x):
             return self.up(x.to("cuda:0"))
-    """, """
+    """,
+            """
     def get_inputs():
         return [torch.rand(2, 3, 8, 8, device="cuda").cuda()]
     def get_init_inputs():
         return [[], {"channels": 7}]
-    """))
+    """,
+        )
+    )
     (layer,) = layers(path, workshop=workshop)
     assert layer.problem.layer.out_channels == 7
 
 
-@pytest.mark.parametrize(("line", "allowed"), [
-    ("pass", True),
-    ("torch.backends.cudnn.allow_tf32 = False", False),
-])
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("pass", True),
+        ("torch.backends.cudnn.allow_tf32 = False", False),
+    ],
+)
 def test_says_whether_the_file_allows_tf32(model_file: Write, workshop: Workshop, line: str, allowed: bool) -> None:
-    path = model_file(model(f"""
+    path = model_file(
+        model(f"""
     {line}
     class Model(nn.Module):
         def __init__(self):
@@ -177,18 +202,21 @@ def test_says_whether_the_file_allows_tf32(model_file: Write, workshop: Workshop
             self.up = nn.ConvTranspose2d(3, 4, 2)
         def forward(self, x):
             return self.up(x)
-    """))
+    """)
+    )
     assert trace(path, workshop=workshop).tf32 is allowed
 
 
 def test_calls_in_imported_files_are_elsewhere(model_file: Write, workshop: Workshop) -> None:
-    path = model_file(model("""
+    path = model_file(
+        model("""
     from blocks_beside import up
 
     class Model(nn.Module):
         def forward(self, x):
             return up(x)
-    """))
+    """)
+    )
     (path.parent / "blocks_beside.py").write_text(
         "import torch\nimport torch.nn.functional as F\n\n"
         "def up(x):\n    return F.conv_transpose2d(x, torch.ones(3, 1, 2, 2))\n"

@@ -17,7 +17,6 @@ from tconv.cli.verdict_table import speed
 from tconv.errors import Trouble
 
 if TYPE_CHECKING:
-
     from rich.console import RenderableType
 
     from tconv.planner import Plan

@@ -80,20 +80,24 @@ class Comparison:
     beyond_pytorch: Worst = Worst()
     unwritten: tuple[int, ...] | None = None
 
-    def add(self, got: Tensor, baseline: Tensor, operands: Operands, problem: Problem) -> None:
-        """Count in one draw: `got` and PyTorch's own `baseline`, both shaped as the output, for these operands."""
+    def add(self, got: Tensor, baseline: Tensor, operands: Operands, problem: Problem, first: int = 0) -> None:
+        """Count in one draw: `got` and PyTorch's own `baseline`, both shaped as the output, for these operands.
+
+        Args:
+            first: the number of the first sample, where these are some of a draw's.
+        """
         close = self.tolerance.close
         size = math.sqrt(float(square(baseline)) / max(1, baseline.numel()))
         for part in exact(operands, problem, rounded=got.dtype == torch.float32):
             ours, theirs = got[part.samples], baseline[part.samples]
-            first = part.samples.start
+            number = first + part.samples.start
             bound = self.tolerance.bound(part.result, part.magnitude)
-            self._find_unwritten(ours, part.result, first)
-            self.beyond_bound = further(self.beyond_bound, worst(ours, part.result, bound, first=first))
-            theirs_beyond = worst(theirs, part.result, bound, first=first)
+            self._find_unwritten(ours, part.result, number)
+            self.beyond_bound = further(self.beyond_bound, worst(ours, part.result, bound, first=number))
+            theirs_beyond = worst(theirs, part.result, bound, first=number)
             self.baseline_beyond_bound = further(self.baseline_beyond_bound, theirs_beyond)
             beside = close * theirs.double().abs() + close * max(1.0, size)
-            self.beyond_pytorch = further(self.beyond_pytorch, worst(ours, theirs.double(), beside, first=first))
+            self.beyond_pytorch = further(self.beyond_pytorch, worst(ours, theirs.double(), beside, first=number))
             self.candidate.add(ours, part)
             self.baseline.add(theirs, part)
             self.result += square(part.result)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tconv.evaluation import rules
 from tconv.evaluation.awkward import Reach, Run, adversarial, nonfinite, scaling
+from tconv.evaluation.bits import fingerprint, same_bytes
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.poison import poisoned
@@ -23,10 +24,13 @@ from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.problem import Problem
+from tconv.sandbox.gpu_memory import release
 
 #: Draws after the first, and the awkward inputs, have so many samples as hold their inputs and outputs in these bytes:
 #: what depends on the size has shown by then.
 _FURTHER_BYTES = 128 * 2**20
+#: Inputs and outputs that PyTorch's side takes at once.
+_SLICE_BYTES = 512 * 2**20
 
 #: ``candidate(x, weight, bias) -> y``; bias is None for a layer without.
 Candidate = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -62,7 +66,8 @@ def check_layer(
     pytorch: Candidate = baseline or partial(conv_transpose, problem=problem)
     ours: Run = partial(_checked_run, candidate, problem)
 
-    precision = resolve(problem, wanted, device=device, seed=seed, baseline=lambda operands: pytorch(*operands))
+    theirs_alone = None if baseline is None else (lambda operands: pytorch(*operands))
+    precision = resolve(problem, wanted, device=device, seed=seed, baseline=theirs_alone)
 
     def theirs(operands: Operands) -> Tensor:
         with arithmetic(precision):
@@ -98,9 +103,14 @@ def check_layer(
 
 def further_draws(problem: Problem) -> Problem:
     """The problem of the draws after the first, and of the awkward inputs: with as many samples, or with fewer."""
-    elements = math.prod(problem.input_shape[1:]) + math.prod(problem.output_shape[1:])
-    samples = max(1, _FURTHER_BYTES // (elements * problem.layer.item_bytes))
+    samples = max(1, _FURTHER_BYTES // _bytes_of(problem, 1))
     return replace(problem, batch=min(problem.batch, samples))
+
+
+def _bytes_of(problem: Problem, samples: int) -> int:
+    """Those of inputs and outputs."""
+    elements = math.prod(problem.input_shape[1:]) + math.prod(problem.output_shape[1:])
+    return samples * elements * problem.layer.item_bytes
 
 
 class _WrongForm(Exception):
@@ -127,15 +137,61 @@ def _first_draw(
     ours: Run, theirs: Run, operands: Operands, problem: Problem, comparison: Comparison
 ) -> tuple[Check, Check, Check]:
     """Rule 1 on two runs of the first draw, which is then counted in."""
-    saved = operands.clone()
-    expected = theirs(operands)
-    got = ours(operands)
-    form = rules.same_form(got, expected)
-    # A copy: the candidate may return the same memory again.
-    got = got.clone()
-    inputs = rules.unchanged(saved, operands)
-    again = rules.same_bits(got, ours(saved.clone()))
-    if not again.passed and not rules.same_bytes(expected, theirs(saved)):
+    # Each of these tensors may be gigabytes: what a call is given, PyTorch's result included, lives no longer than it.
+    got, inputs = _run_on_copies(ours, operands)
+    first = fingerprint(got)
+    del got
+    got, _ = _run_on_copies(ours, operands)
+    again = Check("same bits twice", True) if fingerprint(got) == first else _differing(got, ours, operands)
+    release()
+    form = compare(comparison, got, theirs, operands, problem)
+    if not again.passed and not _gives_the_same_again(theirs, operands, problem):
         again = replace(again, passed=None, reason=f"not required: PyTorch's own runs differ, too; {again.reason}")
-    comparison.add(got, expected, saved, problem)
     return form, inputs, again
+
+
+def compare(comparison: Comparison, got: Tensor, theirs: Run, operands: Operands, problem: Problem) -> Check:
+    """Count in a draw, of a large one a few samples at a time: what PyTorch gives, and takes for that, is as large.
+
+    Args:
+        got: shaped as the output.
+        problem: gives the sizes of a sample.
+
+    Returns:
+        Rule 1 on the form. What has another one is not counted in.
+    """
+    form: Check | None = None
+    for samples, part in _slices(operands, problem):
+        expected = theirs(part)
+        form = form or rules.same_form(got[samples], expected)
+        if not form.passed:
+            break
+        comparison.add(got[samples], expected, part, problem, first=samples.start)
+    assert form is not None, "there is a slice, if an empty one"
+    return form
+
+
+def _gives_the_same_again(theirs: Run, operands: Operands, problem: Problem) -> bool:
+    return all(same_bytes(theirs(part), theirs(part)) for _, part in _slices(operands, problem))
+
+
+def _slices(operands: Operands, problem: Problem) -> Iterator[tuple[slice, Operands]]:
+    x = operands.x
+    step = max(1, _SLICE_BYTES // max(1, _bytes_of(problem, 1)))
+    for start in range(0, max(1, len(x)), step):
+        samples = slice(start, min(start + step, len(x)))
+        yield samples, operands._replace(x=x[samples])
+
+
+def _run_on_copies(ours: Run, operands: Operands) -> tuple[Tensor, Check]:
+    """The result, and whether the copies that it was computed from have stayed as they were."""
+    given = operands.clone()
+    return ours(given), rules.unchanged(operands, given)
+
+
+def _differing(got: Tensor, ours: Run, operands: Operands) -> Check:
+    """Where two runs differ, as they have done before: with `got` and one more, if that shows it."""
+    got = got.clone()  # the candidate may return the same memory again
+    found = rules.same_bits(got, ours(operands.clone()))
+    reason = "two runs on the same tensors differ, and a third gives the second's bits"
+    return replace(found, passed=False, reason=found.reason or reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -18,8 +19,9 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import Operands, conv_transpose
 from tconv.evaluation.tolerance import Tolerance
-from tconv.precision import of_kind, rounding_of_kind
+from tconv.precision import allows_tf32, of_kind, rounding_of_kind
 from tconv.problem import TF32, Layer, Precision, Problem
+from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.trace import TracedLayer
 
 #: What a user may ask for.
@@ -60,8 +62,13 @@ def resolve(
         return problem.layer.precision
     if wanted == "fp32":
         return wanted
-    on_gpu = device.type == "cuda"
-    found = measured(problem, device=device, seed=seed, baseline=baseline) if on_gpu else of_kind(problem)
+    if device.type != "cuda":
+        found = of_kind(problem)
+    elif baseline is None:
+        cudnn = torch.backends.cudnn
+        found = _measured_once(problem, device, seed, (allows_tf32(), cudnn.benchmark, cudnn.deterministic))
+    else:
+        found = measured(problem, device=device, seed=seed, baseline=baseline)
     return found if wanted == "match" or found in TF32 else rounding_of_kind(problem.layer)
 
 
@@ -83,6 +90,14 @@ def arithmetic(precision: Precision) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, before)
+
+
+@lru_cache(maxsize=256)
+def _measured_once(problem: Problem, device: torch.device, seed: int, flags: tuple[bool, ...]) -> Precision:
+    """Measured with PyTorch's own operator, which takes gigabytes and a second of large problems."""
+    found = measured(problem, device=device, seed=seed)
+    release()
+    return found
 
 
 def measured(problem: Problem, *, device: torch.device, seed: int = 0, baseline: Run | None = None) -> Precision:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tconv.problem import TF32, Precision, Problem
 
 #: Elements of input or output that are turned to float64 at once.
-_CHUNK_ELEMENTS = 2**25
+_CHUNK_ELEMENTS = 2**23
 _TF32_DROPPED_BITS = 13
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
+from tconv.evaluation.bits import same_bytes
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.reference import Operands
 from tconv.evaluation.tolerance import POOLED_SLACK
@@ -58,13 +58,6 @@ def same_bits(first: Tensor, second: Tensor) -> Check:
     index = first_difference(first, second)
     values = f"{float(first[index]):.9g}, then {float(second[index]):.9g}"
     return Check(name, False, values, "same bits", f"two runs on the same tensors differ at {list(index)}: {values}")
-
-
-def same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Equal shape, dtype and bits, wherever the elements lie in storage."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(*(tensor.contiguous().flatten().view(torch.uint8) for tensor in (one, other)))
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:

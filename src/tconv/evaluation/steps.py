@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from tconv.sandbox.gpu_memory import release
+
 
 class Steps:
     """Called with what begins: passes that on, and keeps the seconds until the next step.
@@ -21,6 +23,7 @@ class Steps:
 
     def __call__(self, step: str) -> None:
         self._end()
+        release()  # the next step's processes need memory, too
         self.step, self._since = step, self._clock()
         self._say(step)
 

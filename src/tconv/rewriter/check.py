@@ -32,6 +32,7 @@ from tconv.problem import TF32, Problem
 from tconv.rewriter.shrink import describe_change, shrink
 from tconv.sandbox.cut import Cut, Told, WrittenFile, told
 from tconv.sandbox.emulated import launches, told_for_few
+from tconv.sandbox.gpu_memory import release
 
 #: Draws of inputs and weights; a GPU gets as many as the rules say.
 _DRAWS = {"cpu": 2, "cuda": 5}
@@ -138,6 +139,7 @@ def check_layers(
             candidates.append(_candidate(of_sizes, problem, compiled, gpu))
             verdicts[use] = _judge(candidates[-1], plan, problem, device)
         own = verdicts.pop("")
+        release()
         time = _time(candidates[0], full[0], gpu) if gpu and bench and own.equal else None
         yield LayerCheck(layer, builds, own, _pytorch_error(run_at[0], device), run_at[0], time, verdicts)
 

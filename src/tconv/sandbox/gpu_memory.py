@@ -30,6 +30,12 @@ def shortage(error: BaseException | None) -> str | None:
     return None
 
 
+def release() -> None:
+    """Hands back what torch's allocator keeps for later: it may be all that another process needs."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
+
+
 @contextmanager
 def naming_shortage(doing: Callable[[], str]) -> Iterator[None]:
     """Turns what is raised for want of the GPU's memory, here or in a worker, into one line.

@@ -87,9 +87,7 @@ def trace(
         return _decode(_trace(model))
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
-        worker = stack.enter_context(
-            shop.start(Tracer, timeout_s=timeout_s, path=str(Path(model).resolve()))
-        )
+        worker = stack.enter_context(shop.start(Tracer, timeout_s=timeout_s, path=str(Path(model).resolve())))
         return _decode(worker.call("trace", timeout_s=timeout_s))
 
 

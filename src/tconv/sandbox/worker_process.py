@@ -19,7 +19,7 @@ import traceback
 from typing import Any
 
 from tconv.errors import OutOfMemory
-from tconv.sandbox.gpu_memory import shortage
+from tconv.sandbox.gpu_memory import release, shortage
 from tconv.sandbox.recording import preload
 from tconv.sandbox.untrusted import end_group
 
@@ -137,6 +137,8 @@ def _converse(conversation: socket.socket) -> None:
                 encoded = json.dumps({**answer, "number": request["number"]})
             except BaseException as error:
                 encoded = json.dumps({**_describe(error), "number": request["number"]})
+            # Until the next request, which may never come.
+            release()
             sys.stdout.flush()
             sys.stderr.flush()
             stream.write(encoded.encode() + b"\n")

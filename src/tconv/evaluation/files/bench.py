@@ -49,9 +49,7 @@ class Timer:
     device: torch.device
     limit_bytes: int | None = None
 
-    def time(
-        self, model: Path, candidate: Path, *, floor_ms: float | None = None, by_samples: bool = False
-    ) -> Timed:
+    def time(self, model: Path, candidate: Path, *, floor_ms: float | None = None, by_samples: bool = False) -> Timed:
         """Times of `ModelNew` and of `Model`, on the GPU, at the model file's own inputs.
 
         Args:

@@ -27,6 +27,7 @@ from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Timing, Verdict
 from tconv.problem import Problem
+from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import builds_cuda, written_by_tconv
 from tconv.sandbox.worker import Workshop
@@ -222,9 +223,12 @@ class _Court:
             problem = case.full.layer.problem
             precision = resolve(problem, self.wanted, device=self.device)
             floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
-        timer = Timer(self.workshop, self.timeout_s, self.device, _memory() // _ANSWER_SHARE)
+        by_samples = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
+        release()
+        # The judge computes a layer alone where the results are, and compares those of models piece by piece.
+        device = self.device if by_samples else torch.device("cpu")
+        timer = Timer(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE)
         try:
-            by_samples = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
             timed = timer.time(*self.paths, floor_ms=None if floor is None else floor * 1e3, by_samples=by_samples)
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None

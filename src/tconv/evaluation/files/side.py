@@ -62,12 +62,14 @@ class Outcome:
         changed: inputs and parameters that it changed.
         late: outputs that changed after it had returned.
         rebound: what the file has put something else in place of; see `watch`.
+        by_samples: the outputs were computed a few samples at a time.
     """
 
     outputs: Any
     changed: tuple[str, ...]
     late: tuple[str, ...]
     rebound: tuple[str, ...]
+    by_samples: bool = False
 
 
 class Side:
@@ -138,17 +140,27 @@ class Side:
         """What `get_inputs()` returns after seeding, on the judge's device; cut to `shapes`, from a sample on."""
         return self._read(self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first))
 
-    def forward(self, inputs: Sequence[Any] | None, state: dict[str, Tensor] | None = None, **options: Any) -> Outcome:
-        """Run the module, without `inputs` on the last ones; `options` are those of `Subject.forward`."""
+    def forward(
+        self,
+        inputs: Sequence[Any] | None,
+        state: dict[str, Tensor] | None = None,
+        *,
+        on: torch.device | None = None,
+        **options: Any,
+    ) -> Outcome:
+        """Run the module, without `inputs` on the last ones; `options` are those of `Subject.forward`.
+
+        Outputs are read to the device `on`, by default the judge's.
+        """
         given = None if inputs is None else list(inputs)
         trees = {"inputs": self._exchange.write(given), "state": self._exchange.write(state)}
         found = self._call("forward", "forward", **trees, **options)
         try:
-            names = [tuple(map(str, found[key])) for key in ("changed", "late", "rebound")]
+            changed, late, rebound = (tuple(map(str, found[key])) for key in ("changed", "late", "rebound"))
             tree = found["outputs"]
         except (LookupError, TypeError):
             raise self._failure(f"{self._path.name}: forward wrote an answer of its own to its socket") from None
-        return Outcome(self._read(tree), *names)
+        return Outcome(self._read(tree, on), changed, late, rebound, bool(found.get("by_samples")))
 
     def operators(self) -> tuple[str, ...]:
         """PyTorch's own transposed convolutions that another run on the last inputs is seen to call."""
@@ -171,9 +183,9 @@ class Side:
             layer = OneLayer(problems[0], calls[0]["weight"], calls[0]["bias"])
         return Traced(problems, multiply_adds, products, layer)
 
-    def _read(self, tree: Any) -> Any:
+    def _read(self, tree: Any, device: torch.device | None = None) -> Any:
         try:
-            return self._exchange.read(tree, self._device)
+            return self._exchange.read(tree, device or self._device)
         except Malformed as malformed:
             raise self._failure(f"{self._path.name}: its process {malformed}") from None
 

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tconv.evaluation.bits import fingerprint
 from tconv.evaluation.files.rounded import RoundedConvolutions
+from tconv.evaluation.files.samples import mapped, run_by_samples
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
-from tconv.evaluation.rules import same_bytes
 from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
 from tconv.sandbox.exchange import Exchange, Tree, Unportable, tensors
@@ -117,14 +118,16 @@ class Subject:
         mode: str = "plain",
         exempt: Sequence[int] = (),
         output_bytes: int = 0,
+        by_samples: bool = False,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
 
         `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
         convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
-        poisoned before. Without `inputs` those of the last call are taken once more. Returns the outputs and the names
-        of inputs and parameters that the call changed, of outputs that changed after it had returned, and of what the
-        file has patched.
+        poisoned before. Without `inputs` those of the last call are taken once more. With `by_samples`, large inputs
+        are run a few samples at a time where samples are seen not to depend on each other. Returns the outputs and the
+        names of inputs and parameters that the call changed, of outputs that changed after it had returned, and of
+        what the file has patched; and whether it ran them so.
         """
         if inputs is not None:
             values = self._exchange.read(inputs, self._device)
@@ -135,26 +138,33 @@ class Subject:
             module.load_state_dict(self._exchange.read(state, self._device))
         if mode == "float64":
             module = copy.deepcopy(module).double()
-            values = _map(values, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
         watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
-        before = [tensor.clone() for _, tensor in watched]
+        before = [fingerprint(tensor) for _, tensor in watched]
         # The same memory by another tensor: the one that the program holds may be given memory of its own.
         watched += [(name, tensor.detach()) for name, tensor in watched]
         seed_everything(seed)
-        scope = RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32")
-        with torch.no_grad(), scope, poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
-            outputs = module(*values)
+
+        def run(module: nn.Module, values: Sequence[Any]) -> Any:
+            if mode == "float64":
+                values = mapped(list(values), lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+            with RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32"):
+                return module(*values)
+
+        with torch.no_grad(), poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
+            apart = run_by_samples(run, module, values) if by_samples else None
+            outputs = run(module, values) if apart is None else apart
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
         returned = list(tensors(outputs))
         self._check_kinds(outputs, returned)
         # At once: a thread that still works on the result shall not come in time.
-        kept = [tensor.clone() for _, tensor in returned]
+        kept = [fingerprint(tensor) for _, tensor in returned]
         now_and_then = zip(watched, 2 * before, strict=True)
-        changed = dict.fromkeys(name for (name, now), then in now_and_then if not same_bytes(now, then))
+        changed = dict.fromkeys(name for (name, now), then in now_and_then if fingerprint(now) != then)
         tree = self._write(outputs, "the output")
-        late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if not same_bytes(now, then)]
-        return {"outputs": tree, "changed": list(changed), "late": late, "rebound": self._rebound()}
+        late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
+        names = {"changed": list(changed), "late": late, "rebound": self._rebound()}
+        return {"outputs": tree, **names, "by_samples": apart is not None}
 
     def _placed(self, values: list[Any]) -> list[Any]:
         """Every other time the values in the very tensors of the call before, where those have the same form.
@@ -194,7 +204,7 @@ class Subject:
         state: dict[str, Tensor] = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         if shapes is None:
             # A copy, since a model may change its inputs.
-            values = _map(values, lambda tensor: tensor.to(self._device, copy=True))
+            values = mapped(values, lambda tensor: tensor.to(self._device, copy=True))
         else:
             values = [_like(value, shape) for value, shape in zip(values, shapes, strict=True)]
             state = {name: tensor.to("meta") for name, tensor in state.items()}
@@ -215,16 +225,6 @@ class Subject:
         except Unportable as error:
             allowed = "use tensors, numbers, strings and containers of them"
             raise ModelFileError(f"{what} in {self._file.path.name} has {error}: {allowed}") from None
-
-
-def _map(value: Any, change: Any) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(_map(item, change) for item in value)
-    if isinstance(value, dict):
-        return {key: _map(item, change) for key, item in value.items()}
-    return value
 
 
 def _into(old: Any, new: Any) -> Any:

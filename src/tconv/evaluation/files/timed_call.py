@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import SystemRandom
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,10 @@ _KEPT = 3
 #: Inputs and outputs of one call beyond this many bytes: then one call is kept, since judging it takes as many again in
 #: files and float64, many times over; and of that so many samples, where each is computed alone.
 _LARGE_BYTES = 256 * 2**20
+#: Elements that are moved at once.
+_PIECE = 2**24
+
+Keeps = Literal["nothing", "calls", "samples"]
 
 
 class TimedCall:
@@ -24,39 +28,47 @@ class TimedCall:
     returned while nobody looks need not be a result at all: so a few calls, of which nobody knows beforehand, are kept.
 
     Args:
-        by_samples: inputs and outputs have their samples on the first axis, each computed alone.
+        inputs: as `copied` gives them, nobody else's or another call's, too, that is not under way meanwhile.
+        keeps: "samples" of large calls, where inputs and outputs have them on the first axis, each computed alone.
     """
 
-    def __init__(self, model: nn.Module, inputs: list[Any], by_samples: bool = False) -> None:
+    def __init__(self, model: nn.Module, inputs: list[Any], keeps: Keeps = "calls") -> None:
         self._model = model
-        self._by_samples = by_samples
-        self._inputs = [value.clone() if isinstance(value, Tensor) else value for value in inputs]
+        self._keeps = keeps
+        self._inputs = inputs
         # Seeds that the model sets do not matter to this one.
         self._chance = SystemRandom()
         self._seen = 0
         self._outputs: Any = None
         #: Inputs and outputs of each of the calls that are kept: any call is as likely to be among them as any other.
-        self.kept: list[tuple[Any, Any]] = []
+        self.kept: list[Any] = []
 
     def __call__(self) -> Any:
+        self._outputs = None  # its memory may be what the next ones need
         with torch.no_grad():
             self._outputs = self._model(*self._inputs)
         return self._outputs
 
     def renew(self) -> None:
-        """Before a call: perhaps keep the last one, then move every value one place on: none of them is new."""
-        if self._outputs is not None:
+        """Before a call: `settle` the last one, then move every value one place on: none of them is new."""
+        self.settle()
+        for value in self._inputs:
+            if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
+                _move_on(value)
+
+    def settle(self) -> None:
+        """Perhaps keep the last call, while the inputs are what it was given; and forget what it returned."""
+        if self._outputs is not None and self._keeps != "nothing":
             self._seen += 1
             size = _bytes([self._inputs, self._outputs])
             most = _KEPT if size <= _LARGE_BYTES else 1
             place = len(self.kept) if len(self.kept) < most else self._chance.randrange(self._seen)
             if place < most:
                 # Copies, queued behind the call: they hold what it had done when it counted as done.
-                part = self._some_samples(size) if self._by_samples and size > _LARGE_BYTES else slice(None)
-                self.kept[place : place + 1] = [(_copied(self._inputs, part), _copied(self._outputs, part))]
-        for value in self._inputs:
-            if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
-                value.copy_(value.roll(1))
+                part = self._some_samples(size) if self._keeps == "samples" and size > _LARGE_BYTES else slice(None)
+                old = self.kept[place] if place < len(self.kept) else None
+                self.kept[place : place + 1] = [_copied([self._inputs, self._outputs], part, old)]
+        self._outputs = None
 
     def _some_samples(self, size: int) -> slice:
         """As many as are not large, at random."""
@@ -66,18 +78,53 @@ class TimedCall:
         return slice(first, first + count)
 
 
+def copied(inputs: list[Any], device: str) -> list[Any]:
+    """Inputs whose tensors are copies on that device, without gaps."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        there = tensor.to(device, copy=True)
+        return there if there.untyped_storage().nbytes() == there.nbytes else there.contiguous()
+
+    return [copy(value) if isinstance(value, Tensor) else value for value in inputs]
+
+
+def are_large(inputs: list[Any]) -> bool:
+    """Whether there had better be one copy of them."""
+    return _bytes(inputs) > _LARGE_BYTES
+
+
+def _move_on(tensor: Tensor) -> None:
+    """Every value takes the place of the next in memory, the last one that of the first, a piece at a time."""
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # copies have no gaps
+    last = flat[-1].clone()
+    for end in range(flat.numel(), 1, -_PIECE):
+        start = max(1, end - _PIECE)
+        flat[start:end] = flat[start - 1 : end - 1].clone()
+    flat[0] = last
+
+
 def _bytes(value: Any) -> int:
     return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors(value))
 
 
-def _copied(value: Any, part: slice = slice(None)) -> Any:
-    """The tree with copies of its tensors, or of a part of each, and of nothing else."""
+def _copied(value: Any, part: slice, into: Any) -> Any:
+    """The tree with copies of its tensors, or of a part of each, and of nothing else.
+
+    They take the memory of the tree `into` where that fits: copies that come and go leave no large block whole.
+    """
     if isinstance(value, Tensor):
         value = value[part] if value.dim() else value
         # Not clone(), which closes the gaps of a result that is a part of something larger.
-        return value.new_empty_strided(value.shape, value.stride()).copy_(value)
+        fits = isinstance(into, Tensor) and _form(into) == _form(value)
+        return (into if fits else value.new_empty_strided(value.shape, value.stride())).copy_(value)
     if isinstance(value, dict):
-        return {key: _copied(item, part) for key, item in value.items()}
+        there = into if isinstance(into, dict) else {}
+        return {key: _copied(item, part, there.get(key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)) and any(True for _ in tensors(value)):
-        return [_copied(item, part) for item in value]
+        fits = isinstance(into, list) and len(into) == len(value)
+        return [_copied(item, part, into[place] if fits else None) for place, item in enumerate(value)]
     return value
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device

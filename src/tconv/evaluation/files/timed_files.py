@@ -5,17 +5,19 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tconv.evaluation.files.timed_call import TimedCall
+from tconv.evaluation.files.timed_call import Keeps, TimedCall, are_large, copied
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Clock, Measured, interleave
 from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange
+from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import blamed, load
 from tconv.sandbox.watch import Watch
 
@@ -37,7 +39,8 @@ class Stopwatch:
         self._clock = self.clock()
         self._exchange = Exchange(directory, side)
         self._file = load(path)
-        self._inputs = [_moved(value, self.device) for value in self._file.make_inputs(_SEED)]
+        # Where they were made: each series has a copy of its own on the GPU, and no other is there meanwhile.
+        self._inputs = self._file.make_inputs(_SEED)
         args, kwargs = self._file.init_args, self._file.init_kwargs
         self._model = self._file.construct(_SEED, *args, **kwargs).to(self.device)
 
@@ -51,19 +54,21 @@ class Stopwatch:
         Beside the times, by name: `calls`, some of those that were timed by default, and `settings`. Where the model
         goes `by_samples` none are kept: the judge computes it.
         """
-        first = self._called(self._model, self._inputs, self._file.path)
-        times = {"default": self._time(first)}
+        keeps: Keeps = "nothing" if by_samples else "calls"
+        call = self._called(self._model, copied(self._inputs, self.device), self._file.path, keeps)
+        times, kept = {"default": self._time(call)}, call.kept
+        del call
         torch.backends.cudnn.benchmark = True
-        times["cudnn.benchmark"] = self._time(self._called(self._model, self._inputs, self._file.path))
+        call = self._called(self._model, copied(self._inputs, self.device), self._file.path)
+        times["cudnn.benchmark"] = self._time(call)
+        del call
         torch.backends.cudnn.benchmark = False
         memory_format = self._channels_last()
         if memory_format is not None:
             self._model.to(memory_format=memory_format)
-            inputs = [_in_format(value, memory_format) for value in self._inputs]
+            inputs = copied([_in_format(value, memory_format) for value in self._inputs], self.device)
             times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
-        if by_samples:
-            first.kept.clear()
-        return {**self._found(times, first), "settings": settings()}
+        return {**self._found(times, kept), "settings": settings()}
 
     def together(self, candidate: str, by_samples: bool) -> dict[str, Any]:
         """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights.
@@ -74,26 +79,34 @@ class Stopwatch:
         file = load(candidate, "ModelNew")
         model_new = file.construct(_SEED, *self._file.init_args, **self._file.init_kwargs).to(self.device)
         model_new.load_state_dict(self._model.state_dict())
-        calls = {
-            "candidate": self._called(model_new, self._inputs, file.path, by_samples),
-            "reference": self._called(self._model, self._inputs, self._file.path),
-        }
-        renewals = {name: call.renew for name, call in calls.items()}
-        times = interleave(self._clock, calls, between=renewals)
-        return {**self._found(times, calls["candidate"]), "rebound": watch.rebound()}
+        given = copied(self._inputs, self.device)
+        ours = self._called(model_new, given, file.path, keeps="samples" if by_samples else "calls")
+        ours.settle()
+        # Large ones both have together: two copies, and two results, can be more than there is room for.
+        given = given if are_large(given) else copied(self._inputs, self.device)
+        theirs = self._called(self._model, given, self._file.path)
 
-    def _called(self, model: nn.Module, inputs: list[Any], path: Path, by_samples: bool = False) -> TimedCall:
+        def before(call: TimedCall, other: TimedCall) -> None:
+            other.settle()
+            call.renew()
+
+        renewals = {"candidate": partial(before, ours, theirs), "reference": partial(before, theirs, ours)}
+        times = interleave(self._clock, {"candidate": ours, "reference": theirs}, between=renewals)
+        return {**self._found(times, ours.kept), "rebound": watch.rebound()}
+
+    def _called(self, model: nn.Module, inputs: list[Any], path: Path, keeps: Keeps = "nothing") -> TimedCall:
         """Calls of the model, the first of which may raise and build; the device is warm then."""
-        call = TimedCall(model, inputs, by_samples)
+        call = TimedCall(model, inputs, keeps)
         with blamed(path, "forward"):
             self._clock.warm_up(call)
+        release()  # what only building and trying out took
         return call
 
     def _time(self, call: TimedCall) -> Measured:
         return interleave(self._clock, {"model": call}, between={"model": call.renew})["model"]
 
-    def _found(self, times: Mapping[str, Measured], call: TimedCall) -> dict[str, Any]:
-        tree = self._exchange.write(call.kept)
+    def _found(self, times: Mapping[str, Measured], kept: list[Any]) -> dict[str, Any]:
+        tree = self._exchange.write(kept)
         return {"times": {name: asdict(measured) for name, measured in times.items()}, "calls": tree}
 
     def _channels_last(self) -> torch.memory_format | None:
@@ -115,10 +128,6 @@ def settings() -> dict[str, str]:
         "cudnn.deterministic": str(torch.backends.cudnn.deterministic),
         "gradients": "off",
     }
-
-
-def _moved(value: Any, device: str) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def _in_format(value: Any, memory_format: torch.memory_format) -> Any:

@@ -7,6 +7,7 @@ the model takes that place.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,6 +21,8 @@ from tconv.problem import DTYPE_OF, Precision
 
 #: An element may be this many times as far from float64 as the worst element of what it is measured by.
 _WORST_ELEMENTS = 2.0
+#: Elements that are compared at once.
+_PIECE = 2**23
 #: A candidate whose pooled error is more than this many times PyTorch's runs a coarser arithmetic.
 _COARSER = 2.0
 
@@ -38,12 +41,54 @@ class Results:
     exact: Tensor | None
     rounded: Tensor | None
 
+    def pieces(self, device: torch.device) -> Iterator[_Piece]:
+        """All of it a few rows of the first axis at a time, in float64 on that device."""
+        exact = self.pytorch if self.exact is None else self.exact
+        rounded = exact if self.rounded is None else self.rounded
+        parts = (_rows(tensor, device) for tensor in (self.got, self.pytorch, exact, rounded))
+        for found in zip(*parts, strict=True):
+            yield _Piece(found[0][0], *(rows for _, rows in found))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows of `Results`, beginning with the row `first`; PyTorch's where there is no float64, and so on."""
+
+    first: int
+    got: Tensor
+    pytorch: Tensor
+    exact: Tensor
+    rounded: Tensor
+
+
+def _rows(tensor: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
+    """So many rows of the first axis at a time as make a piece, in float64, each with the number of its first."""
+    if tensor.dim() == 0:
+        yield 0, tensor.to(device, torch.float64)
+        return
+    step = max(1, _PIECE // max(1, tensor[:1].numel()))
+    for first in range(0, len(tensor), step):
+        yield first, tensor[first : first + step].to(device).double()
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """The relative distance from `other`, pooled over all elements; 0 of empty tensors, NaN where an element is NaN."""
+    apart = size = 0.0
+    for (_, ours), (_, theirs) in zip(_rows(one, one.device), _rows(other, one.device), strict=True):
+        apart, size = apart + square(ours - theirs), size + square(theirs)
+    return math.sqrt(apart / size) if size else math.sqrt(apart)
+
 
 @dataclass
 class OutputComparison:
-    """One output of a model, added up over draws. The squares are sums of squared differences from float64."""
+    """One output of a model, added up over draws. The squares are sums of squared differences from float64.
+
+    Args:
+        device: where pieces of the outputs are compared.
+    """
 
     dtype: torch.dtype
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     candidate: float = 0.0
     pytorch: float = 0.0
     rounded: float = 0.0
@@ -55,24 +100,29 @@ class OutputComparison:
 
     def add(self, results: Results) -> None:
         """Count in one draw; all tensors have the same shape."""
-        got, pytorch = results.got.double(), results.pytorch.double()
-        holes = (~got.isfinite() & pytorch.isfinite()).nonzero()
-        if self.not_finite is None and len(holes):
-            self.not_finite = tuple(int(i) for i in holes[0])
-        exact = pytorch if results.exact is None else results.exact.double()
-        rounded = exact if results.rounded is None else results.rounded.double()
-        size = math.sqrt(square(exact) / max(1, exact.numel()))
-        close = self.close * exact.abs() + self.close * max(1.0, size)
-        theirs, coarsest = (_WORST_ELEMENTS * _largest(value - exact) for value in (pytorch, rounded))
-        self.from_exact = further(self.from_exact, worst(got, exact, close + max(theirs, coarsest)))
+        total = theirs = coarsest = 0.0
+        for piece in results.pieces(self.device):
+            total += square(piece.exact)
+            theirs = max(theirs, _WORST_ELEMENTS * _largest(piece.pytorch - piece.exact))
+            coarsest = max(coarsest, _WORST_ELEMENTS * _largest(piece.rounded - piece.exact))
+        size = math.sqrt(total / max(1, results.got.numel()))
         # Without float64 to tell TF32 from what is wrong, its leave counts beside PyTorch as well.
         beside = theirs if results.exact is not None else coarsest
-        self.from_pytorch = further(self.from_pytorch, worst(got, pytorch, close + beside))
-        self.candidate += square(got - exact)
-        self.pytorch += square(pytorch - exact)
-        self.rounded += square(rounded - exact)
-        self.exact += square(exact)
-        self.half_ulp += square(half_ulp(exact, self.dtype))
+        for piece in results.pieces(self.device):
+            got, pytorch, exact, first = piece.got, piece.pytorch, piece.exact, piece.first
+            holes = (~got.isfinite() & pytorch.isfinite()).nonzero()
+            if self.not_finite is None and len(holes):
+                row, *others = (int(i) for i in holes[0])
+                self.not_finite = (row + first, *others)
+            close = self.close * exact.abs() + self.close * max(1.0, size)
+            largest = worst(got, exact, close + max(theirs, coarsest), first=first)
+            self.from_exact = further(self.from_exact, largest)
+            self.from_pytorch = further(self.from_pytorch, worst(got, pytorch, close + beside, first=first))
+            self.candidate += square(got - exact)
+            self.pytorch += square(pytorch - exact)
+            self.rounded += square(piece.rounded - exact)
+            self.exact += square(exact)
+            self.half_ulp += square(half_ulp(exact, self.dtype))
 
     @property
     def close(self) -> float:

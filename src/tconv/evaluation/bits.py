@@ -1,0 +1,61 @@
+"""Tensors bit by bit, a piece at a time: they may be as large as half of the memory."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Words that are compared or multiplied at once.
+_PIECE = 2**22
+#: What elements of so many bytes are read as.
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+#: Nobody can choose bits that give the same sum: he would have to know this.
+_SEED = secrets.randbits(63)
+
+
+class Fingerprint(NamedTuple):
+    """What tells a tensor's bits from others in the same process; it takes no memory beside the tensor's."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    total: int
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Equal shape, dtype and bits, wherever the elements lie in storage."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return all(torch.equal(*pieces) for pieces in zip(_pieces(one), _pieces(other), strict=True))
+
+
+def fingerprint(tensor: Tensor) -> Fingerprint:
+    """The fingerprint of shape, dtype and bits; one changed element, or bit, always gives another.
+
+    The total is that of all words, each times an odd number of its own, modulo 2^64.
+    """
+    total = 0
+    generator = torch.Generator(tensor.device).manual_seed(_SEED)
+    factors = _numbers(min(_PIECE, _words(tensor).numel()), generator)
+    for words in _pieces(tensor):
+        total += int((words * factors[: words.numel()]).sum()) * int(_numbers(1, generator))
+    return Fingerprint(tuple(tensor.shape), tensor.dtype, total % 2**64)
+
+
+def _numbers(count: int, generator: torch.Generator) -> Tensor:
+    """Odd ones at random."""
+    low, high = -(2**63), 2**63 - 1
+    return torch.randint(low, high, (count,), generator=generator, device=generator.device, dtype=torch.int64) | 1
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    words = _words(tensor)
+    for start in range(0, words.numel(), _PIECE):
+        yield words[start : start + _PIECE]
+
+
+def _words(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().flatten().view(_WORDS.get(tensor.element_size(), torch.int64))

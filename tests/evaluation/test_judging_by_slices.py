@@ -1,0 +1,119 @@
+"""Large tensors are judged a slice at a time, to the same verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_equality import DENSE, failed, honest  # type: ignore[import-not-found]
+from torch import Tensor
+
+from tconv.evaluation import equality, reference
+from tconv.evaluation.equality import check_layer
+from tconv.evaluation.files import case, whole_model
+from tconv.evaluation.files.case import Case
+from tconv.evaluation.files.side import Outcome, Traced
+from tconv.evaluation.files.whole_model import OutputComparison, Results
+from tconv.sandbox.model_file import ModelFileError
+
+CASE = Case(((), {}), lambda seed: [], Traced((), 0, 9, None), Traced((), 0, 9, None))
+
+
+@pytest.fixture
+def slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(equality, "_SLICE_BYTES", 1)
+    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(whole_model, "_PIECE", 30)
+
+
+def wrong_at_the_end(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    y = honest(x, weight, bias)
+    y[-1, -1, -1, -1] += 1
+    return y
+
+
+@pytest.mark.usefixtures("slices")
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_a_layer(memory_format: torch.memory_format) -> None:
+    def pytorch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return honest(x, weight, bias).contiguous(memory_format=memory_format)
+
+    verdict = check_layer(pytorch, DENSE, "fp32", baseline=pytorch)
+    assert verdict.equal, verdict.reasons
+    assert "every element" in failed(check_layer(wrong_at_the_end, DENSE, "fp32"))
+    if memory_format == torch.channels_last:
+        assert failed(check_layer(honest, DENSE, "fp32", baseline=pytorch)) == {"shape, dtype, memory format"}
+
+
+def test_other_bits_in_the_same_memory_are_seen() -> None:
+    memory: list[Tensor] = []
+
+    def reusing(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = honest(x, weight, bias)
+        if memory and memory[0].shape == y.shape:
+            y = memory[0].copy_(y * (1 + 1e-7))
+        memory[:] = [y]
+        return y
+
+    verdict = check_layer(reusing, DENSE, "fp32", awkward=False)
+    assert failed(verdict) == {"same bits twice"}
+    assert "a third gives the second's bits" in verdict.reasons[0]
+
+
+@pytest.mark.parametrize("in_float64", [True, False])
+def test_outputs_of_models(in_float64: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.randn(7, 5, 3, generator=generator, dtype=torch.float64)
+    pytorch = (exact + 1e-6 * torch.randn(exact.shape, generator=generator)).float()
+    rounded = (exact + 1e-4 * torch.randn(exact.shape, generator=generator)).float()
+    got = exact.float()
+    got[5, 4, 2] += 0.5
+    results = Results(got, pytorch, exact if in_float64 else None, rounded)
+
+    def compared(piece: int) -> OutputComparison:
+        monkeypatch.setattr(whole_model, "_PIECE", piece)
+        comparison = OutputComparison(torch.float32)
+        comparison.add(results)
+        return comparison
+
+    at_once = compared(10**6).checks("", 9, in_float64)
+    for piece in (1, 15, 40):
+        checks = compared(piece).checks("", 9, in_float64)
+        assert [(check.name, check.passed) for check in checks] == [(check.name, check.passed) for check in at_once]
+        assert all("[5, 4, 2]" in check.reason for check in checks if check.name == "close to PyTorch")
+    refused = {check.name for check in at_once if check.passed is False}
+    assert ("every element" if in_float64 else "close to PyTorch") in refused
+    one = OutputComparison(torch.float32)
+    one.add(Results(torch.tensor(1.0), torch.tensor(1.0), None, None))
+    assert all(check.passed is not False for check in one.checks("", 9, False))
+
+
+class Side:
+    """A model that gives another result a few samples at a time."""
+
+    def __init__(self, few: float, runs_in_float64: bool = True) -> None:
+        self.few, self.runs_in_float64 = few, runs_in_float64
+        self.asked: list[tuple[str, bool]] = []
+
+    def forward(self, inputs: Any, state: Any, *, mode: str, by_samples: bool, **options: Any) -> Outcome:
+        self.asked.append((mode, by_samples))
+        if mode == "float64" and not self.runs_in_float64:
+            raise ModelFileError("no")
+        value = self.few if by_samples else 1.0
+        return Outcome(torch.full((3, 2), value, dtype=torch.float64), (), (), (), by_samples)
+
+
+@pytest.mark.parametrize(("few", "asked_again"), [(1.0001, False), (1.5, True), (float("nan"), True)])
+def test_samples_that_turn_out_to_depend_on_each_other_are_run_at_once(few: float, asked_again: bool) -> None:
+    model, plain = Side(few), Outcome(torch.ones(3, 2), (), (), ())
+    exact, rounded = case._finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
+    assert float(exact[0, 0]) == float(rounded[0, 0]) == (1.0 if asked_again else few)
+    again = [("float64", False), ("rounded", False)] if asked_again else [("rounded", True)]
+    assert model.asked == [("float64", True), *again]
+
+
+def test_a_model_without_float64_goes_on_without() -> None:
+    model, plain = Side(1.0, runs_in_float64=False), Outcome(torch.ones(3, 2), (), (), ())
+    exact, _ = case._finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
+    assert exact is None
