@@ -133,8 +133,8 @@ def search_body(search: Results | None) -> str:
     kernels = max(layer["tried"] for layer in search["layers"].values())
     return (
         f"Measured on {machine(search['environment'])}, for the {len(gains)} problems of `benchmarks/cases.json`: the "
-        f"fastest of {kernels} kernels is faster than the planner's first, beyond the spread of both, on {len(faster)}. "
-        f"There it is {geometric_mean(faster):.2f} times as fast on average, at most {gains[0]:.2f} times, and "
+        f"fastest of {kernels} kernels beats the planner's first, beyond the spread of both, on {len(faster)}. There "
+        f"it is {geometric_mean(faster):.2f} times as fast on average, at most {gains[0]:.2f} times, and "
         f"{geometric_mean(gains):.2f} times on all of them (geometric means).\n"
     )
 
