@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from peak import Peak  # type: ignore[import-not-found]
 from test_equality import DENSE, failed, honest  # type: ignore[import-not-found]
 from torch import Tensor
 
-from tconv.evaluation import equality, reference
+from tconv.evaluation import bits, equality, reference
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.files import case, whole_model
 from tconv.evaluation.files.case import Case
 from tconv.evaluation.files.side import Outcome, Traced
 from tconv.evaluation.files.whole_model import OutputComparison, Results
+from tconv.evaluation.reference import conv_transpose
+from tconv.problem import Layer, Problem
 from tconv.sandbox.model_file import ModelFileError
 
 CASE = Case(((), {}), lambda seed: [], Traced((), 0, 9, None), Traced((), 0, 9, None))
@@ -87,6 +90,37 @@ def test_outputs_of_models(in_float64: bool, monkeypatch: pytest.MonkeyPatch) ->
     one = OutputComparison(torch.float32)
     one.add(Results(torch.tensor(1.0), torch.tensor(1.0), None, None))
     assert all(check.passed is not False for check in one.checks("", 9, False))
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, count in (
+        (equality, "_SLICE_BYTES", 2**16),
+        (equality, "_FURTHER_BYTES", 2**15),
+        (reference, "_CHUNK_ELEMENTS", 2**12),
+        (bits, "_PIECE", 2**10),
+        (whole_model, "_PIECE", 2**12),
+    ):
+        monkeypatch.setattr(module, name, count)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_layer_takes_its_input_twice_and_its_output_once() -> None:
+    problem = Problem(Layer(2, 8, 8, (1, 3, 3), padding=(0, 1, 1)), 64, (1, 64, 64))
+    size = 4 * problem.batch * 8 * 64 * 64
+    with Peak() as peak:
+        verdict = check_layer(lambda x, w, b: conv_transpose(x, w, b, problem), problem, "fp32")
+    assert verdict.equal, verdict.reasons
+    assert 3 * size <= peak.bytes < 3.1 * size
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_outputs_of_models_take_pieces_in_float64() -> None:
+    results = Results(*(torch.randn(256, 4096) for _ in range(4)))
+    comparison = OutputComparison(torch.float32)
+    with Peak() as peak:
+        comparison.add(results)
+    assert 0 < peak.bytes < 0.15 * results.got.nbytes
 
 
 class Side:
