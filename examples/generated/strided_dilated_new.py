@@ -18,7 +18,6 @@ from torch import nn
 
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
 
-
 class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
@@ -32,7 +31,6 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
-
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -72,9 +70,7 @@ _TWINS = {"fp16": "bf16", "bf16": "fp16"}
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 _PLANNED = _Gpu(227 * 1024, True, 132)
 
-
 # ---- planning --------------------------------------------------------------------------------------------------------
-
 
 def _with_precision(layer, tiny_maps=False):
     """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
@@ -89,7 +85,6 @@ def _with_precision(layer, tiny_maps=False):
         return layer
     return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
-
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
@@ -99,11 +94,9 @@ def _kernels(layer, gpu):
             yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
     yield _Kernel("plain", layer)
 
-
 def _has_sm_90a(capability):
     """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
-
 
 @functools.lru_cache(maxsize=None)
 def _gpu(device):
@@ -114,10 +107,8 @@ def _gpu(device):
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
 
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
-
 
 @functools.lru_cache(maxsize=None)
 def _plan(
@@ -146,7 +137,6 @@ def _plan(
         raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
     return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
 
-
 def _fitting(layer, input_size, gpu):
     """The best kernel that runs a layer at this size."""
     for kernel in _kernels(layer, gpu):
@@ -155,9 +145,7 @@ def _fitting(layer, input_size, gpu):
         if same and input_size[2] % kernel.columns_together == 0:
             return kernel
 
-
 # ---- building and launching ------------------------------------------------------------------------------------------
-
 
 # What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
 _ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
@@ -171,7 +159,6 @@ _PARAMETERS = {
     "_weights": "const T* weight, T* prepared",
     "_inputs": "const T* x, T* prepared, " + _INPUT,
 }
-
 
 def _configuration(kernel, name):
     """What the kernel `name` is compiled for: the structs of its layer and its tile."""
@@ -197,7 +184,6 @@ def _configuration(kernel, name):
         return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
-
 def _function(kernel, name, ending=""):
     """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
     parameters = _PARAMETERS[ending]
@@ -210,7 +196,6 @@ def _function(kernel, name, ending=""):
     called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
     head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
     return f"{head} {{\n  {called};\n}}\n"
-
 
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
@@ -225,11 +210,9 @@ def _cuda_source(kernels):
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
     return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
-
 # (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
 # loads them, 0 where it takes them as they are
 _LAUNCHERS = {}
-
 
 def _load_options(kernels, capability):
     """The arguments of load_inline that build `kernels` for one compute capability."""
@@ -250,7 +233,6 @@ def _load_options(kernels, capability):
     if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
         options["no_implicit_headers"] = True
     return options
-
 
 def _build(kernels, device):
     """Compiles the kernels that `device` does not have yet, in one extension."""
@@ -274,7 +256,6 @@ def _build(kernels, device):
     for number, kernel in enumerate(missing):
         _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
 
-
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
     layer, batch, input_size, output_size, kernel = plan
@@ -294,9 +275,7 @@ def _launch(plan, x, weight, bias, y):
     elif error:
         raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
-
 # ---- the operator ----------------------------------------------------------------------------------------------------
-
 
 def _run(plan, x, weight, bias):
     shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
@@ -306,7 +285,6 @@ def _run(plan, x, weight, bias):
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
-
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
@@ -314,12 +292,10 @@ def _as_theirs(y, x, weight):
         return y.contiguous(memory_format=last)
     return y
 
-
 def _save(ctx, inputs, output):
     x, weight, bias, *ctx.options = inputs
     ctx.save_for_backward(x, weight)
     ctx.bias_sizes = None if bias is None else list(bias.shape)
-
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
@@ -327,7 +303,6 @@ def _gradients(ctx, gradient):
     options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
     gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
-
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
@@ -340,16 +315,13 @@ class _ConvTranspose(torch.autograd.Function):
     def backward(ctx, gradient):
         return (*_gradients(ctx, gradient), None)
 
-
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
     return _run(_planned((x, weight, bias), options), x, weight, bias)
 
-
 def _operators_shape(x, weight, bias, *options):
     theirs = getattr(torch, f"conv_transpose{x.dim() - 2}d")(x, weight, bias, *options)
     return _as_theirs(x.new_empty(theirs.shape), x, weight)
-
 
 def _define(name):
     """The operator of that name; None where PyTorch has none."""
@@ -362,10 +334,8 @@ def _define(name):
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
-
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_e3db1397689fd506::conv_transpose")
-
+_OPERATOR = _define("tconv_b82373e67a8f3988::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -373,14 +343,12 @@ def _tuple(value, dims):
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
-
 def _autocast(tensor):
     """What autocast makes of an operand of a convolution."""
     if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     newer = hasattr(torch, "get_autocast_dtype")
     return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
-
 
 def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
@@ -396,7 +364,6 @@ def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_
     else:
         y = _run(_planned(tensors, options), *tensors)
     return y if tensors[0] is input else y.squeeze(0)
-
 
 def _planned(tensors, options):
     """The launch for these tensors; errors are PyTorch's own."""
@@ -414,9 +381,7 @@ def _planned(tensors, options):
         raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
     return plan
 
-
 # ---- the modules -----------------------------------------------------------------------------------------------------
-
 
 class _CudaForward:
     def forward(self, input, output_size=None):
@@ -425,7 +390,6 @@ class _CudaForward:
         output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         return _conv_transpose(dims, input, self.weight, self.bias, *options)
-
 
 @functools.lru_cache(maxsize=None)
 def _on_cuda(theirs):
@@ -437,9 +401,7 @@ def _on_cuda(theirs):
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     return ours
 
-
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
-
 
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
@@ -452,7 +414,6 @@ def _module_kernels(model, gpu=_PLANNED):
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
             layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
             yield next(_kernels(_with_precision(layer), gpu))
-
 
 def _cuda_model(model):
     """Class decorator: after construction, all of the model's kernels are there."""
@@ -545,7 +506,6 @@ def get_init_inputs():
 # The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
 _PRIMITIVES = r"""
 namespace tconv {
-
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
 
@@ -622,21 +582,13 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
-struct Half {
-  unsigned short bits;
-};
+struct Half { unsigned short bits; };
 
-struct BFloat16 {
-  unsigned short bits;
-};
+struct BFloat16 { unsigned short bits; };
 
 // The type products are summed in.
-template <class Element> struct AccumulatorOf {
-  using type = float;
-};
-template <> struct AccumulatorOf<double> {
-  using type = double;
-};
+template <class Element> struct AccumulatorOf { using type = float; };
+template <> struct AccumulatorOf<double> { using type = double; };
 
 TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
 TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
@@ -700,9 +652,7 @@ TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b
 // How a kernel is launched: what its template says to the host.
 
 // Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
-struct Sizes {
-  int multiprocessors, batch, input[3], output[3];
-};
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
 // A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
 // `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
@@ -750,9 +700,7 @@ template <class T> TCONV_DEVICE const T* kept(const T* value) {
 #endif
 
 // N elements at once; the address must be a multiple of their size.
-template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
-  T values[N];
-};
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
 
 TCONV_CONSTANT int vector_width(int count, int item_bytes) {
   int width = 16 / item_bytes;
@@ -802,9 +750,7 @@ template <class Layer> struct Bias {
 // blocks.
 
 // A position and its sample, -1 where there is none.
-struct Place {
-  int sample, depth, height, width;
-};
+struct Place { int sample, depth, height, width; };
 
 // The place of a number, where `Lead` places come before each row of positions: those have negative widths.
 template <class Layer, int Lead>
@@ -836,19 +782,16 @@ template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch
   launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
   // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
   const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-                                Height::positions(output[1] + Height::padding) *
-                                (Width::positions(output[2] + Width::padding) + Lead) +
-                            (1 << 12);
+      Height::positions(output[1] + Height::padding) * (Width::positions(output[2] + Width::padding) + Lead) +
+      (1 << 12);
   launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
   return launch;
 }
-
 }  // namespace tconv
 """
 _KERNELS = {
     "direct": r"""
 namespace tconv {
-
 template <class Layer, class Tile> struct DirectShape {
   using Element = typename Layer::Element;
   using Accumulator = typename AccumulatorOf<Element>::type;
@@ -861,18 +804,14 @@ template <class Layer, class Tile> struct DirectShape {
 
   // ---- who owns what ----
   static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
-  static constexpr int threads = position_threads * Tile::splits;
-  static constexpr int block_runs = position_threads / 32;
-  static constexpr int run_columns = Tile::columns * Tile::positions;
-  static constexpr int run_rows = 32 / Tile::columns;
+  static constexpr int threads = position_threads * Tile::splits, block_runs = position_threads / 32;
+  static constexpr int run_columns = Tile::columns * Tile::positions, run_rows = 32 / Tile::columns;
   static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
 
   // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
   // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = Tile::rows * Height::phases_with_taps;
-  static constexpr int output_rows = Tile::rows * Height::stride;
-  static constexpr int own_row_taps = Height::kernel;
-  static constexpr int top_shift = Height::shift_of(Height::kernel - 1);
+  static constexpr int sum_rows = Tile::rows * Height::phases_with_taps, output_rows = Tile::rows * Height::stride;
+  static constexpr int own_row_taps = Height::kernel, top_shift = Height::shift_of(Height::kernel - 1);
   static constexpr int input_rows = Tile::rows + top_shift - Height::shift_of(0);
 
   static TCONV_CONSTANT int sum_row(int row, int tap) {
@@ -889,10 +828,8 @@ template <class Layer, class Tile> struct DirectShape {
   static constexpr long long row_phases = static_cast<long long>(Depth::stride);
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (false && Height::phases_with_taps < Height::stride);
-  static constexpr int column_chunks = 1;
-  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int row_taps = Depth::kernel * Height::kernel;
-  static constexpr int grid_row_phases = 1;
+  static constexpr int column_chunks = 1, channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
+  static constexpr int row_taps = Depth::kernel * Height::kernel, grid_row_phases = 1;
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // ---- inputs ----
@@ -912,11 +849,9 @@ template <class Layer, class Tile> struct DirectShape {
   // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
   // one row tap and input channel if that is little, else those of one tap or of one phase.
   static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator));
-  static constexpr int padding_to = 16 / accumulator_bytes;
+  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator)), padding_to = 16 / accumulator_bytes;
   static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
-  static constexpr int items_at_once = channel_items;
-  static constexpr int row_items = Tile::chunk_channels * channel_items;
+  static constexpr int items_at_once = channel_items, row_items = Tile::chunk_channels * channel_items;
   static constexpr int weight_items = Tile::chunk_rows * row_items;
 
   static constexpr int exchange_pitch = 32;
@@ -932,8 +867,7 @@ template <class Layer, class Tile> struct DirectShape {
 
   // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
   // at different times.
-  static constexpr int weight_start = 2 * tile_stage_items;
-  static constexpr int exchange_start = weight_start + weight_items;
+  static constexpr int weight_start = 2 * tile_stage_items, exchange_start = weight_start + weight_items;
   static constexpr int other_items = exchange_items + split_items;
   static constexpr int shared_items = weight_start + (weight_items + other_items);
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
@@ -945,8 +879,7 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch direct_launch(const Siz
   const long long widths = Shape::Width::positions(sizes.output[2] + Tile::origin);
   const long long row_groups = static_cast<long long>(sizes.batch) * Shape::Depth::positions(sizes.output[0]) *
                                ceil_div(heights, static_cast<long long>(Tile::rows));
-  const long long runs =
-      ceil_div(row_groups, static_cast<long long>(Shape::run_rows)) *
+  const long long runs = ceil_div(row_groups, static_cast<long long>(Shape::run_rows)) *
       ceil_div(widths, static_cast<long long>(Shape::run_columns));
   const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
   // Blocks with resident weights go on to further positions.
@@ -1000,8 +933,7 @@ template <class Layer, class Tile> struct DirectInputs {
       TCONV_UNROLL for (int v = 0; v < Tile::rows; ++v)
         TCONV_UNROLL for (int j = 0; j < Tile::chunk_taps; ++j)
           TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
-            const int row = Shape::input_row(v, row_tap);
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
+            const int row = Shape::input_row(v, row_tap), slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
             const bool has_tap = phases.has_tap(a, tap_chunk + j);
             if ((true && !has_tap) || seen[row][slot]) continue;
             seen[row][slot] = true;
@@ -1053,8 +985,7 @@ template <class Layer, class Tile> class DirectChain {
   DirectSums<Layer, Tile>& all_;
 
  public:
-  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {
-  }
+  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {}
 
   // Adds the products of one group of input channels.
   TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
@@ -1070,8 +1001,7 @@ template <class Layer, class Tile> class DirectChain {
           TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
             if (!phases.has_tap(a, tap_chunk + j)) continue;
             const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels;
-            const int first_weight = item;
+            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels, first_weight = item;
             TCONV_UNROLL for (int v = 0; v < Tile::rows; ++v)
               TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
                 TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) {
@@ -1083,17 +1013,15 @@ template <class Layer, class Tile> class DirectChain {
       }
   }
 
-  TCONV_DEVICE void finish() {
-  }
+  TCONV_DEVICE void finish() {}
 };
 
 // Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
 // thread's. Inputs as `DirectInputs::load` takes them.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
-                                  int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows],
-                                  typename Layer::Index plane, int channels, const DirectPhases<Layer, Tile>& phases,
-                                  int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
+    int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows], typename Layer::Index plane, int channels,
+    const DirectPhases<Layer, Tile>& phases, int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
   using Shape = DirectShape<Layer, Tile>;
   const int first = split * Tile::unroll;
   x += first * static_cast<long long>(plane);
@@ -1183,8 +1111,7 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
   using Shape = DirectShape<Layer, Tile>;
   using Width = typename Shape::Width;
   constexpr int run = Shape::run_columns * Width::stride, lines = Shape::exchange_lines;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int run_column = __shfl_sync(0xffffffffu, target.column, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32, run_column = __shfl_sync(0xffffffffu, target.column, 0);
   const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
   TCONV_UNROLL for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
     if (has_taps) {
@@ -1269,9 +1196,7 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
 // Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 
 // Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
-};
+struct DirectPart { int group, first_channel, first_phase; };
 
 // Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
 // a weight become 0.
@@ -1294,9 +1219,8 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
     Accumulator value = 0;
     if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
         in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
-      const long long filter =
-          (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
-          out_channel;
+      const long long filter = (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) *
+          Layer::group_out_channels + out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
       value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
     }
@@ -1364,22 +1288,17 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
   // The thread's first position in the tile of its block, or in its warp's run.
-  const int warps_wide = 1, warp = 0;
-  const int row_lane = lane / Tile::columns;
-  const int column_lane = lane % Tile::columns;
+  const int warps_wide = 1, warp = 0, row_lane = lane / Tile::columns, column_lane = lane % Tile::columns;
   const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
   const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
 
   // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
   const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
-  const DirectPart part = {
-      number_in_grid / (Shape::column_chunks * Shape::channel_blocks),
+  const DirectPart part = {number_in_grid / (Shape::column_chunks * Shape::channel_blocks),
       number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
-      number_in_grid % Shape::column_chunks * Shape::block_phases,
-  };
+      number_in_grid % Shape::column_chunks * Shape::block_phases};
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = static_cast<int>(Shape::row_phases);
-  const int own_channel = part.first_channel;
+  const int end_row_phase = static_cast<int>(Shape::row_phases), own_channel = part.first_channel;
   const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
 
   const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
@@ -1409,16 +1328,14 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       constexpr int height_phases = 1;
       constexpr int height_step = Height::kernel;
       const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
-      const int first_depth_tap = Depth::first_tap(depth_phase);
-      const int first_height_tap = 0;
+      const int first_depth_tap = Depth::first_tap(depth_phase), first_height_tap = 0;
       const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
       DirectSums<Layer, Tile> sums;
       sums.clear();
 
       for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
         for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
-          const int weight_row = depth_tap * Height::kernel + height_tap;
-          const int slab = at.depth - Depth::shift_of(depth_tap);
+          const int weight_row = depth_tap * Height::kernel + height_tap, slab = at.depth - Depth::shift_of(depth_tap);
           const int top_row = at.height - Shape::top_shift;
           const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
           int input_columns[Shape::input_rows];
@@ -1441,16 +1358,9 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       const int row = at.height * Height::stride - Tile::row_origin + height_phase;
       const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
       const bool inside = at.sample >= 0 && slab < output_depth;
-      const DirectTarget<Element> target = {
-          y,
-          ((plane * output_depth + slab) * output_height + row) * output_width,
-          static_cast<long long>(output_plane),
-          row,
-          inside ? output_height : 0,
-          at.width * Width::stride - Tile::origin,
-          output_width,
-          CO - own_channel,
-      };
+      const DirectTarget<Element> target = {y, ((plane * output_depth + slab) * output_height + row) * output_width,
+          static_cast<long long>(output_plane), row, inside ? output_height : 0,
+          at.width * Width::stride - Tile::origin, output_width, CO - own_channel};
       if (!Shape::phases_without_taps || has_taps)
         direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
       else
@@ -1458,12 +1368,10 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
     }
   }
 }
-
 }  // namespace tconv
 """,
     "plain": r"""
 namespace tconv {
-
 // plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
 // sizes that they were not made for.
 //
@@ -1600,7 +1508,6 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
             from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
   }
 }
-
 }  // namespace tconv
 """,
 }

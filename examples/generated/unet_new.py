@@ -26,7 +26,6 @@ from torch import nn
 
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
 
-
 class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
@@ -40,7 +39,6 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
-
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -94,9 +92,7 @@ _TWINS = {"fp16": "bf16", "bf16": "fp16"}
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 _PLANNED = _Gpu(227 * 1024, True, 132)
 
-
 # ---- planning --------------------------------------------------------------------------------------------------------
-
 
 def _with_precision(layer, tiny_maps=False):
     """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
@@ -111,7 +107,6 @@ def _with_precision(layer, tiny_maps=False):
         return layer
     return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
-
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
@@ -123,11 +118,9 @@ def _kernels(layer, gpu):
         yield _Kernel("gemm", layer)
     yield _Kernel("plain", layer)
 
-
 def _has_sm_90a(capability):
     """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
-
 
 @functools.lru_cache(maxsize=None)
 def _gpu(device):
@@ -138,10 +131,8 @@ def _gpu(device):
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
 
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
-
 
 @functools.lru_cache(maxsize=None)
 def _plan(
@@ -170,7 +161,6 @@ def _plan(
         raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
     return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
 
-
 def _fitting(layer, input_size, gpu):
     """The best kernel that runs a layer at this size."""
     for kernel in _kernels(layer, gpu):
@@ -179,9 +169,7 @@ def _fitting(layer, input_size, gpu):
         if same and input_size[2] % kernel.columns_together == 0:
             return kernel
 
-
 # ---- building and launching ------------------------------------------------------------------------------------------
-
 
 # What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
 _ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
@@ -195,7 +183,6 @@ _PARAMETERS = {
     "_weights": "const T* weight, T* prepared",
     "_inputs": "const T* x, T* prepared, " + _INPUT,
 }
-
 
 def _configuration(kernel, name):
     """What the kernel `name` is compiled for: the structs of its layer and its tile."""
@@ -221,7 +208,6 @@ def _configuration(kernel, name):
         return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
-
 def _function(kernel, name, ending=""):
     """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
     parameters = _PARAMETERS[ending]
@@ -235,12 +221,10 @@ def _function(kernel, name, ending=""):
     head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
     return f"{head} {{\n  {called};\n}}\n"
 
-
 def _is_dense(layer):
     """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
     fills = layer.in_channels // layer.groups >= 16 and layer.out_channels // layer.groups >= 8
     return fills and layer.precision != "fp64"
-
 
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
@@ -255,11 +239,9 @@ def _cuda_source(kernels):
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
     return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
-
 # (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
 # loads them, 0 where it takes them as they are
 _LAUNCHERS = {}
-
 
 def _load_options(kernels, capability):
     """The arguments of load_inline that build `kernels` for one compute capability."""
@@ -280,7 +262,6 @@ def _load_options(kernels, capability):
     if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
         options["no_implicit_headers"] = True
     return options
-
 
 def _build(kernels, device):
     """Compiles the kernels that `device` does not have yet, in one extension."""
@@ -303,7 +284,6 @@ def _build(kernels, device):
     launch = load_inline(**_load_options(missing, capability)).launch
     for number, kernel in enumerate(missing):
         _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
-
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
@@ -328,9 +308,7 @@ def _launch(plan, x, weight, bias, y):
     elif error:
         raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
-
 # ---- the operator ----------------------------------------------------------------------------------------------------
-
 
 def _run(plan, x, weight, bias):
     shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
@@ -342,7 +320,6 @@ def _run(plan, x, weight, bias):
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
-
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
@@ -350,12 +327,10 @@ def _as_theirs(y, x, weight):
         return y.contiguous(memory_format=last)
     return y
 
-
 def _save(ctx, inputs, output):
     x, weight, bias, *ctx.options = inputs
     ctx.save_for_backward(x, weight)
     ctx.bias_sizes = None if bias is None else list(bias.shape)
-
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
@@ -363,7 +338,6 @@ def _gradients(ctx, gradient):
     options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
     gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
-
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
@@ -376,16 +350,13 @@ class _ConvTranspose(torch.autograd.Function):
     def backward(ctx, gradient):
         return (*_gradients(ctx, gradient), None)
 
-
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
     return _run(_planned((x, weight, bias), options), x, weight, bias)
 
-
 def _operators_shape(x, weight, bias, *options):
     theirs = getattr(torch, f"conv_transpose{x.dim() - 2}d")(x, weight, bias, *options)
     return _as_theirs(x.new_empty(theirs.shape), x, weight)
-
 
 def _define(name):
     """The operator of that name; None where PyTorch has none."""
@@ -398,10 +369,8 @@ def _define(name):
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
-
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_d11aa09fcfb13e33::conv_transpose")
-
+_OPERATOR = _define("tconv_13267f131387fd88::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -409,14 +378,12 @@ def _tuple(value, dims):
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
-
 def _autocast(tensor):
     """What autocast makes of an operand of a convolution."""
     if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     newer = hasattr(torch, "get_autocast_dtype")
     return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
-
 
 def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
@@ -432,7 +399,6 @@ def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_
     else:
         y = _run(_planned(tensors, options), *tensors)
     return y if tensors[0] is input else y.squeeze(0)
-
 
 def _planned(tensors, options):
     """The launch for these tensors; errors are PyTorch's own."""
@@ -450,9 +416,7 @@ def _planned(tensors, options):
         raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
     return plan
 
-
 # ---- the modules -----------------------------------------------------------------------------------------------------
-
 
 class _CudaForward:
     def forward(self, input, output_size=None):
@@ -461,7 +425,6 @@ class _CudaForward:
         output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         return _conv_transpose(dims, input, self.weight, self.bias, *options)
-
 
 @functools.lru_cache(maxsize=None)
 def _on_cuda(theirs):
@@ -473,9 +436,7 @@ def _on_cuda(theirs):
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     return ours
 
-
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
-
 
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
@@ -488,7 +449,6 @@ def _module_kernels(model, gpu=_PLANNED):
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
             layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
             yield next(_kernels(_with_precision(layer), gpu))
-
 
 def _cuda_model(model):
     """Class decorator: after construction, all of the model's kernels are there."""
@@ -604,7 +564,6 @@ def get_init_inputs():
 # The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
 _PRIMITIVES = r"""
 namespace tconv {
-
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
 
@@ -629,8 +588,7 @@ template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* globa
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                 "r"(bytes)
-                 : "memory");
+        "r"(bytes) : "memory");
 }
 template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
@@ -639,9 +597,7 @@ template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
   // The first so many bytes, and zeros behind them.
   TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N> TCONV_DEVICE void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-  }
+  template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 };
 #endif
 
@@ -674,12 +630,8 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
 // One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second> struct Choice {
-  using type = First;
-};
-template <class First, class Second> struct Choice<false, First, Second> {
-  using type = Second;
-};
+template <bool first, class First, class Second> struct Choice { using type = First; };
+template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
 // The largest divisor of `value` that is no larger than `limit`.
 TCONV_CONSTANT int largest_divisor(int value, int limit) {
@@ -689,21 +641,13 @@ TCONV_CONSTANT int largest_divisor(int value, int limit) {
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
-struct Half {
-  unsigned short bits;
-};
+struct Half { unsigned short bits; };
 
-struct BFloat16 {
-  unsigned short bits;
-};
+struct BFloat16 { unsigned short bits; };
 
 // The type products are summed in.
-template <class Element> struct AccumulatorOf {
-  using type = float;
-};
-template <> struct AccumulatorOf<double> {
-  using type = double;
-};
+template <class Element> struct AccumulatorOf { using type = float; };
+template <> struct AccumulatorOf<double> { using type = double; };
 
 TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
 TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
@@ -803,9 +747,7 @@ TCONV_DEVICE int renewed(int value) {
 #endif
 
 // N elements at once; the address must be a multiple of their size.
-template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
-  T values[N];
-};
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
 
 // A word of a vector; of 16-bit items two, or one alone.
 template <int N>
@@ -830,8 +772,7 @@ template <> TCONV_DEVICE void store_words<8>(void* address, const unsigned (&wor
 }
 template <> TCONV_DEVICE void store_words<16>(void* address, const unsigned (&words)[4]) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]),
-               "r"(words[3])
-               : "memory");
+      "r"(words[3]) : "memory");
 }
 #endif
 template <class T, int N> TCONV_DEVICE void store_vector(T* address, const Vector<T, N>& vector) {
@@ -947,17 +888,15 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
 template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
-  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
 
   // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
   static TCONV_CONSTANT int tap(int phase, int number) {
     const long long distance =
         static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
-               ? -1
-               : static_cast<int>(distance / Axis::dilation);
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
+        : static_cast<int>(distance / Axis::dilation);
   }
 
   // How far the input at a shift, by its number, lies behind that at the highest one.
@@ -978,9 +917,7 @@ template <class Axis> struct Shifts {
 // How a kernel is launched: what its template says to the host.
 
 // Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
-struct Sizes {
-  int multiprocessors, batch, input[3], output[3];
-};
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
 // A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
 // `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
@@ -1006,9 +943,7 @@ TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a
 // blocks.
 
 // A position and its sample, -1 where there is none.
-struct Place {
-  int sample, depth, height, width;
-};
+struct Place { int sample, depth, height, width; };
 
 // The place of a number, where `Lead` places come before each row of positions: those have negative widths.
 template <class Layer, int Lead>
@@ -1040,9 +975,8 @@ template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch
   launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
   // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
   const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-                                Height::positions(output[1] + Height::padding) *
-                                (Width::positions(output[2] + Width::padding) + Lead) +
-                            (1 << 12);
+      Height::positions(output[1] + Height::padding) * (Width::positions(output[2] + Width::padding) + Lead) +
+      (1 << 12);
   launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
   return launch;
 }
@@ -1054,10 +988,8 @@ template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]), "=r"(words[1]),
+      "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
 }
 #endif
 
@@ -1142,12 +1074,10 @@ template <int RowBytes> struct FactorRows {
 
 // From here on each thread of the warpgroup has so many registers, of those that the block has got; all of its warps
 // say so. PTX setmaxnreg.
-template <int Count> TCONV_DEVICE void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
-}
-template <int Count> TCONV_DEVICE void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-}
+template <int Count>
+TCONV_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count)); }
+template <int Count>
+TCONV_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count)); }
 
 // Eight registers of sums: their numbers in the text of an instruction, and the constraints.
 #define TCONV_NUMBERS_1 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -1228,9 +1158,7 @@ struct WarpgroupProducts {
     WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
   }
   TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-  template <int N> TCONV_DEVICE void wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-  }
+  template <int N> TCONV_DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 };
 
 // Barriers in shared memory, on which threads and copies arrive, and copies that do: PTX mbarrier, sm_90 and newer.
@@ -1255,26 +1183,20 @@ TCONV_DEVICE void arrive_and_expect(void* barrier, int bytes) {
                : "memory");
 }
 TCONV_DEVICE void wait(void* barrier, unsigned parity) {
-  asm volatile(
-      "{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }" ::"r"(
-          shared_address(barrier)),
-      "r"(parity)
-      : "memory");
+  asm volatile("{ .reg .pred over; again: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1; @!over bra again; }"
+      ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
 // So many threads of a block, whole warps, meet at one of its barriers 1 to 15, which orders their memory. PTX
 // bar.sync.
-template <int Count> TCONV_DEVICE void meet(int number) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory");
-}
+template <int Count>
+TCONV_DEVICE void meet(int number) { asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(Count) : "memory"); }
 
 // Asks for a copy of so many bytes, a multiple of 16 at multiples of 16, to shared memory, by one thread; the barrier
 // counts those that landed. PTX cp.async.bulk.
 TCONV_DEVICE void copy_to_shared(void* shared, const void* global, int bytes, void* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier)) : "memory");
 }
 
 // A thread's copies of `Bytes` bytes, as those of `ThreadCopies`, behind which it arrives at a barrier when all that it
@@ -1293,9 +1215,7 @@ template <int Bytes> struct ArrivingCopies {
 // slabs, rows and columns; Box::columns and so on say how many.
 
 // An image and a position in it: of a box's first corner, or in a box.
-struct BoxPosition {
-  int image, depth, row, column;
-};
+struct BoxPosition { int image, depth, row, column; };
 
 // A position of a box of which a slab has so many rows, by its number: columns first, images last.
 template <class Box> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
@@ -1309,9 +1229,8 @@ template <class Box> struct Boxes {
   int columns, rows, depths;
 
   TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
-      : columns(ceil_div(column_positions, Box::columns)),
-        rows(ceil_div(row_positions, Box::rows)),
-        depths(ceil_div(depth_positions, Box::depths)) {}
+      : columns(ceil_div(column_positions, Box::columns)), rows(ceil_div(row_positions, Box::rows)),
+      depths(ceil_div(depth_positions, Box::depths)) {}
 
   TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Box::images); }
   TCONV_DEVICE BoxPosition box(int number) const {
@@ -1336,12 +1255,8 @@ template <class Layer, class Shape> struct InputMap {
   Index plane;
   const Element* first;  // of the box's first image and the block's group
 
-  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns)
-      : batch(batch),
-        depths(depths),
-        rows(rows),
-        columns(columns),
-        plane(static_cast<Index>(depths) * rows * columns) {}
+  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
+      columns(columns), plane(static_cast<Index>(depths) * rows * columns) {}
 
   struct Place {
     int image;
@@ -1368,8 +1283,7 @@ TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3]
                                    int input_reach, int output_reach) {
   using Box = typename Tile::Box;
   const long long works = static_cast<long long>(Shape::weight_sets) * ceil_div(sizes.batch, Box::images) *
-                          ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) *
-                          ceil_div(positions[2], Box::columns);
+      ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) * ceil_div(positions[2], Box::columns);
   const long long most = larger(1, at_once / together) * together;
   const long long turns = (walk ? ceil_div(works, most) : 1) * together;
   Launch launch = {};
@@ -1381,13 +1295,11 @@ TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3]
   launch.weight_bytes = Shape::weight_bytes;
   return launch;
 }
-
 }  // namespace tconv
 """
 _KERNELS = {
     "gemm": r"""
 namespace tconv {
-
 // gemm: transposed convolution as an implicit GEMM on tensor cores, from sm_80 on, in few lines and at every size, for
 // layers with channels enough to fill a product. Written files carry it for what they have no kernel of their own for.
 //
@@ -1425,12 +1337,10 @@ template <class Layer> struct GemmTile {
   static constexpr int planes = item_bytes == 4 && Layer::rounding == Rounding::none ? 2 : 1;  // operands of a number
   static constexpr int threads = 128;
   static constexpr int row_tiles = Layer::group_out_channels > 32 ? 4 : Layer::group_out_channels > 16 ? 2 : 1;
-  static constexpr int blocks = row_tiles > 2 ? 2 : 3;
-  static constexpr int high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
+  static constexpr int blocks = row_tiles > 2 ? 2 : 3, high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
   static constexpr int column_tiles = planes == 1 ? 8 : 4;
   static constexpr int rows = 16 * row_tiles * high, columns = 8 * column_tiles * (4 / high);
-  static constexpr int input_parts = columns / threads;
-  static constexpr int row_blocks = ceil_div(Layer::group_out_channels, rows);
+  static constexpr int input_parts = columns / threads, row_blocks = ceil_div(Layer::group_out_channels, rows);
   static constexpr long long parts =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Width::stride * row_blocks * Layer::groups;
   // As many taps of the width as shared memory holds weights of, and as do not make the halo too wide.
@@ -1585,9 +1495,8 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
         Vector<Element, Tile::vector_items> factors;
         TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k)
           factors.values[k] = matrix_factor<Layer>(values[v][k], operand_plane);
-        *reinterpret_cast<Vector<Element, Tile::vector_items>*>(
-            stage + Tile::inputs_at + (p * Tile::threads + thread) * Tile::pitch + operand_plane * 64 + v * 16) =
-            factors;
+        *reinterpret_cast<Vector<Element, Tile::vector_items>*>(stage + Tile::inputs_at +
+            (p * Tile::threads + thread) * Tile::pitch + operand_plane * 64 + v * 16) = factors;
       }
   };
 
@@ -1682,12 +1591,10 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
     }
   }
 }
-
 }  // namespace tconv
 """,
     "plain": r"""
 namespace tconv {
-
 // plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
 // sizes that they were not made for.
 //
@@ -1824,20 +1731,17 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
             from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
   }
 }
-
 }  // namespace tconv
 """,
     "wgmma": r"""
 namespace tconv {
-
 // Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
 // copies, of few patches.
 TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
   int best = threads;
   for (int lanes = threads; lanes >= 8; --lanes)
-    if (threads % lanes == 0 && ceil_div(patches, lanes) <= 8 &&
-        ceil_div(patches, lanes) * ceil_div(channels, threads / lanes) <
-            ceil_div(patches, best) * ceil_div(channels, threads / best))
+    if (threads % lanes == 0 && ceil_div(patches, lanes) <= 8 && ceil_div(patches, lanes) *
+        ceil_div(channels, threads / lanes) < ceil_div(patches, best) * ceil_div(channels, threads / best))
       best = lanes;
   return best;
 }
@@ -1861,11 +1765,9 @@ template <class Layer, class Tile> struct WgmmaShape {
   static constexpr int consumers = 2, threads = 128 * (consumers + 1), loaders = 96;
 
   // ---- rows: output channels of some phases ----
-  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
-  static constexpr int phase_sets = phases / Tile::phases;
+  static constexpr int phases = Depth::stride * Height::stride * Width::stride, phase_sets = phases / Tile::phases;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int row_blocks = channel_blocks * phase_sets;
-  static constexpr int weight_sets = Layer::groups * row_blocks;
+  static constexpr int row_blocks = channel_blocks * phase_sets, weight_sets = Layer::groups * row_blocks;
 
   // ---- shifts ----
   static constexpr int shifts = DepthShifts::count * HeightShifts::count * WidthShifts::count;
@@ -1881,8 +1783,7 @@ template <class Layer, class Tile> struct WgmmaShape {
   static constexpr int visits = shifts;
   // Where tiles of positions are stacked along the rows, a row of inputs that was loaded once serves all shifts along
   // the height.
-  static constexpr int row_visits = 1;
-  static constexpr int fragments = Tile::position_tiles + row_visits - 1;
+  static constexpr int row_visits = 1, fragments = Tile::position_tiles + row_visits - 1;
   static constexpr int batch_steps = Tile::chunk_steps == 4 ? 2 : 1;
   static constexpr int batches = 2;  // whose fragments are in registers
 
@@ -1912,23 +1813,18 @@ template <class Layer, class Tile> struct WgmmaShape {
   static constexpr int columns_brought = Tile::patch_columns;
   static constexpr int row_patches = ceil_div(Tile::Box::columns + lead_and_halo(), columns_brought) *
                                                      (columns_brought / Tile::patch_columns);
-  static constexpr int patch_bytes = Tile::patch_columns * item_bytes;
-  static constexpr int halo_patches = halo_all_rows * row_patches;
+  static constexpr int patch_bytes = Tile::patch_columns * item_bytes, halo_patches = halo_all_rows * row_patches;
   static TCONV_CONSTANT int row_lead(int highest) { return patch_lead(highest); }
   static constexpr int row_places = row_patches * Tile::patch_columns;
   // Of the 65,536 registers of a multiprocessor, those of a thread that multiplies and of one that brings.
-  static constexpr int consumer_registers = 208;
-  static constexpr int producer_registers = 504 - 2 * consumer_registers;
+  static constexpr int consumer_registers = 208, producer_registers = 504 - 2 * consumer_registers;
   // Four channels of eight neighbouring places are in different banks, or eight channels of eight 16-bit ones; and
   // eight neighbours' vectors.
   static constexpr int channel_shift = 32;
   static constexpr int channel_bytes = (halo_patches * patch_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
-  static constexpr int place_bytes = item_bytes;
-  static constexpr int input_stage_bytes = chunk_channels * channel_bytes;
-  static constexpr int raw_stage_bytes = 0;
-  static constexpr int patch_lanes = wgmma_patch_lanes(loaders, halo_patches, chunk_channels);
-  static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes);
-  static constexpr int chunk_vectors = chunk_bytes / 16;
+  static constexpr int place_bytes = item_bytes, input_stage_bytes = chunk_channels * channel_bytes;
+  static constexpr int raw_stage_bytes = 0, patch_lanes = wgmma_patch_lanes(loaders, halo_patches, chunk_channels);
+  static constexpr int thread_patches = ceil_div(halo_patches, patch_lanes), chunk_vectors = chunk_bytes / 16;
 
   // Where the halo's input lies that is so far behind its first one on each axis, in places.
   static TCONV_CONSTANT int halo_offset(int depth, int row, int column, int highest) {
@@ -1937,16 +1833,13 @@ template <class Layer, class Tile> struct WgmmaShape {
 
   // ---- weights: pieces of one tap's channels in a chunk, those that one visit needs one after the other; of one
   // product's, first all of plane 0 ----
-  static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes;
-  static constexpr int product_bytes = product_rows * chunk_bytes;
-  static constexpr int chunk_pieces = shifts * Tile::phases;
-  static constexpr int weight_stage_bytes = Tile::phases * piece_bytes;
+  static constexpr int piece_bytes = planes * Tile::channels * chunk_bytes, product_bytes = product_rows * chunk_bytes;
+  static constexpr int chunk_pieces = shifts * Tile::phases, weight_stage_bytes = Tile::phases * piece_bytes;
   // Of a chunk's known pieces, how many come before those of a shift. Taps of lower shifts come first, and of one shift
   // those of lower phases: on each axis that is their own order.
   static TCONV_CONSTANT int pieces_before(int depth, int column, int row) {
-    return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel +
-           DepthShifts::taps(depth) * (WidthShifts::first_tap(column) * Height::kernel +
-                                       WidthShifts::taps(column) * HeightShifts::first_tap(row));
+    return DepthShifts::first_tap(depth) * Width::kernel * Height::kernel + DepthShifts::taps(depth) *
+        (WidthShifts::first_tap(column) * Height::kernel + WidthShifts::taps(column) * HeightShifts::first_tap(row));
   }
   static constexpr long long set_bytes = static_cast<long long>(chunks) * chunk_pieces * piece_bytes;
   static constexpr long long weight_bytes = weight_sets * set_bytes;
@@ -1959,8 +1852,7 @@ template <class Layer, class Tile> struct WgmmaShape {
   // channels of a tile that are neighbours in memory, too, to store whole rows. Lanes that write eight positions of
   // four channels find different banks.
   static constexpr int run = largest_divisor(greatest_common_divisor(Tile::phases, Width::stride), 12);
-  static constexpr int staged_channels = 16;
-  static constexpr int staged_pitch = 64 * run + 4;
+  static constexpr int staged_channels = 16, staged_pitch = 64 * run + 4;
   static constexpr int staged_bytes = staged_channels * staged_pitch * 4;
 
   // ---- shared memory: stages of weights, of inputs, what is turned or staged, offsets, and the barriers of both ----
@@ -1969,8 +1861,7 @@ template <class Layer, class Tile> struct WgmmaShape {
       Tile::resident ? static_cast<int>(set_bytes) : Tile::weight_stages * weight_stage_bytes;
   static constexpr int raw_at = inputs_at + Tile::input_stages * input_stage_bytes;
   static constexpr int staged_at = raw_at + Tile::raw_stages * raw_stage_bytes;
-  static constexpr int offsets_at = staged_at + consumers * staged_bytes;
-  static constexpr int offsets_bytes = 0;
+  static constexpr int offsets_at = staged_at + consumers * staged_bytes, offsets_bytes = 0;
   static constexpr int barriers_at = offsets_at + offsets_bytes;
   static constexpr int shared_bytes = barriers_at + 16 * (Tile::weight_stages + Tile::input_stages);
 
@@ -2006,9 +1897,7 @@ template <class Layer, class Tile> struct WgmmaWork {
 
   TCONV_DEVICE WgmmaWork(int batch, int output_depth, int output_height, int output_width, int number)
       : boxes(Shape::Depth::positions(output_depth), Shape::Height::positions(output_height),
-              Shape::Width::positions(output_width)),
-        count(boxes.count(batch) * Shape::weight_sets),
-        number(number) {}
+      Shape::Width::positions(output_width)), count(boxes.count(batch) * Shape::weight_sets), number(number) {}
 
   TCONV_DEVICE bool is_left() const { return number < count; }
   TCONV_DEVICE void next() { number += static_cast<int>(gridDim.x); }
@@ -2058,9 +1947,8 @@ template <class Layer, class Tile> struct WgmmaInputMap : InputMap<Layer, WgmmaS
       : Base(batch, depths, rows, columns), x(x) {}
 
   TCONV_DEVICE const typename Layer::Element* first_of(const BoxPosition& halo, int group) const {
-    return x + static_cast<long long>(halo.image) * Base::channels * this->plane +
-           static_cast<long long>(group) * Layer::group_in_channels *
-               this->plane;
+    return x + static_cast<long long>(halo.image) * Base::channels * this->plane + static_cast<long long>(group) *
+        Layer::group_in_channels * this->plane;
   }
   TCONV_DEVICE void enter(const BoxPosition& of_box, int group) {
     halo = of_box;
@@ -2126,8 +2014,7 @@ template <class Layer, class Tile>
 struct WgmmaCopiedChannels : WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>> {
   using Base = WgmmaChannelCopies<Layer, Tile, ArrivingCopies<WgmmaShape<Layer, Tile>::patch_bytes>>;
   TCONV_DEVICE WgmmaCopiedChannels(int number, const typename Layer::Element* x, int batch, int depths, int rows,
-                                   int columns, unsigned char*)
-      : Base(number, x, batch, depths, rows, columns) {}
+      int columns, unsigned char*) : Base(number, x, batch, depths, rows, columns) {}
 
   TCONV_DEVICE void bring(int chunk, unsigned char* stage, void* barrier) {
     this->copy(chunk, stage);
@@ -2214,8 +2101,7 @@ template <class Layer, class Tile> struct WgmmaStore {
   const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
-  const int warp, lane;
-  const int batch, depths, rows, columns;
+  const int warp, lane, batch, depths, rows, columns;
 
   // Where a phase's output at a position lies in its plane, and its image; false if nowhere.
   TCONV_DEVICE bool find(int number, int tile, int phase, int& image, Index& offset) const {
@@ -2287,8 +2173,7 @@ template <class Layer, class Tile> struct WgmmaStore {
       Vector<Element, width> stored[Own::together];
       TCONV_UNROLL for (int i = 0; i < Own::together; ++i)
         if (is_stored(step + i))
-          stored[i] = staged_outputs<width>(
-              from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
+          stored[i] = staged_outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
               epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes));
       TCONV_UNROLL for (int i = 0; i < Own::together; ++i, to += pitch)
         if (is_stored(step + i)) store_vector(to, stored[i]);
@@ -2431,9 +2316,8 @@ TCONV_DEVICE void wgmma_weights(const typename Layer::Element* weight, typename 
       Vector<Element, Shape::vector_items> factors;
 #pragma unroll
       for (int k = 0; k < Shape::vector_items; ++k) factors.values[k] = matrix_factor<Layer>(values.values[k], plane);
-      *reinterpret_cast<Vector<Element, Shape::vector_items>*>(
-          to + plane * Shape::product_bytes + swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) =
-          factors;
+      *reinterpret_cast<Vector<Element, Shape::vector_items>*>(to + plane * Shape::product_bytes +
+          swizzled(row * Shape::chunk_bytes + vector * 16, Shape::chunk_bytes)) = factors;
     }
   }
 }
@@ -2521,8 +2405,7 @@ TCONV_DEVICE void wgmma_bring_weights(WgmmaWork<Layer, Tile> work, const unsigne
 template <class Layer, class Tile> struct WgmmaPlaces {
   using Shape = WgmmaShape<Layer, Tile>;
   // Tiles that are stacked lie a row apart.
-  static constexpr int own = Tile::position_tiles;
-  static constexpr int halves = 2;
+  static constexpr int own = Tile::position_tiles, halves = 2;
   int places[own][halves];
 
   // Of positions from `first` on, 16 a warp. By channel a lane loads channel lane % 4 of positions lane / 4 and
@@ -2530,8 +2413,7 @@ template <class Layer, class Tile> struct WgmmaPlaces {
   TCONV_DEVICE WgmmaPlaces(int first, int lane) {
     TCONV_UNROLL for (int tile = 0; tile < own; ++tile)
       TCONV_UNROLL for (int half = 0; half < halves; ++half) {
-        const int number = first + (lane / 4 + 8 * half);
-        const int channel = lane % 4;
+        const int number = first + (lane / 4 + 8 * half), channel = lane % 4;
         const bool is_in_box = wgmma_is_in_box<Layer, Tile>(number, tile);
         const BoxPosition at = wgmma_in_box<Layer, Tile>(is_in_box ? number : 0, is_in_box ? tile : 0);
         const int place =
@@ -2544,12 +2426,10 @@ template <class Layer, class Tile> struct WgmmaPlaces {
   TCONV_DEVICE void load(const unsigned char* moved, int step,
                          unsigned (&fragments)[Shape::fragments][Shape::planes][4]) const {
     TCONV_UNROLL for (int f = 0; f < Shape::fragments; ++f) {
-      const int further = 0;
-      const int tile = f;
+      const int further = 0, tile = f;
       TCONV_UNROLL for (int word = 0; word < 4; ++word)
-        fragments[f][0][word] =
-            *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
-                                               (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
+        fragments[f][0][word] = *reinterpret_cast<const unsigned*>(moved + places[tile][word % 2 % halves] + further +
+            (step * Shape::step_channels + word / 2 * 4) * Shape::channel_bytes);
       TCONV_UNROLL for (int word = 0; word < 4; ++word) {
         const float value = bits_float(fragments[f][0][word]);
         TCONV_UNROLL for (int plane = 0; plane < Shape::planes; ++plane)
@@ -2576,13 +2456,9 @@ template <class Layer, class Tile> struct WgmmaConsumer {
   WgmmaStages<Tile::input_stages> inputs;
   bool read = false;  // stages that were not given back
 
-  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane)
-      : weight_stages(shared),
-        input_stages(shared + Shape::inputs_at),
-        places(number, lane),
-        lane(lane),
-        weights(shared + Shape::barriers_at),
-        inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
+  TCONV_DEVICE WgmmaConsumer(unsigned char* shared, int number, int lane) : weight_stages(shared),
+      input_stages(shared + Shape::inputs_at), places(number, lane), lane(lane), weights(shared + Shape::barriers_at),
+      inputs(shared + Shape::barriers_at + 16 * Tile::weight_stages) {}
 
   // Gives back what the visit has read that ended before this stage: its products are done.
   TCONV_DEVICE void give_back(int end) {
@@ -2729,20 +2605,9 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
       const long long plane = static_cast<long long>(depths) * rows * columns;
       const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
       const Bias<Layer> epilogue{bias + first};
-      WgmmaStore<Layer, Tile>{consumer.sums,
-                              epilogue,
-                              y + (first + channel) * plane,
-                              work.box(),
-                              work.first_phase(),
-                              channel,
-                              reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
-                              renewed(warp),
-                              renewed(lane),
-                              images,
-                              depths,
-                              rows,
-                              columns}
-          .store();
+      WgmmaStore<Layer, Tile>{consumer.sums, epilogue, y + (first + channel) * plane, work.box(), work.first_phase(),
+          channel, reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes), renewed(warp),
+          renewed(lane), images, depths, rows, columns}.store();
       work.next();
     }
   } else {
@@ -2758,7 +2623,6 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
     }
   }
 }
-
 }  // namespace tconv
 """,
 }

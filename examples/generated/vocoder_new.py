@@ -26,7 +26,6 @@ from torch import nn
 
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
 
-
 class _Layer(namedtuple("_Layer", _FIELDS)):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
@@ -40,7 +39,6 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
         return " ".join([*words, self.precision])
-
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -106,9 +104,7 @@ _TWINS = {"fp16": "bf16", "bf16": "fp16"}
 _Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
 _PLANNED = _Gpu(227 * 1024, True, 132)
 
-
 # ---- planning --------------------------------------------------------------------------------------------------------
-
 
 def _with_precision(layer, tiny_maps=False):
     """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
@@ -123,7 +119,6 @@ def _with_precision(layer, tiny_maps=False):
         return layer
     return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
-
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
@@ -135,11 +130,9 @@ def _kernels(layer, gpu):
         yield _Kernel("gemm", layer)
     yield _Kernel("plain", layer)
 
-
 def _has_sm_90a(capability):
     """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
-
 
 @functools.lru_cache(maxsize=None)
 def _gpu(device):
@@ -150,10 +143,8 @@ def _gpu(device):
     multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
 
-
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
-
 
 @functools.lru_cache(maxsize=None)
 def _plan(
@@ -182,7 +173,6 @@ def _plan(
         raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
     return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
 
-
 def _fitting(layer, input_size, gpu):
     """The best kernel that runs a layer at this size."""
     for kernel in _kernels(layer, gpu):
@@ -191,9 +181,7 @@ def _fitting(layer, input_size, gpu):
         if same and input_size[2] % kernel.columns_together == 0:
             return kernel
 
-
 # ---- building and launching ------------------------------------------------------------------------------------------
-
 
 # What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
 _ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
@@ -207,7 +195,6 @@ _PARAMETERS = {
     "_weights": "const T* weight, T* prepared",
     "_inputs": "const T* x, T* prepared, " + _INPUT,
 }
-
 
 def _configuration(kernel, name):
     """What the kernel `name` is compiled for: the structs of its layer and its tile."""
@@ -233,7 +220,6 @@ def _configuration(kernel, name):
         return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
-
 def _function(kernel, name, ending=""):
     """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
     parameters = _PARAMETERS[ending]
@@ -247,12 +233,10 @@ def _function(kernel, name, ending=""):
     head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
     return f"{head} {{\n  {called};\n}}\n"
 
-
 def _is_dense(layer):
     """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
     fills = layer.in_channels // layer.groups >= 16 and layer.out_channels // layer.groups >= 8
     return fills and layer.precision != "fp64"
-
 
 def _cuda_source(kernels):
     """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
@@ -267,11 +251,9 @@ def _cuda_source(kernels):
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
     return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
 
-
 # (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
 # loads them, 0 where it takes them as they are
 _LAUNCHERS = {}
-
 
 def _load_options(kernels, capability):
     """The arguments of load_inline that build `kernels` for one compute capability."""
@@ -292,7 +274,6 @@ def _load_options(kernels, capability):
     if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
         options["no_implicit_headers"] = True
     return options
-
 
 def _build(kernels, device):
     """Compiles the kernels that `device` does not have yet, in one extension."""
@@ -315,7 +296,6 @@ def _build(kernels, device):
     launch = load_inline(**_load_options(missing, capability)).launch
     for number, kernel in enumerate(missing):
         _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
-
 
 def _launch(plan, x, weight, bias, y):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
@@ -340,9 +320,7 @@ def _launch(plan, x, weight, bias, y):
     elif error:
         raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
-
 # ---- the operator ----------------------------------------------------------------------------------------------------
-
 
 def _run(plan, x, weight, bias):
     shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
@@ -354,7 +332,6 @@ def _run(plan, x, weight, bias):
         _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
     return _as_theirs(y, x, weight)
 
-
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
@@ -362,12 +339,10 @@ def _as_theirs(y, x, weight):
         return y.contiguous(memory_format=last)
     return y
 
-
 def _save(ctx, inputs, output):
     x, weight, bias, *ctx.options = inputs
     ctx.save_for_backward(x, weight)
     ctx.bias_sizes = None if bias is None else list(bias.shape)
-
 
 def _gradients(ctx, gradient):
     """Of input, weight and bias, and of the five options."""
@@ -375,7 +350,6 @@ def _gradients(ctx, gradient):
     options = (stride, padding, dilation, True, output_padding, groups, list(ctx.needs_input_grad[:3]))
     gradients = torch.ops.aten.convolution_backward(gradient, *ctx.saved_tensors, ctx.bias_sizes, *options)
     return (*gradients, None, None, None, None, None)
-
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
@@ -388,16 +362,13 @@ class _ConvTranspose(torch.autograd.Function):
     def backward(ctx, gradient):
         return (*_gradients(ctx, gradient), None)
 
-
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
     return _run(_planned((x, weight, bias), options), x, weight, bias)
 
-
 def _operators_shape(x, weight, bias, *options):
     theirs = getattr(torch, f"conv_transpose{x.dim() - 2}d")(x, weight, bias, *options)
     return _as_theirs(x.new_empty(theirs.shape), x, weight)
-
 
 def _define(name):
     """The operator of that name; None where PyTorch has none."""
@@ -410,10 +381,8 @@ def _define(name):
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
-
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_18d7b6bc15560a2d::conv_transpose")
-
+_OPERATOR = _define("tconv_4e27fca46ea036d0::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -421,14 +390,12 @@ def _tuple(value, dims):
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
-
 def _autocast(tensor):
     """What autocast makes of an operand of a convolution."""
     if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     newer = hasattr(torch, "get_autocast_dtype")
     return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
-
 
 def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
@@ -444,7 +411,6 @@ def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_
     else:
         y = _run(_planned(tensors, options), *tensors)
     return y if tensors[0] is input else y.squeeze(0)
-
 
 def _planned(tensors, options):
     """The launch for these tensors; errors are PyTorch's own."""
@@ -462,9 +428,7 @@ def _planned(tensors, options):
         raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
     return plan
 
-
 # ---- the modules -----------------------------------------------------------------------------------------------------
-
 
 class _CudaForward:
     def forward(self, input, output_size=None):
@@ -473,7 +437,6 @@ class _CudaForward:
         output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         return _conv_transpose(dims, input, self.weight, self.bias, *options)
-
 
 @functools.lru_cache(maxsize=None)
 def _on_cuda(theirs):
@@ -485,9 +448,7 @@ def _on_cuda(theirs):
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     return ours
 
-
 CudaConvTranspose1d = _on_cuda(nn.ConvTranspose1d)
-
 
 def _module_kernels(model, gpu=_PLANNED):
     for module in model.modules():
@@ -500,7 +461,6 @@ def _module_kernels(model, gpu=_PLANNED):
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
             layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
             yield next(_kernels(_with_precision(layer), gpu))
-
 
 def _cuda_model(model):
     """Class decorator: after construction, all of the model's kernels are there."""
@@ -611,7 +571,6 @@ def get_init_inputs():
 # The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
 _PRIMITIVES = r"""
 namespace tconv {
-
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
 
@@ -652,10 +611,8 @@ template <int Threads, class Wanted> struct BlockCopy {
       if (!wanted(piece)) continue;
       asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(piece_bytes)
                    : "memory");
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                       to + piece * piece_bytes),
-                   "l"(from + piece * piece_bytes), "r"(piece_bytes), "r"(barrier)
-                   : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+          ::"r"(to + piece * piece_bytes), "l"(from + piece * piece_bytes), "r"(piece_bytes), "r"(barrier) : "memory");
     }
     __syncwarp();
     if (lane == 0) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -695,8 +652,7 @@ template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* globa
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
-                 "r"(bytes)
-                 : "memory");
+        "r"(bytes) : "memory");
 }
 template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
   TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
@@ -705,9 +661,7 @@ template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
   // The first so many bytes, and zeros behind them.
   TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
   TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N> TCONV_DEVICE void wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-  }
+  template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 };
 #endif
 
@@ -740,30 +694,18 @@ TCONV_CONSTANT int power_of_two_from(int value) {
 TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
 // One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second> struct Choice {
-  using type = First;
-};
-template <class First, class Second> struct Choice<false, First, Second> {
-  using type = Second;
-};
+template <bool first, class First, class Second> struct Choice { using type = First; };
+template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
-struct Half {
-  unsigned short bits;
-};
+struct Half { unsigned short bits; };
 
-struct BFloat16 {
-  unsigned short bits;
-};
+struct BFloat16 { unsigned short bits; };
 
 // The type products are summed in.
-template <class Element> struct AccumulatorOf {
-  using type = float;
-};
-template <> struct AccumulatorOf<double> {
-  using type = double;
-};
+template <class Element> struct AccumulatorOf { using type = float; };
+template <> struct AccumulatorOf<double> { using type = double; };
 
 TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
 TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
@@ -874,9 +816,7 @@ template <class T> TCONV_DEVICE const T* kept(const T* value) {
 #endif
 
 // N elements at once; the address must be a multiple of their size.
-template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector {
-  T values[N];
-};
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
 
 // 2, 4, 8 or 16 bytes of what no thread of the grid writes, at a multiple of their number, two in the low half of a
 // word; zeros if they are not present. Predicated, not branched, and mostly left by the compiler where it stands in the
@@ -895,8 +835,7 @@ template <> TCONV_DEVICE void load_present<2>(const void* address, bool present,
 }
 template <> TCONV_DEVICE void load_present<4>(const void* address, bool present, unsigned (&words)[1]) {
   asm volatile("{ .reg .pred there; setp.ne.b32 there, %2, 0; mov.b32 %0, 0; @there ld.global.nc.b32 %0, [%1]; }"
-               : "=r"(words[0])
-               : "l"(address), "r"(static_cast<int>(present)));
+      : "=r"(words[0]) : "l"(address), "r"(static_cast<int>(present)));
 }
 template <> TCONV_DEVICE void load_present<8>(const void* address, bool present, unsigned (&words)[2]) {
   asm volatile(
@@ -1005,17 +944,15 @@ template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
 template <class Axis> struct Shifts {
   static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1;
-  static constexpr int count = (highest - lowest) / step + 1;
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
   static constexpr int halo = highest - lowest;
 
   // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
   static TCONV_CONSTANT int tap(int phase, int number) {
     const long long distance =
         static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel
-               ? -1
-               : static_cast<int>(distance / Axis::dilation);
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
+        : static_cast<int>(distance / Axis::dilation);
   }
 
   // How far the input at a shift, by its number, lies behind that at the highest one.
@@ -1036,9 +973,7 @@ template <class Axis> struct Shifts {
 // How a kernel is launched: what its template says to the host.
 
 // Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
-struct Sizes {
-  int multiprocessors, batch, input[3], output[3];
-};
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
 
 // A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
 // `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
@@ -1064,9 +999,7 @@ TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a
 // blocks.
 
 // A position and its sample, -1 where there is none.
-struct Place {
-  int sample, depth, height, width;
-};
+struct Place { int sample, depth, height, width; };
 
 // The place of a number, where `Lead` places come before each row of positions: those have negative widths.
 template <class Layer, int Lead>
@@ -1098,9 +1031,8 @@ template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch
   launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
   // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
   const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-                                Height::positions(output[1] + Height::padding) *
-                                (Width::positions(output[2] + Width::padding) + Lead) +
-                            (1 << 12);
+      Height::positions(output[1] + Height::padding) * (Width::positions(output[2] + Width::padding) + Lead) +
+      (1 << 12);
   launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
   return launch;
 }
@@ -1112,10 +1044,8 @@ template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch
 #if !defined(TCONV_EMULATOR)
 TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(address)
-               : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]), "=r"(words[1]),
+      "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
 }
 #endif
 
@@ -1182,9 +1112,7 @@ template <class Layer, class Element> TCONV_DEVICE Element matrix_factor(Element
 // slabs, rows and columns; Box::columns and so on say how many.
 
 // An image and a position in it: of a box's first corner, or in a box.
-struct BoxPosition {
-  int image, depth, row, column;
-};
+struct BoxPosition { int image, depth, row, column; };
 
 // A position of a box of which a slab has so many rows, by its number: columns first, images last.
 template <class Box> TCONV_DEVICE BoxPosition position_in_box(int number, int box_rows) {
@@ -1198,9 +1126,8 @@ template <class Box> struct Boxes {
   int columns, rows, depths;
 
   TCONV_DEVICE Boxes(int depth_positions, int row_positions, int column_positions)
-      : columns(ceil_div(column_positions, Box::columns)),
-        rows(ceil_div(row_positions, Box::rows)),
-        depths(ceil_div(depth_positions, Box::depths)) {}
+      : columns(ceil_div(column_positions, Box::columns)), rows(ceil_div(row_positions, Box::rows)),
+      depths(ceil_div(depth_positions, Box::depths)) {}
 
   TCONV_DEVICE int count(int batch) const { return columns * rows * depths * ceil_div(batch, Box::images); }
   TCONV_DEVICE BoxPosition box(int number) const {
@@ -1225,12 +1152,8 @@ template <class Layer, class Shape> struct InputMap {
   Index plane;
   const Element* first;  // of the box's first image and the block's group
 
-  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns)
-      : batch(batch),
-        depths(depths),
-        rows(rows),
-        columns(columns),
-        plane(static_cast<Index>(depths) * rows * columns) {}
+  TCONV_DEVICE InputMap(int batch, int depths, int rows, int columns) : batch(batch), depths(depths), rows(rows),
+      columns(columns), plane(static_cast<Index>(depths) * rows * columns) {}
 
   struct Place {
     int image;
@@ -1257,8 +1180,7 @@ TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3]
                                    int input_reach, int output_reach) {
   using Box = typename Tile::Box;
   const long long works = static_cast<long long>(Shape::weight_sets) * ceil_div(sizes.batch, Box::images) *
-                          ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) *
-                          ceil_div(positions[2], Box::columns);
+      ceil_div(positions[0], Box::depths) * ceil_div(positions[1], Box::rows) * ceil_div(positions[2], Box::columns);
   const long long most = larger(1, at_once / together) * together;
   const long long turns = (walk ? ceil_div(works, most) : 1) * together;
   Launch launch = {};
@@ -1270,13 +1192,11 @@ TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3]
   launch.weight_bytes = Shape::weight_bytes;
   return launch;
 }
-
 }  // namespace tconv
 """
 _KERNELS = {
     "gemm": r"""
 namespace tconv {
-
 // gemm: transposed convolution as an implicit GEMM on tensor cores, from sm_80 on, in few lines and at every size, for
 // layers with channels enough to fill a product. Written files carry it for what they have no kernel of their own for.
 //
@@ -1314,12 +1234,10 @@ template <class Layer> struct GemmTile {
   static constexpr int planes = item_bytes == 4 && Layer::rounding == Rounding::none ? 2 : 1;  // operands of a number
   static constexpr int threads = 128;
   static constexpr int row_tiles = Layer::group_out_channels > 32 ? 4 : Layer::group_out_channels > 16 ? 2 : 1;
-  static constexpr int blocks = row_tiles > 2 ? 2 : 3;
-  static constexpr int high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
+  static constexpr int blocks = row_tiles > 2 ? 2 : 3, high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
   static constexpr int column_tiles = planes == 1 ? 8 : 4;
   static constexpr int rows = 16 * row_tiles * high, columns = 8 * column_tiles * (4 / high);
-  static constexpr int input_parts = columns / threads;
-  static constexpr int row_blocks = ceil_div(Layer::group_out_channels, rows);
+  static constexpr int input_parts = columns / threads, row_blocks = ceil_div(Layer::group_out_channels, rows);
   static constexpr long long parts =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Width::stride * row_blocks * Layer::groups;
   // As many taps of the width as shared memory holds weights of, and as do not make the halo too wide.
@@ -1474,9 +1392,8 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
         Vector<Element, Tile::vector_items> factors;
         TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k)
           factors.values[k] = matrix_factor<Layer>(values[v][k], operand_plane);
-        *reinterpret_cast<Vector<Element, Tile::vector_items>*>(
-            stage + Tile::inputs_at + (p * Tile::threads + thread) * Tile::pitch + operand_plane * 64 + v * 16) =
-            factors;
+        *reinterpret_cast<Vector<Element, Tile::vector_items>*>(stage + Tile::inputs_at +
+            (p * Tile::threads + thread) * Tile::pitch + operand_plane * 64 + v * 16) = factors;
       }
   };
 
@@ -1571,12 +1488,10 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
     }
   }
 }
-
 }  // namespace tconv
 """,
     "mma": r"""
 namespace tconv {
-
 // Puts a unit into a vector: the word of two 16-bit items or of one of 32 bits, or both words of a double.
 TCONV_DEVICE void mma_pack(const float (&items)[1], int unit, Vector<unsigned, 4>& vector) {
   vector.values[unit] = float_bits(items[0]);
@@ -1651,17 +1566,13 @@ template <class Layer, class Tile> struct MmaShape {
   // ---- products ----
   // One instruction multiplies 16 rows by 8 positions over 32 bytes of channels. Exact fp32 takes two operands for each
   // number, its rounding to TF32 and what that leaves, and three products.
-  static constexpr int item_bytes = static_cast<int>(sizeof(Element));
-  static constexpr int vector_items = 16 / item_bytes;
+  static constexpr int item_bytes = static_cast<int>(sizeof(Element)), vector_items = 16 / item_bytes;
   static constexpr int step_channels = 32 / item_bytes;
   // Of the 16 bytes of a fragment that a lane has, what belongs to one row: a word, or a double's two; and its items.
-  static constexpr int unit_bytes = 4;
-  static constexpr int units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes;
-  static constexpr int planes = 1;
+  static constexpr int unit_bytes = 4, units = 16 / unit_bytes, unit_items = unit_bytes / item_bytes, planes = 1;
 
   // ---- rows: output channels and phases ----
-  static constexpr int phases = Depth::stride * Height::stride * Width::stride;
-  static constexpr int tile_phases = 16 / Tile::channels;
+  static constexpr int phases = Depth::stride * Height::stride * Width::stride, tile_phases = 16 / Tile::channels;
   static constexpr int phase_tiles = ceil_div(phases, tile_phases);
   static constexpr int channel_tiles = ceil_div(Layer::group_out_channels, Tile::channels);
   static constexpr int block_row_tiles = Tile::Warps::high * Tile::Warps::row_tiles;
@@ -1704,9 +1615,8 @@ template <class Layer, class Tile> struct MmaShape {
   static constexpr int halo_all_rows = Tile::Box::images * halo_depths * halo_rows;
 
   // What is brought of it: patches of some neighbouring columns. A row's first patch begins so many columns before it.
-  static constexpr int patch_lead =
-      (-WidthShifts::highest % Tile::Pipeline::patch_columns + Tile::Pipeline::patch_columns) %
-      Tile::Pipeline::patch_columns;
+  static constexpr int patch_lead = (-WidthShifts::highest % Tile::Pipeline::patch_columns +
+      Tile::Pipeline::patch_columns) % Tile::Pipeline::patch_columns;
   static constexpr int row_patches = ceil_div(patch_lead + halo_columns, Tile::Pipeline::patch_columns);
   static constexpr int halo_patches = halo_all_rows * row_patches;
 
@@ -1716,10 +1626,8 @@ template <class Layer, class Tile> struct MmaShape {
   static TCONV_CONSTANT int halo_offset(int shift) {
     const int depth = shift / (HeightShifts::count * WidthShifts::count);
     const int row = shift / WidthShifts::count % HeightShifts::count, column = shift % WidthShifts::count;
-    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo -
-            row * HeightShifts::step) *
-               row_places +
-           WidthShifts::halo - column * WidthShifts::step;
+    return ((DepthShifts::halo - depth * DepthShifts::step) * halo_rows + HeightShifts::halo - row *
+        HeightShifts::step) * row_places + WidthShifts::halo - column * WidthShifts::step;
   }
 
   // ---- shared memory, in bytes: stages of inputs and of weights, two where one is read while one is written ----
@@ -1732,17 +1640,14 @@ template <class Layer, class Tile> struct MmaShape {
     return stage == 0 ? (input_stages - 1) * input_stage_bytes : stage - input_stage_bytes;
   }
   // So many chunks are asked for before the first is waited for.
-  static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1;
-  static constexpr int steps = chunks * shift_groups;
+  static constexpr int stages_ahead = input_stages > 1 ? input_stages - 1 : 1, steps = chunks * shift_groups;
   static constexpr int weight_stages = Tile::Pipeline::resident ? steps : steps > 1 ? 2 : 1;
   // Four channels of eight neighbouring places are in different banks, too; of 16-bit types eight channels.
   static constexpr int channel_shift = 32;
   static constexpr int channel_bytes =
       (halo_all_rows * row_places * item_bytes + 127 - channel_shift) / 128 * 128 + channel_shift;
-  static constexpr int place_bytes = item_bytes;
-  static constexpr int step_bytes = step_channels * channel_bytes;
-  static constexpr int plane_bytes = stage_steps * step_bytes;
-  static constexpr int input_stage_bytes = planes * plane_bytes;
+  static constexpr int place_bytes = item_bytes, step_bytes = step_channels * channel_bytes;
+  static constexpr int plane_bytes = stage_steps * step_bytes, input_stage_bytes = planes * plane_bytes;
   static constexpr int fragment_bytes = 512;  // 16 rows by 32 bytes of channels, as 32 lanes hold them
   static constexpr int tile_bytes = stage_steps * planes * fragment_bytes;  // of a tile of rows at one shift
   static constexpr int shift_bytes = block_row_tiles * tile_bytes;
@@ -1760,15 +1665,12 @@ template <class Layer, class Tile> struct MmaShape {
   // ---- outputs: a warp of the first set stores them in turns through shared memory, behind what was joined ----
   // Row tiles of a turn: those that hold all column phases of their channels, where a warp has them.
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
-  static constexpr int turn_row_tiles =
-      Tile::Warps::row_tiles % whole_row_tiles == 0 ? whole_row_tiles
-      : phases_known                                                                      ? phase_tiles
-                                                                                          : 1;
+  static constexpr int turn_row_tiles = Tile::Warps::row_tiles % whole_row_tiles == 0 ? whole_row_tiles
+      : phases_known ? phase_tiles : 1;
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
-  static constexpr int turn_position_tiles = mma_turn_position_tiles(
-      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
-      Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
-                                                                                     : stages_bytes - joined_bytes);
+  static constexpr int turn_position_tiles = mma_turn_position_tiles(Tile::Warps::position_tiles,
+      turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last, Tile::Pipeline::resident || joined_bytes +
+      mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes : stages_bytes - joined_bytes);
   static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
@@ -1805,8 +1707,7 @@ template <class Layer, class Tile> struct MmaInputMap : InputMap<Layer, MmaShape
   const typename Layer::Element* x;
 
   TCONV_DEVICE MmaInputMap(const typename Layer::Element* of_all, int group, int batch, int depths, int rows,
-                           int columns)
-      : Base(batch, depths, rows, columns) {
+      int columns) : Base(batch, depths, rows, columns) {
     x = of_all + static_cast<long long>(group) * Layer::group_in_channels * this->plane;
   }
 
@@ -1906,9 +1807,8 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch mma_launch(const Sizes&
                            Shape::Height::positions(sizes.output[1] + Tile::Box::row_origin),
                            Shape::Width::positions(sizes.output[2] + Tile::Box::origin)};
   // Of resident weights as many blocks as run at the same time. A lane stores neighbouring outputs of 32 channels.
-  return boxes_launch<Shape, Tile>(
-      sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks, Shape::weight_sets,
-      Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
+  return boxes_launch<Shape, Tile>(sizes, positions, Tile::Pipeline::resident, sizes.multiprocessors * Tile::blocks,
+      Shape::weight_sets, Tile::Box::images * Layer::groups * Layer::group_in_channels + Shape::chunk_channels, 32);
 }
 
 // A warp's sums.
@@ -1976,9 +1876,8 @@ template <class Layer, class Tile> struct MmaTurn {
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
   // Outputs of a row that a turn has side by side: all of a row of its box, or a part of each position's.
-  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots % Width::stride == 0
-                                          ? Tile::Box::columns * Width::stride
-                                      : slots;
+  static constexpr int side_by_side = Shape::turn_row_tiles == Shape::phase_tiles || slots %
+      Width::stride == 0 ? Tile::Box::columns * Width::stride : slots;
   // How many outputs of one row, or channels of one output, may be stored at once, if rows are aligned.
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
@@ -2093,12 +1992,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
         }
     }
     __syncwarp();
-    MmaTurn<Layer, Tile>{staged,        y,
-                         box,           first_position + turn / groups * Shape::turn_position_tiles * 8,
-                         first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
-                         batch,         depths,
-                         rows,          columns}
-        .store();
+    MmaTurn<Layer, Tile>{staged, y, box, first_position + turn / groups * Shape::turn_position_tiles * 8,
+        first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases, batch, depths, rows, columns}.store();
   }
 }
 
@@ -2226,9 +2121,8 @@ template <class Layer, class Tile> struct MmaWeightStages {
     if (left == 0) return;
     constexpr int of_last = Shape::shifts - (Shape::shift_groups - 1) * Tile::Pipeline::chunk_shifts;
     const bool last = shift_group == Shape::shift_groups - 1;
-    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts
-                       : last                   ? of_last
-                                                : Tile::Pipeline::chunk_shifts;
+    const int shifts = Tile::Pipeline::resident ? Shape::weight_stages * Tile::Pipeline::chunk_shifts : last ? of_last
+        : Tile::Pipeline::chunk_shifts;
     const int pieces = 1;
     copy.begin(stages + stage, from, shifts * Shape::shift_bytes, pieces,
                {shift_group * Tile::Pipeline::chunk_shifts, first_row_tile});
@@ -2303,9 +2197,8 @@ template <class Layer, class Tile> struct MmaWeightStages {
 // (`MmaColumns`), at the highest shift.
 template <class Layer, class Tile, class Between>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
-                               const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
-                               const Between& between_steps) {
+    const unsigned char* weights, const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
+    const Between& between_steps) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_UNROLL for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
     unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
@@ -2350,9 +2243,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   using Columns = MmaColumns<Layer, Tile>;
   typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
-  const auto is_there = [&] {
-    return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
-  };
+  const auto is_there = [&] { return Tile::Pipeline::resident ? number_ahead < box_count
+      : chunk_ahead < Shape::chunks; };
   const auto ask = [&](int part, int parts, int stage) {
     inputs.load(chunk_ahead, is_there(), part, parts, shared + stage);
   };
@@ -2372,20 +2264,16 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
     const BoxPosition in_box =
         position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
-    places[i] =
-        (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
-         Shape::patch_lead + in_box.column) *
-            Shape::place_bytes +
-        first_step * Shape::step_bytes + Columns::offset(lane);
+    places[i] = (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) *
+        Shape::row_places + Shape::patch_lead + in_box.column) * Shape::place_bytes + first_step * Shape::step_bytes +
+        Columns::offset(lane);
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
-  const unsigned char* const fragments = weight_stages + lane * 16 +
-                                         first_step * Shape::planes * Shape::fragment_bytes +
-                                         warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
-  MmaWeightStages<Layer, Tile> weights(
-      reinterpret_cast<const unsigned char*>(weight) + weight_set * Shape::block_weight_bytes, weight_stages,
-      shared + Shape::barrier_at, row_block);
+  const unsigned char* const fragments = weight_stages + lane * 16 + first_step * Shape::planes *
+      Shape::fragment_bytes + warp_high * Tile::Warps::row_tiles * Shape::tile_bytes;
+  MmaWeightStages<Layer, Tile> weights(reinterpret_cast<const unsigned char*>(weight) + weight_set *
+      Shape::block_weight_bytes, weight_stages, shared + Shape::barrier_at, row_block);
   wait_for_kernel_before();  // which prepared the weights
   weights.ask();
   end_asking(0);
@@ -2444,12 +2332,10 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
     number += boxes_together;
   } while (Tile::Pipeline::resident && number < box_count);
 }
-
 }  // namespace tconv
 """,
     "plain": r"""
 namespace tconv {
-
 // plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
 // sizes that they were not made for.
 //
@@ -2586,7 +2472,6 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
             from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
   }
 }
-
 }  // namespace tconv
 """,
 }

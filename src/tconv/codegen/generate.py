@@ -148,6 +148,8 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     runtime, _, text = _only(runtime, wanted).partition(_KERNELS_MARK)
     if not elsewhere:
         runtime = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", runtime)
+    # The user's own part stays as it is.
+    runtime = runtime.replace("\n\n\n", "\n\n")
     prologue = f"{source.prologue.rstrip()}\n\n" if source.prologue else ""
     model = f"{_MODEL_MARK}\n{source.body.strip(_BLANK)}"
     text = f"{_TEXT_MARK}\n{text.strip()}"

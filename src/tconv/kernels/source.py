@@ -105,7 +105,7 @@ def header_texts(names: Sequence[str]) -> dict[str, str]:
 
 def in_namespace(texts: Iterable[str]) -> str:
     """What `header_texts` gave, as one text."""
-    return _OPENED + "\n".join(texts) + _CLOSED
+    return "namespace tconv {\n" + "\n".join(texts).strip("\n") + "\n}  // namespace tconv\n"
 
 
 def configuration(kernel: Kernel[Any], name: str) -> str:
