@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation import bits
-from tconv.evaluation.bits import fingerprint, same_bytes
+from tconv.evaluation.bits import contents, fingerprint, same_bytes
 
 
 def drawn(dtype: torch.dtype) -> Tensor:
@@ -49,3 +49,16 @@ def test_bits_count_and_not_values() -> None:
     nan, zero = torch.full((3,), torch.nan), torch.zeros(3)
     assert same_bytes(nan, nan.clone()) and fingerprint(nan) == fingerprint(nan.clone())
     assert not same_bytes(zero, -zero) and fingerprint(zero) != fingerprint(-zero)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("piece", [1, 6, 100])
+def test_contents_do_not_know_the_order(dtype: torch.dtype, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bits, "_PIECE", piece)
+    tensor = drawn(dtype)
+    assert contents(tensor) == contents(tensor.flip(0)) == contents(tensor.flatten().roll(3))
+    if dtype != torch.bool:
+        other = tensor.clone()
+        other[3, 2] = other[3, 2] + 1
+        assert contents(other) != contents(tensor)
+        assert contents(torch.zeros_like(tensor)) != contents(tensor)

@@ -45,6 +45,14 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     return Fingerprint(tuple(tensor.shape), tensor.dtype, total % 2**64)
 
 
+def contents(tensor: Tensor) -> int:
+    """A number that tells a tensor's elements from others in the same process, but not their order in memory."""
+    generator = torch.Generator(tensor.device).manual_seed(_SEED)
+    square, single = _numbers(2, generator)
+    pieces = (words.long() for words in _pieces(tensor))
+    return sum(int((words * words * square + words * single).sum()) for words in pieces) % 2**64
+
+
 def _numbers(count: int, generator: torch.Generator) -> Tensor:
     """Odd ones at random."""
     low, high = -(2**63), 2**63 - 1

@@ -67,6 +67,7 @@ class Timer:
             told, times, calls = self._run(model, "together", candidate=str(candidate), by_samples=by_samples)
             ours, beside = times["candidate"], times["reference"]
             rebound = ", ".join(map(str, told["rebound"]))
+            changes = bool(told["changes_inputs"])
         except (WorkerFailed, ModelFileError) as error:
             raise CandidateFailed(f"timing {candidate.name} beside {model.name}: {error}") from error
         except (RemoteError, Malformed, LookupError, TypeError, ValueError) as error:
@@ -74,6 +75,8 @@ class Timer:
             raise CandidateFailed(f"timing {candidate.name} beside {model.name} failed: {last}") from error
         if rebound:
             raise CandidateFailed(f"{candidate.name} puts something else in place of {rebound}")
+        if changes and not found["changes_inputs"]:
+            raise CandidateFailed(f"{candidate.name} changes its inputs while it is timed")
         reference, source = settle(beside, alone["default"])
         timing = Timing(
             candidate=ours.series,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tconv.evaluation.bits import contents
 from tconv.sandbox.exchange import tensors
 
 #: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
@@ -40,6 +41,7 @@ class TimedCall:
         self._chance = SystemRandom()
         self._seen = 0
         self._outputs: Any = None
+        self._contents = _contents(inputs)
         #: Inputs and outputs of each of the calls that are kept: any call is as likely to be among them as any other.
         self.kept: list[Any] = []
 
@@ -48,6 +50,10 @@ class TimedCall:
         with torch.no_grad():
             self._outputs = self._model(*self._inputs)
         return self._outputs
+
+    def changes_inputs(self) -> bool:
+        """Whether the calls did more to the inputs than `renew`, which only moves their values."""
+        return _contents(self._inputs) != self._contents
 
     def renew(self) -> None:
         """Before a call: `settle` the last one, then move every value one place on: none of them is new."""
@@ -91,6 +97,10 @@ def copied(inputs: list[Any], device: str) -> list[Any]:
 def are_large(inputs: list[Any]) -> bool:
     """Whether there had better be one copy of them."""
     return _bytes(inputs) > _LARGE_BYTES
+
+
+def _contents(inputs: list[Any]) -> list[int]:
+    return [contents(tensor) for _, tensor in tensors(inputs)]
 
 
 def _move_on(tensor: Tensor) -> None:

@@ -51,12 +51,13 @@ class Stopwatch:
     def alone(self, by_samples: bool) -> dict[str, Any]:
         """Times of `Model` by setting: "default", "cudnn.benchmark", "channels_last" where it applies.
 
-        Beside the times, by name: `calls`, some of those that were timed by default, and `settings`. Where the model
-        goes `by_samples` none are kept: the judge computes it.
+        Beside the times, by name: `calls`, some of those that were timed by default, `changes_inputs`, and `settings`.
+        Where the model goes `by_samples` no calls are kept: the judge computes it.
         """
         keeps: Keeps = "nothing" if by_samples else "calls"
         call = self._called(self._model, copied(self._inputs, self.device), self._file.path, keeps)
         times, kept = {"default": self._time(call)}, call.kept
+        changes = call.changes_inputs()
         del call
         torch.backends.cudnn.benchmark = True
         call = self._called(self._model, copied(self._inputs, self.device), self._file.path)
@@ -68,12 +69,13 @@ class Stopwatch:
             self._model.to(memory_format=memory_format)
             inputs = copied([_in_format(value, memory_format) for value in self._inputs], self.device)
             times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
-        return {**self._found(times, kept), "settings": settings()}
+        return {**self._found(times, kept), "changes_inputs": changes, "settings": settings()}
 
     def together(self, candidate: str, by_samples: bool) -> dict[str, Any]:
         """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights.
 
-        Beside the times, by name: `calls`, some of the candidate's, and `rebound`, what its file has patched.
+        Beside the times, by name: `calls`, some of the candidate's, `changes_inputs`, and `rebound`, what its file has
+        patched.
         """
         watch = Watch()
         file = load(candidate, "ModelNew")
@@ -92,7 +94,8 @@ class Stopwatch:
 
         renewals = {"candidate": partial(before, ours, theirs), "reference": partial(before, theirs, ours)}
         times = interleave(self._clock, {"candidate": ours, "reference": theirs}, between=renewals)
-        return {**self._found(times, ours.kept), "rebound": watch.rebound()}
+        found = {"changes_inputs": ours.changes_inputs() or theirs.changes_inputs(), "rebound": watch.rebound()}
+        return {**self._found(times, ours.kept), **found}
 
     def _called(self, model: nn.Module, inputs: list[Any], path: Path, keeps: Keeps = "nothing") -> TimedCall:
         """Calls of the model, the first of which may raise and build; the device is warm then."""
