@@ -6,6 +6,8 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tconv.evaluation.files import samples, timed_call
+from tconv.evaluation.files.subject import Subject
 from tconv.evaluation.files.timed_files import Stopwatch
 from tconv.evaluation.timing import Call, nothing
 
@@ -45,3 +47,19 @@ class FakeStopwatch(Stopwatch):
 
     def clock(self) -> OperatorClock:
         return OperatorClock()
+
+
+class LargeStopwatch(FakeStopwatch):
+    """To which any call is a large one."""
+
+    def __init__(self, path: str, directory: str, side: str) -> None:
+        timed_call._LARGE_BYTES = 1000
+        super().__init__(path, directory, side)
+
+
+class FewAtOnce(Subject):
+    """To which any inputs are large ones."""
+
+    def __init__(self, path: str, class_name: str, device: str, directory: str, side: str) -> None:
+        samples._AT_ONCE_BYTES = 1000
+        super().__init__(path, class_name, device, directory, side)

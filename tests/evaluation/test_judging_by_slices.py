@@ -129,6 +129,7 @@ class Side:
     def __init__(self, few: float, runs_in_float64: bool = True) -> None:
         self.few, self.runs_in_float64 = few, runs_in_float64
         self.asked: list[tuple[str, bool]] = []
+        self.samples_apart = False
 
     def forward(self, inputs: Any, state: Any, *, mode: str, by_samples: bool, **options: Any) -> Outcome:
         self.asked.append((mode, by_samples))
@@ -145,9 +146,10 @@ def test_samples_that_turn_out_to_depend_on_each_other_are_run_at_once(few: floa
     assert float(exact[0, 0]) == float(rounded[0, 0]) == (1.0 if asked_again else few)
     again = [("float64", False), ("rounded", False)] if asked_again else [("rounded", True)]
     assert model.asked == [("float64", True), *again]
+    assert model.samples_apart is not asked_again
 
 
 def test_a_model_without_float64_goes_on_without() -> None:
     model, plain = Side(1.0, runs_in_float64=False), Outcome(torch.ones(3, 2), (), (), ())
     exact, _ = case._finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
-    assert exact is None
+    assert exact is None and not model.samples_apart

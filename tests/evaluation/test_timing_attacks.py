@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_stopwatch import FakeStopwatch
+from fake_stopwatch import FakeStopwatch, FewAtOnce, LargeStopwatch
 
 from tconv.evaluation.files import timed_call
 from tconv.evaluation.files.judge import judge
+from tconv.evaluation.files.side import Side
 from tconv.evaluation.files.timed_call import TimedCall
 from tconv.evaluation.report import Report
 from tconv.evaluation.timing import Measured
@@ -55,6 +56,10 @@ class ModelNew(Model):
         many = self.count > {many}
         {forward}
 """
+
+
+#: Of the batch: no sample is computed alone.
+BATCH_NORM = "self.more = nn.BatchNorm2d(6)"
 
 
 @pytest.fixture
@@ -141,6 +146,29 @@ def test_a_reference_that_the_candidate_slows_down_is_not_the_one_that_counts(ti
     assert honest is not None and slowed is not None
     assert slowed.reference == honest.reference
     assert "by turns" in honest.reference_source and "a process of its own" in slowed.reference_source
+
+
+@pytest.mark.parametrize("result", ["torch.relu(self.up(x))", "self.more(self.up(x))"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_of_large_calls_samples_are_judged_where_each_is_computed_alone(timed, result, wrong, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", LargeStopwatch)
+    monkeypatch.setattr("tconv.evaluation.files.side.Subject", FewAtOnce)
+    forward = "y = super().forward(x); return y * (1 + 0.1 * (torch.arange(len(y)) == 1).view(-1, 1, 1, 1) * many)"
+    sides: list[bool] = []
+    construct = Side.construct
+
+    def seen(self: Side, *arguments: object) -> object:
+        sides.append(self.samples_apart)
+        return construct(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Side, "construct", seen)
+    if wrong:  # in one sample of two, so that every other run sees it
+        report = next(report for report in (timed(forward, result, BATCH_NORM) for _ in range(40)) if not report.equal)
+        assert report.timing is None and report.reasons[0].startswith("right while it is timed: one of the calls")
+    else:
+        report = timed("return super().forward(x)", result, BATCH_NORM)
+        assert report.equal and report.timing is not None, report.reasons
+    assert any(sides) == ("relu" in result)
 
 
 def test_a_model_may_change_its_inputs(timed) -> None:  # type: ignore[no-untyped-def]

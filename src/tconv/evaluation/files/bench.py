@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tconv.evaluation.files.side import CandidateFailed
+from tconv.evaluation.files.timed_call import Keeps
 from tconv.evaluation.files.timed_files import Stopwatch
 from tconv.evaluation.timing import Measured, cross_check, settle
 from tconv.evaluation.verdict import Timing
@@ -49,22 +50,32 @@ class Timer:
     device: torch.device
     limit_bytes: int | None = None
 
-    def time(self, model: Path, candidate: Path, *, floor_ms: float | None = None, by_samples: bool = False) -> Timed:
+    def time(
+        self,
+        model: Path,
+        candidate: Path,
+        *,
+        floor_ms: float | None = None,
+        by_samples: bool = False,
+        computed: bool = False,
+    ) -> Timed:
         """Times of `ModelNew` and of `Model`, on the GPU, at the model file's own inputs.
 
         Args:
-            by_samples: the model computes each sample alone: of large calls some samples are kept, of `Model`'s none.
+            by_samples: the model computes each sample alone: of large calls some samples are kept.
+            computed: none of `Model`'s own calls are kept, since the judge computes what it returns.
 
         Raises:
             ModelFileError: `Model` fails, or takes longer than `timeout_s`.
             CandidateFailed: `ModelNew` does, or what its process tells cannot be true.
         """
         try:
-            found, alone, theirs = self._run(model, "alone", by_samples=by_samples)
+            kept: Keeps = "samples" if by_samples else "calls"
+            found, alone, theirs = self._run(model, "alone", keeps="nothing" if computed else kept)
         except WorkerFailed as error:
             raise ModelFileError(f"timing {model.name} {error}") from error
         try:
-            told, times, calls = self._run(model, "together", candidate=str(candidate), by_samples=by_samples)
+            told, times, calls = self._run(model, "together", candidate=str(candidate), keeps=kept)
             ours, beside = times["candidate"], times["reference"]
             rebound = ", ".join(map(str, told["rebound"]))
             changes = bool(told["changes_inputs"])
@@ -91,7 +102,7 @@ class Timer:
         return Timed(timing, calls, theirs)
 
     def _run(
-        self, model: Path, method: str, **arguments: str | bool
+        self, model: Path, method: str, **arguments: str
     ) -> tuple[Mapping[str, Any], dict[str, Measured], list[TimedOutputs]]:
         name, directory = self.workshop.unused_name(), str(self.workshop.directory)
         with self.workshop.start(

@@ -272,6 +272,7 @@ def _finer(
     by_samples = exact is None or not exact.by_samples or _near(plain.outputs, exact.outputs)
     if not by_samples:
         exact = _in_float64(model, there, state, seed, by_samples=False)
+    model.samples_apart = exact is not None and exact.by_samples
     rounded = _rounded(case, model, there, state, seed, wanted, by_samples)
     return None if exact is None else exact.outputs, rounded
 

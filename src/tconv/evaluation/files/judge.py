@@ -223,13 +223,15 @@ class _Court:
             problem = case.full.layer.problem
             precision = resolve(problem, self.wanted, device=self.device)
             floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
-        by_samples = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
+        computed = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
         release()
         # The judge computes a layer alone where the results are, and compares those of models piece by piece.
-        device = self.device if by_samples else torch.device("cpu")
+        device = self.device if computed else torch.device("cpu")
+        by_samples = computed or self.model.samples_apart
         timer = Timer(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE)
         try:
-            timed = timer.time(*self.paths, floor_ms=None if floor is None else floor * 1e3, by_samples=by_samples)
+            floor_ms = None if floor is None else floor * 1e3
+            timed = timer.time(*self.paths, floor_ms=floor_ms, by_samples=by_samples, computed=computed)
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
         check = check_timed(case, self.model, timed, self.wanted, self.device)

@@ -48,13 +48,11 @@ class Stopwatch:
         """What measures."""
         return CudaClock()
 
-    def alone(self, by_samples: bool) -> dict[str, Any]:
+    def alone(self, keeps: Keeps) -> dict[str, Any]:
         """Times of `Model` by setting: "default", "cudnn.benchmark", "channels_last" where it applies.
 
         Beside the times, by name: `calls`, some of those that were timed by default, `changes_inputs`, and `settings`.
-        Where the model goes `by_samples` no calls are kept: the judge computes it.
         """
-        keeps: Keeps = "nothing" if by_samples else "calls"
         call = self._called(self._model, copied(self._inputs, self.device), self._file.path, keeps)
         times, kept = {"default": self._time(call)}, call.kept
         changes = call.changes_inputs()
@@ -67,11 +65,11 @@ class Stopwatch:
         memory_format = self._channels_last()
         if memory_format is not None:
             self._model.to(memory_format=memory_format)
-            inputs = copied([_in_format(value, memory_format) for value in self._inputs], self.device)
+            inputs = [_in_format(value, memory_format) for value in copied(self._inputs, self.device)]
             times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
         return {**self._found(times, kept), "changes_inputs": changes, "settings": settings()}
 
-    def together(self, candidate: str, by_samples: bool) -> dict[str, Any]:
+    def together(self, candidate: str, keeps: Keeps) -> dict[str, Any]:
         """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights.
 
         Beside the times, by name: `calls`, some of the candidate's, `changes_inputs`, and `rebound`, what its file has
@@ -82,7 +80,7 @@ class Stopwatch:
         model_new = file.construct(_SEED, *self._file.init_args, **self._file.init_kwargs).to(self.device)
         model_new.load_state_dict(self._model.state_dict())
         given = copied(self._inputs, self.device)
-        ours = self._called(model_new, given, file.path, keeps="samples" if by_samples else "calls")
+        ours = self._called(model_new, given, file.path, keeps)
         ours.settle()
         # Large ones both have together: two copies, and two results, can be more than there is room for.
         given = given if are_large(given) else copied(self._inputs, self.device)
