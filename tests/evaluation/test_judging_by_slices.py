@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +16,13 @@ from tconv.evaluation import bits, equality, reference
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.files import case, whole_model
 from tconv.evaluation.files.case import Case
+from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.side import Outcome, Traced
 from tconv.evaluation.files.whole_model import OutputComparison, Results
 from tconv.evaluation.reference import conv_transpose
 from tconv.problem import Layer, Problem
 from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.worker import Workshop
 
 CASE = Case(((), {}), lambda seed: [], Traced((), 0, 9, None), Traced((), 0, 9, None))
 
@@ -147,6 +151,44 @@ def test_samples_that_turn_out_to_depend_on_each_other_are_run_at_once(few: floa
     again = [("float64", False), ("rounded", False)] if asked_again else [("rounded", True)]
     assert model.asked == [("float64", True), *again]
     assert model.samples_apart is not asked_again
+
+
+MODEL = """
+import torch
+import torch.nn as nn
+
+class {name}(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(4, 6, 3, stride=2)
+
+    def forward(self, x):
+        y = self.up(x)
+        {more}
+        return y
+
+def get_inputs():
+    return [torch.rand(3, 4, 7, 6)]
+"""
+
+
+@pytest.mark.parametrize("wrong", ["own inputs", "large", "small", ""])
+def test_large_inputs_of_a_file_are_the_first_draw(
+    wrong: str, workshop: Workshop, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(equality, "_FURTHER_BYTES", 1)
+    # Those are not negative; draws have one sample then.
+    where = {"own inputs": "x.min() >= 0", "large": "len(x) == 3", "small": "len(x) < 3", "": "False"}[wrong]
+    report = judge(
+        write("model.py", MODEL.format(name="Model", more="pass")),
+        write("candidate.py", MODEL.format(name="ModelNew", more=f"y[-1, 5, 2, 1] += float({where})")),
+        device="cpu",
+        workshop=workshop,
+    )
+    names = [check.name for check in report.verdict.checks]
+    assert "every element" in names and "own inputs" not in names
+    assert report.equal is not bool(wrong), report.reasons
+    assert "every element" in failed(report.verdict) or not wrong
 
 
 def test_a_model_without_float64_goes_on_without() -> None:

@@ -44,6 +44,7 @@ def check_layer(
     device: torch.device | str = "cpu",
     seed: int = 0,
     baseline: Candidate | None = None,
+    first: Operands | None = None,
     draw_count: int = 5,
     awkward: bool = True,
     awkward_batch: int | None = None,
@@ -57,7 +58,8 @@ def check_layer(
             goes through.
         wanted: the arithmetic it may use on float32: PyTorch's on this problem, "tf32" or "fp32".
         baseline: PyTorch's side, called in the same way; by default its own operator.
-        draw_count: draws of inputs and weights over which errors are pooled; the first has all samples.
+        first: the first draw of inputs and weights; drawn as the others are if None, but with all samples.
+        draw_count: draws over which errors are pooled.
         awkward: also put it to rules 5 and 6, scaling and adversarial inputs.
         awkward_batch: samples that those inputs have at most; None for the problem's own batch.
         reach: how far a non-finite input may spread.
@@ -75,10 +77,11 @@ def check_layer(
 
     comparison = Comparison(Tolerance.of(problem.layer, precision))
     fewer = further_draws(problem)
-    first = draw(problem, device, seed)
+    drawn = draw(problem if first is None else fewer, device, seed)
     checks: list[Check] = []
     try:
-        form, inputs, again = _first_draw(ours, theirs, first, problem, comparison)
+        form, inputs, again = _first_draw(ours, theirs, drawn if first is None else first, problem, comparison)
+        first = None  # it may be gigabytes
         checks += (form, inputs, again)
         for number in range(1, draw_count):
             operands = draw(fewer, device, seed + number)
@@ -88,7 +91,7 @@ def check_layer(
         checks.append(rules.pooled(comparison))
         checks.append(rules.close_to_pytorch(comparison))
         if awkward and problem.batch:
-            few = first._replace(x=first.x[: fewer.batch][:awkward_batch])
+            few = drawn._replace(x=drawn.x[: fewer.batch][:awkward_batch])
             scales = scaling(ours, few, problem)
             if again.passed is None and not scales.passed:
                 reason = f"not required: PyTorch's own runs differ, too; {scales.reason}"
@@ -144,13 +147,13 @@ def _first_draw(
     got, _ = _run_on_copies(ours, operands)
     again = Check("same bits twice", True) if fingerprint(got) == first else _differing(got, ours, operands)
     release()
-    form = compare(comparison, got, theirs, operands, problem)
+    form = _compare(comparison, got, theirs, operands, problem)
     if not again.passed and not _gives_the_same_again(theirs, operands, problem):
         again = replace(again, passed=None, reason=f"not required: PyTorch's own runs differ, too; {again.reason}")
     return form, inputs, again
 
 
-def compare(comparison: Comparison, got: Tensor, theirs: Run, operands: Operands, problem: Problem) -> Check:
+def _compare(comparison: Comparison, got: Tensor, theirs: Run, operands: Operands, problem: Problem) -> Check:
     """Count in a draw, of a large one a few samples at a time: what PyTorch gives, and takes for that, is as large.
 
     Args:
