@@ -38,8 +38,9 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 # layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index",
-    defaults=(None, None, None, None, 0, 1, False, None, False),
+    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index"
+    " padding_from channels_to",
+    defaults=(None, None, None, None, 0, 1, False, None, False, None, None),
 )
 # A layer at one size, (depth, height, width), and the kernel that runs it.
 _Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
@@ -341,7 +342,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_be4171a2cae01363::conv_transpose")
+_OPERATOR = _define("tconv_c3fc94ca5dba49f4::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

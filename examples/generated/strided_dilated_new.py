@@ -38,22 +38,23 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 # layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index",
-    defaults=(None, None, None, None, 0, 1, False, None, False),
+    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index"
+    " padding_from channels_to",
+    defaults=(None, None, None, None, 0, 1, False, None, False, None, None),
 )
 # A layer at one size, (depth, height, width), and the kernel that runs it.
 _Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
 # What was planned for the layers of the model file, the best kernel first.
 _RECORDED = {
     _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): [
-        _Kernel("direct", threads=128, blocks=5, shared_bytes=13312, tile="""\
+        _Kernel("direct", threads=128, blocks=5, shared_bytes=13312, padding_from=(0, 1, 1), tile="""\
   static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
       rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
       unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;
 """),
     ],
     _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"): [
-        _Kernel("direct", threads=128, blocks=3, shared_bytes=13312, tile="""\
+        _Kernel("direct", threads=128, blocks=3, shared_bytes=13312, padding_from=(0, 1, 1), tile="""\
   static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
       rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
       unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 3;
@@ -85,6 +86,14 @@ def _with_precision(layer, tiny_maps=False):
         return layer
     return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
+def _adapts(kernel, recorded, layer, twin):
+    """Whether the tile that was recorded for a layer runs one of other channels, groups, padding and bias."""
+    others = {name: getattr(layer, name) for name in ("in_channels", "out_channels", "padding", "groups", "bias")}
+    if kernel.padding_from is None or recorded in (layer, twin) or recorded._replace(**others) not in (layer, twin):
+        return False
+    few = kernel.channels_to is None or layer.in_channels // layer.groups <= kernel.channels_to
+    return few and all(map(operator.ge, layer.padding, kernel.padding_from))
+
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
@@ -92,6 +101,10 @@ def _kernels(layer, gpu):
         on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
         if on_tensor_cores or kernel.family == "direct":
             yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
+    for recorded, kernels in _RECORDED.items():
+        for kernel in kernels:
+            if _adapts(kernel, recorded, layer, twin):
+                yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
     yield _Kernel("plain", layer)
 
 def _has_sm_90a(capability):
@@ -335,7 +348,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_b82373e67a8f3988::conv_transpose")
+_OPERATOR = _define("tconv_b4adb5edb7f55b17::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -829,7 +842,11 @@ template <class Layer, class Tile> struct DirectShape {
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (false && Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = 1, channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int row_taps = Depth::kernel * Height::kernel, grid_row_phases = 1;
+  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
+  static constexpr int row_taps = Depth::kernel * Height::kernel;
+  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
+  static constexpr bool resident = Tile::chunk_channels >= Layer::group_in_channels;
+  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // ---- inputs ----
@@ -867,9 +884,11 @@ template <class Layer, class Tile> struct DirectShape {
 
   // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
   // at different times.
-  static constexpr int weight_start = 2 * tile_stage_items, exchange_start = weight_start + weight_items;
+  static constexpr int weight_start = 2 * tile_stage_items;
+  static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
   static constexpr int other_items = exchange_items + split_items;
-  static constexpr int shared_items = weight_start + (weight_items + other_items);
+  static constexpr int shared_items = weight_start + (resident ? weight_items + other_items
+      : weight_items > other_items ? weight_items : other_items);
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
 };
 
@@ -883,7 +902,7 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch direct_launch(const Siz
       ceil_div(widths, static_cast<long long>(Shape::run_columns));
   const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
   // Blocks with resident weights go on to further positions.
-  const long long most = larger(1, 32ll * sizes.multiprocessors / Shape::parts);
+  const long long most = Shape::resident ? larger(1, 32ll * sizes.multiprocessors / Shape::parts) : all;
   Launch launch = {};
   launch.counted = launch.blocks = Shape::parts * (most < all ? most : all);
   launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
@@ -1054,7 +1073,7 @@ template <class Element> struct DirectTarget {
 };
 
 template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return sum; }
+TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return Layer::has_bias ? sum + bias : sum; }
 
 // Column phases that no tap reaches stay 0 in a warp's buffer.
 template <class Layer, class Tile, class Accumulator> TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
@@ -1130,6 +1149,7 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
     }
     TCONV_UNROLL for (int n = first; n < first + lines; ++n) {
       const int c = n / Shape::sum_rows;
+      if (!Shape::whole_channels && c >= target.channels) break;
       const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
       TCONV_UNROLL for (int r = 0; r < Shape::output_rows; ++r) {
         const int sum_row = Shape::sum_row_of_output(r);
@@ -1298,7 +1318,8 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
       number_in_grid % Shape::column_chunks * Shape::block_phases};
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = static_cast<int>(Shape::row_phases), own_channel = part.first_channel;
+  const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
+  const int own_channel = part.first_channel;
   const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
 
   const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
@@ -1309,16 +1330,22 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
 
   Accumulator biases[Tile::channels];
-  TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) biases[c] = 0;
+  TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) {
+    biases[c] = 0;
+    if (Layer::has_bias && own_channel + c < CO)
+      biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
+  }
 
   const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
 
   Accumulator* const buffer =
       tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
   const bool exchanges = split == 0;
-  direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
-  if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
-  __syncthreads();
+  if (Shape::resident) {
+    direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
+    if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
+    __syncthreads();
+  }
 
   const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
   for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
@@ -1343,12 +1370,18 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
             input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
+              if (!Shape::resident) {
+                __syncthreads();
+                direct_stage<Layer, Tile>(part, weight, staged, weight_row, channel_chunk, tap_chunk);
+                __syncthreads();
+              }
               const int channels =
                   CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
               const long long plane =
                   (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
               const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
-              const Accumulator* const row_weights = own_weights + (weight_row * Shape::row_items);
+              const Accumulator* const row_weights =
+                  own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
               direct_multiply<Layer, Tile>(
                   row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
                   input_columns, input_plane, channels, phases, tap_chunk, split, sums);
@@ -1361,6 +1394,10 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       const DirectTarget<Element> target = {y, ((plane * output_depth + slab) * output_height + row) * output_width,
           static_cast<long long>(output_plane), row, inside ? output_height : 0,
           at.width * Width::stride - Tile::origin, output_width, CO - own_channel};
+      if (!Shape::resident) {
+        __syncthreads();  // the weights have been read
+        direct_clear_buffer<Layer, Tile>(buffer);
+      }
       if (!Shape::phases_without_taps || has_taps)
         direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
       else

@@ -11,8 +11,10 @@ import torch
 from codegen_helpers import EXAMPLES, Namespace, executed, function_of, generated_text, planned_layers
 from coverage import Coverage
 from test_generated_examples import FURTHER, TAKES, arguments
+from test_other_channels import others
 
 from tconv.emulator import execution
+from tconv.kernels.source import adapts
 from tconv.problem import Problem
 from tconv.rewriter.shrink import shrink
 from tconv.sandbox.emulated import install
@@ -71,6 +73,9 @@ def test_no_line_is_dead(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             file["_plan"].cache_clear()
             for problem in sizes(plan.problem, own=not use):
                 run(file, problem)
+            if adapts(plan.kernel.family):
+                for other in list(others(plan.problem.layer, seed=0))[3:6]:  # more channels, bias, padding
+                    run(file, Problem(other, 2, tuple(9 if axis.kernel > 1 else 1 for axis in other.axes)))
     file["_kernels"] = kernels
     file["_plan"].cache_clear()
     if name in TAKES:

@@ -24,6 +24,7 @@ from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan
+from tconv.planner.direct.tile import DirectTile
 from tconv.problem import Layer, Precision, Problem, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -142,6 +143,7 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
         "where layers are built elsewhere": (elsewhere := _built_elsewhere(source, layers)),
         "where layers are lazy": elsewhere or "CudaLazyConvTranspose" in source.body,
         "where a kernel runs any dense layer": kernel_source.ANY_DENSE_LAYER in families,
+        "where tiles run other channels": any(map(kernel_source.adapts, families)),
         "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
         "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
     }
@@ -319,10 +321,20 @@ def recorded_kernel(layer: Layer, kernel: Kernel[Any]) -> str:
         "columns_together": launching.columns_together if launching.columns_together > 1 else None,
         "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
         "stride": kernel.layer.stride if kernel.layer.stride != layer.stride else None,
+        **(_adapted_to(layer, kernel.tile) if kernel_source.adapts(kernel.family) else {}),
     }
     told = ", ".join(f"{name}={value}" for name, value in numbers.items() if value is not None)
     tile = kernel_source.tile_members(kernel.tile).splitlines()
     return f'_Kernel("{kernel.family}", {told}, tile="""\\\n' + "".join(map(_wrapped, tile)) + '""")'
+
+
+def _adapted_to(layer: Layer, tile: DirectTile) -> dict[str, Any]:
+    """The layers of the same filter that a tile runs: what the kernel asserts of padding and input channels."""
+    staged_alike = tile.chunk_rows == (layer.kernel[1] if tile.stacked else 1)
+    return {
+        "padding_from": (0, tile.row_origin, tile.origin),
+        "channels_to": None if staged_alike else tile.chunk_channels,
+    }
 
 
 def _wrapped(line: str) -> str:

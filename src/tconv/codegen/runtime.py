@@ -33,8 +33,9 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
 # layer.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index",
-    defaults=(None, None, None, None, 0, 1, False, None, False),
+    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index"
+    " padding_from channels_to",
+    defaults=(None, None, None, None, 0, 1, False, None, False, None, None),
 )
 # A layer at one size, (depth, height, width), and the kernel that runs it.
 _Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
@@ -76,6 +77,17 @@ def _with_precision(layer, tiny_maps=False):
     return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
 
 
+# ---- where tiles run other channels
+def _adapts(kernel, recorded, layer, twin):
+    """Whether the tile that was recorded for a layer runs one of other channels, groups, padding and bias."""
+    others = {name: getattr(layer, name) for name in ("in_channels", "out_channels", "padding", "groups", "bias")}
+    if kernel.padding_from is None or recorded in (layer, twin) or recorded._replace(**others) not in (layer, twin):
+        return False
+    few = kernel.channels_to is None or layer.in_channels // layer.groups <= kernel.channels_to
+    return few and all(map(operator.ge, layer.padding, kernel.padding_from))
+
+
+# ---- where tiles run other channels
 def _kernels(layer, gpu):
     """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
     twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
@@ -87,6 +99,12 @@ def _kernels(layer, gpu):
     if gpu.most_shared and _is_dense(layer):
         yield _Kernel("gemm", layer)
     # ---- where a kernel runs any dense layer
+    # ---- where tiles run other channels
+    for recorded, kernels in _RECORDED.items():
+        for kernel in kernels:
+            if _adapts(kernel, recorded, layer, twin):
+                yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
+    # ---- where tiles run other channels
     yield _Kernel("plain", layer)
 
 

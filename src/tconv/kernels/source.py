@@ -202,6 +202,11 @@ def is_dense(layer: Layer) -> bool:
     return fills and layer.precision != "fp64"
 
 
+def adapts(family: str) -> bool:
+    """Whether in written files the family's text, and a tile, are for any channels, groups, padding and bias."""
+    return family == "direct"
+
+
 def prepares_weights(family: str) -> bool:
     """Whether a function of its own brings the weights of the family's kernels into another order."""
     return family == ANY_DENSE_LAYER or (family in FAMILIES and bool(FAMILIES[family].preparing_threads))
