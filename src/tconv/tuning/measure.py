@@ -22,6 +22,7 @@ from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import replan
 from tconv.planner.tuned import Question, Tuned
 from tconv.problem import Problem
+from tconv.sandbox.gpu_memory import release
 from tconv.tuning.jobs import Job
 from tconv.tuning.trials import WRONG, Distance, Trial, caller, memory_format, submit
 
@@ -93,13 +94,14 @@ class Tuner:
             found = {answer.question: answer.tuned for answer in answers if answer.tuned is not None}
             if found:
                 self.keep(found)
-            torch.cuda.empty_cache()
+            release()
             yield from discarded
             yield from answers
 
     def _answers(self, job: Job, trials: Sequence[Trial], discarded: list[Discarded]) -> list[Answer]:
         operands = _laid_out(draw(job.problem, torch.device(self.device), seed=0), job.channels_last)
         calls = self._checked(job, trials, operands, discarded)
+        release()  # what was compared with
         self.say(0, f"{job.name}: timing {len(calls)} kernels and PyTorch's operator")
         pytorch = {strict: _pytorch(operands, job.problem, strict) for strict in map(_is_strict, job.questions)}
         self.clock.warm_up(next(iter(pytorch.values())))
