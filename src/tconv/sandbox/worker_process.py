@@ -137,8 +137,9 @@ def _converse(conversation: socket.socket) -> None:
                 encoded = json.dumps({**answer, "number": request["number"]})
             except BaseException as error:
                 encoded = json.dumps({**_describe(error), "number": request["number"]})
-            # Until the next request, which may never come.
-            release()
+            # Until the next request, which may never come. A GPU that was lost is told of by the answer.
+            with contextlib.suppress(Exception):
+                release()
             sys.stdout.flush()
             sys.stderr.flush()
             stream.write(encoded.encode() + b"\n")
