@@ -348,7 +348,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_b4adb5edb7f55b17::conv_transpose")
+_OPERATOR = _define("tconv_4f58153576e9d9b0::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -678,8 +678,6 @@ struct Launch {
 };
 
 constexpr long long index_limit = 1ll << 31;
-// Of a block that prepares.
-constexpr int preparing_threads = 256;
 
 // Of one channel.
 TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {

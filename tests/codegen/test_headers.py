@@ -187,6 +187,13 @@ def test_definitions_that_nothing_uses_go() -> None:
         TCONV_DEVICE int f(const Used& used) {
           const int unused = used.kept(), own = used.kept();
           using Own = Used;
+          for (int i = 0; i < own; ++i) {
+            const int item = 2 * i;
+          }
+          for (int i = 0; i < own; ++i) {
+            const int item = 3 * i;
+            if (i > 4) return item;
+          }
           return own;
         }
     """)
@@ -201,6 +208,12 @@ def test_definitions_that_nothing_uses_go() -> None:
 
         TCONV_DEVICE int f(const Used& used) {
           const int own = used.kept();
+          for (int i = 0; i < own; ++i) {
+          }
+          for (int i = 0; i < own; ++i) {
+            const int item = 3 * i;
+            if (i > 4) return item;
+          }
           return own;
         }
     """)

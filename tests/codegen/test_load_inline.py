@@ -124,8 +124,8 @@ def test_a_layer_that_no_kernel_was_made_for_is_named_once(file: Namespace, monk
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         file["_build"](kernels_of(file), device)
-    other = next(file["_kernels"](layer._replace(out_channels=6), file["_PLANNED"]))
-    with pytest.warns(UserWarning, match=r"made for 2-D 512→6 k2 s2 bias \w+ on cuda:1: the plain .* tconv optimize"):
+    other = next(file["_kernels"](layer._replace(kernel=(1, 3, 3), out_channels=6), file["_PLANNED"]))
+    with pytest.warns(UserWarning, match=r"made for 2-D 512→6 k3 s2 bias \w+ on cuda:1: the plain .* tconv optimize"):
         file["_build"]([other], device)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

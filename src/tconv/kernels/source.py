@@ -167,7 +167,8 @@ def launching(family: str, name: str) -> str:
 
     Its arguments are where to, how many multiprocessors there are, batch, input size and output size.
     """
-    values = [f"launch.{field}" for field in Launched._fields[:-1]] + ["tconv::preparing_threads"]
+    preparing = "tconv::preparing_threads" if prepares_weights(family) else "0"
+    values = [*(f"launch.{field}" for field in Launched._fields[:-1]), preparing]
     writes = "".join(f"  numbers[{i}] = {value};\n" for i, value in enumerate(values))
     return f"""
 extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int multiprocessors, int batch,

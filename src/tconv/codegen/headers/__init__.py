@@ -13,14 +13,22 @@ from tconv.codegen.headers.listed import listed
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
-from tconv.kernels.source import ANY_LAYER, Launched, configuration, family_header, header_texts, prepares_inputs
+from tconv.kernels.source import (
+    ANY_LAYER,
+    Launched,
+    configuration,
+    family_header,
+    header_texts,
+    prepares_inputs,
+    prepares_weights,
+)
 from tconv.planner import FAMILIES, Kernel
 from tconv.problem import PRECISIONS, Layer
 
 #: What families share.
 PRIMITIVES = "primitives"
 #: What the host's side asks of them.
-_HOST_ASKS = "Sizes index_limit preparing_threads " + " ".join(f".{name}" for name in Launched._fields[:-1])
+_HOST_ASKS = "Sizes index_limit " + " ".join(f".{name}" for name in Launched._fields[:-1])
 _FIRST_MACRO = "#define TCONV_CONSTANT "
 #: What a header says of itself, which names other files.
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
@@ -43,7 +51,8 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
     """
     families = sorted({ANY_LAYER, *(kernel.family for kernel in kernels)})
     # What instances call.
-    asked = (f"{name}() {name}_weights() {name}_launch() {name.capitalize()}Tile<>" for name in families)
+    asked = [f"{name}() {name}_weights() {name}_launch() {name.capitalize()}Tile<>" for name in families]
+    asked += ["preparing_threads"] * any(map(prepares_weights, families))
     user = " ".join([user, _HOST_ASKS, *asked, *_of_configurations()])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
     headers = header_texts(list(map(family_header, families)))

@@ -136,16 +136,31 @@ def _behind(node: Node) -> int:
 
 
 def _unused_locals(text: Text, node: Node) -> Iterator[_Item]:
-    """Of functions, the constants and types that they do not mention again."""
+    """Of functions, the constants and types that the blocks which they stand in do not mention again."""
     for function in walk(node):
         if function.type != "function_definition":
             continue
-        mentioned = Counter(_words(text.of(function)))
+        blocks: dict[int, Counter[str]] = {}
         for each in walk(field(function, "body")) if function.child_by_field_name("body") is not None else ():
+            if each.type not in ("declaration", "alias_declaration"):
+                continue
+            block = _block_of(each)
+            if block.id not in blocks:
+                blocks[block.id] = Counter(_words(text.of(block)))
+            mentioned = blocks[block.id]
             if each.type == "declaration" and (_CONSTANT.match(text.of(each)) or _only_declares(each)):
                 yield from _of_declaration(text, each, mentioned)
             elif each.type == "alias_declaration" and mentioned[text.of(field(each, "name"))] < 2:
                 yield _Item(frozenset(), each.start_byte, _behind(each), each)
+
+
+def _block_of(node: Node) -> Node:
+    """The statements in braces around one."""
+    around = node.parent
+    while around is not None and around.type != "compound_statement":
+        around = around.parent
+    assert around is not None, "the body of a function is in braces"
+    return around
 
 
 def _only_declares(declaration: Node) -> bool:
