@@ -133,12 +133,13 @@ class Side:
     def __init__(self, few: float, runs_in_float64: bool = True) -> None:
         self.few, self.runs_in_float64 = few, runs_in_float64
         self.asked: list[tuple[str, bool]] = []
-        self.samples_apart = False
+        self.samples_apart, self.large = False, True
 
     def forward(self, inputs: Any, state: Any, *, mode: str, by_samples: bool, **options: Any) -> Outcome:
         self.asked.append((mode, by_samples))
         if mode == "float64" and not self.runs_in_float64:
             raise ModelFileError("no")
+        by_samples = by_samples and self.large
         value = self.few if by_samples else 1.0
         return Outcome(torch.full((3, 2), value, dtype=torch.float64), (), (), (), by_samples)
 
@@ -150,6 +151,9 @@ def test_samples_that_turn_out_to_depend_on_each_other_are_run_at_once(few: floa
     assert float(exact[0, 0]) == float(rounded[0, 0]) == (1.0 if asked_again else few)
     again = [("float64", False), ("rounded", False)] if asked_again else [("rounded", True)]
     assert model.asked == [("float64", True), *again]
+    assert model.samples_apart is not asked_again
+    model.large = False  # as later draws are: they say nothing of that
+    case._finer(CASE, model, plain, [], {}, 1, "match")  # type: ignore[arg-type]
     assert model.samples_apart is not asked_again
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -13,8 +14,6 @@ from torch import Tensor
 _PIECE = 2**22
 #: What elements of so many bytes are read as.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-#: Nobody can choose bits that give the same sum: he would have to know this.
-_SEED = secrets.randbits(63)
 
 
 class Fingerprint(NamedTuple):
@@ -38,7 +37,7 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
     The total is that of all words, each times an odd number of its own, modulo 2^64.
     """
     total = 0
-    generator = torch.Generator(tensor.device).manual_seed(_SEED)
+    generator = torch.Generator(tensor.device).manual_seed(_seed())
     factors = _numbers(min(_PIECE, _words(tensor).numel()), generator)
     for words in _pieces(tensor):
         total += int((words * factors[: words.numel()]).sum()) * int(_numbers(1, generator))
@@ -47,10 +46,16 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
 
 def contents(tensor: Tensor) -> int:
     """A number that tells a tensor's elements from others in the same process, but not their order in memory."""
-    generator = torch.Generator(tensor.device).manual_seed(_SEED)
+    generator = torch.Generator(tensor.device).manual_seed(_seed())
     square, single = _numbers(2, generator)
     pieces = (words.long() for words in _pieces(tensor))
     return sum(int((words * words * square + words * single).sum()) for words in pieces) % 2**64
+
+
+@cache
+def _seed() -> int:
+    """One a process. Nobody can choose bits that give the same sum: he would have to know this."""
+    return secrets.randbits(63)
 
 
 def _numbers(count: int, generator: torch.Generator) -> Tensor:

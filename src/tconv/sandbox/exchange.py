@@ -179,6 +179,11 @@ def _with_layout(values: Tensor, stride: list[int], offset: int) -> Tensor:
     return storage.as_strided(values.shape, stride, offset).copy_(values)
 
 
+def tensor_bytes(value: Any) -> int:
+    """The bytes of all elements of a tree's tensors."""
+    return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors(value))
+
+
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor of a tree of containers with the path to it: ``[0]``, ``['name']``."""
     if isinstance(value, Tensor):

@@ -274,10 +274,12 @@ def _finer(
     # They are gigabytes, perhaps, and there already, unless the model changes what it is given.
     there = inputs if any(name.startswith("input") for name in plain.changed) else None
     exact = _in_float64(model, there, state, seed)
-    by_samples = exact is None or not exact.by_samples or _near(plain.outputs, exact.outputs)
-    if not by_samples:
-        exact = _in_float64(model, there, state, seed, by_samples=False)
-    model.samples_apart = exact is not None and exact.by_samples
+    by_samples = True
+    if exact is not None and exact.by_samples:
+        # Small inputs are run at once, and say nothing of that.
+        model.samples_apart = by_samples = _near(plain.outputs, exact.outputs)
+        if not by_samples:
+            exact = _in_float64(model, there, state, seed, by_samples=False)
     rounded = _rounded(case, model, there, state, seed, wanted, by_samples)
     return None if exact is None else exact.outputs, rounded
 

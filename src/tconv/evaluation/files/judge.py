@@ -27,7 +27,6 @@ from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Timing, Verdict
 from tconv.problem import Problem
-from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import builds_cuda, written_by_tconv
 from tconv.sandbox.worker import Workshop
@@ -224,7 +223,6 @@ class _Court:
             precision = resolve(problem, self.wanted, device=self.device)
             floor = floor_seconds(replace(problem, layer=replace(problem.layer, precision=precision)))
         computed = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
-        release()
         # The judge computes a layer alone where the results are, and compares those of models piece by piece.
         device = self.device if computed else torch.device("cpu")
         by_samples = computed or self.model.samples_apart

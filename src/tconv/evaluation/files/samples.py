@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import tensor_bytes, tensors
 
 #: Inputs within these bytes are run at once, and so many bytes of larger ones.
 _AT_ONCE_BYTES = 128 * 2**20
 #: Relative differences up to this one are rounding, in another order of sums; in types of 16 bits it is the last one.
 _ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 _COARSEST = 1e-2
-
 
 #: Runs a module on the values.
 Run = Callable[[nn.Module, Sequence[Any]], Any]
@@ -30,7 +29,7 @@ def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any]) -> Any:
     anything else than each of them alone, as where a batch is normalised.
     """
     batch = _batch(values)
-    step = max(1, batch * _AT_ONCE_BYTES // max(1, _bytes(values)))
+    step = max(1, batch * _AT_ONCE_BYTES // max(1, tensor_bytes(values)))
     if step >= batch or batch < 2:
         return None
 
@@ -64,10 +63,6 @@ def _batch(values: Sequence[Any]) -> int:
     """The length of the first axis that all tensors have; 0 where there is none."""
     lengths = {len(tensor) if tensor.dim() else 0 for _, tensor in tensors(list(values))}
     return lengths.pop() if len(lengths) == 1 else 0
-
-
-def _bytes(values: Sequence[Any]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors(list(values)))
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -96,7 +96,7 @@ class Side:
         self._device = device
         self._timeout_s = timeout_s
         self._failure = failure
-        #: Whether the last inputs in float64 were run a few samples at a time, and rightly: each is computed alone.
+        #: Whether large inputs in float64 were run a few samples at a time, and rightly: each is computed alone.
         self.samples_apart = False
         name = workshop.unused_name()
         self._exchange = Exchange(workshop.directory, f"{name}-judge", limit_bytes)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.bits import contents
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import tensor_bytes, tensors
 
 #: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
 _KEPT = 3
@@ -29,7 +29,7 @@ class TimedCall:
     returned while nobody looks need not be a result at all: so a few calls, of which nobody knows beforehand, are kept.
 
     Args:
-        inputs: as `copied` gives them, nobody else's or another call's, too, that is not under way meanwhile.
+        inputs: as `copied` gives them. Another call may have them too, if the two are never under way at once.
         keeps: "samples" of large calls, where inputs and outputs have them on the first axis, each computed alone.
     """
 
@@ -66,7 +66,7 @@ class TimedCall:
         """Perhaps keep the last call, while the inputs are what it was given; and forget what it returned."""
         if self._outputs is not None and self._keeps != "nothing":
             self._seen += 1
-            size = _bytes([self._inputs, self._outputs])
+            size = tensor_bytes([self._inputs, self._outputs])
             most = _KEPT if size <= _LARGE_BYTES else 1
             place = len(self.kept) if len(self.kept) < most else self._chance.randrange(self._seen)
             if place < most:
@@ -96,7 +96,7 @@ def copied(inputs: list[Any], device: str) -> list[Any]:
 
 def are_large(inputs: list[Any]) -> bool:
     """Whether there had better be one copy of them."""
-    return _bytes(inputs) > _LARGE_BYTES
+    return tensor_bytes(inputs) > _LARGE_BYTES
 
 
 def _contents(inputs: list[Any]) -> list[int]:
@@ -111,10 +111,6 @@ def _move_on(tensor: Tensor) -> None:
         start = max(1, end - _PIECE)
         flat[start:end] = flat[start - 1 : end - 1].clone()
     flat[0] = last
-
-
-def _bytes(value: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors(value))
 
 
 def _copied(value: Any, part: slice, into: Any) -> Any:
