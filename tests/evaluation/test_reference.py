@@ -76,12 +76,38 @@ def test_a_large_batch_is_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     (whole,) = exact(operands, PROBLEM, rounded=True)
     monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", 2 * whole.result[0].numel())
     parts = list(exact(operands, PROBLEM, rounded=True))
-    assert [part.samples for part in parts] == [slice(0, 2), slice(2, 3)]
+    assert [(part.samples, part.rows.start) for part in parts] == [(slice(0, 2), 0), (slice(2, 3), 0)]
     for name in ("result", "magnitude"):
         torch.testing.assert_close(torch.cat([getattr(part, name) for part in parts]), getattr(whole, name))
     for precision in TF32:
         together = torch.cat([part.rounded[precision] for part in parts])
         torch.testing.assert_close(together, whole.rounded[precision])
+
+
+#: Rows that no input reaches (stride beyond kernel and dilation, output_padding), padding that cuts whole inputs off.
+IN_ROWS = (
+    PROBLEM,
+    Problem(Layer(1, 2, 3, (1, 1, 2), (1, 1, 5), (0, 0, 1)), 2, (1, 1, 9), (0, 0, 4)),
+    Problem(Layer(1, 4, 4, (1, 1, 3), (1, 1, 2), (0, 0, 7), (1, 1, 3), 2, True), 1, (1, 1, 12), (0, 0, 2)),
+    Problem(Layer(2, 3, 2, (1, 4, 3), (1, 1, 1), (0, 3, 1), (1, 4, 1), 1, True), 2, (1, 5, 4)),
+    Problem(Layer(3, 2, 2, (2, 3, 1), (3, 1, 2), (0, 1, 0), (1, 2, 1), 1, True), 2, (3, 4, 3), (2, 1, 1)),
+)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("problem", IN_ROWS, ids=lambda problem: problem.layer.describe())
+def test_a_large_sample_is_taken_in_rows(problem: Problem, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    operands = draw(problem, torch.device("cpu"), 0)
+    (whole,) = exact(operands, problem, rounded=True)
+    monkeypatch.setattr(reference, "_CHUNK_ELEMENTS", rows * whole.result[0, :, 0].numel())
+    results = [torch.full_like(whole.result, math.nan) for _ in range(4)]
+    parts = list(exact(operands, problem, rounded=True))
+    assert {part.rows.stop - part.rows.start for part in parts[:-1]} <= {rows, whole.result.shape[2] % rows}
+    for part in parts:
+        for result, values in zip(results, (part.result, part.magnitude, *part.rounded.values()), strict=True):
+            part.of(result).copy_(values)
+    for result, values in zip(results, (whole.result, whole.magnitude, *whole.rounded.values()), strict=True):
+        torch.testing.assert_close(result, values, rtol=1e-13, atol=1e-13)
 
 
 def test_half_an_ulp_is_half_the_distance_to_the_next_number() -> None:

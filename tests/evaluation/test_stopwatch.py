@@ -10,7 +10,6 @@ import torch
 
 from tconv.evaluation import stopwatch
 from tconv.evaluation.files import timed_files
-from tconv.evaluation.files.timed_files import Stopwatch
 from tconv.evaluation.stopwatch import CudaClock
 
 
@@ -117,9 +116,7 @@ def test_it_is_warmed_up_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_which_format_a_model_is_also_timed_in(
     inputs: list[Any], module: torch.nn.Module, expected: torch.memory_format | None
 ) -> None:
-    timed = Stopwatch.__new__(Stopwatch)
-    timed._inputs, timed._model = inputs, module
-    assert timed._channels_last() == expected
+    assert timed_files._channels_last(module, inputs) == expected
 
 
 def test_tensors_of_that_format_are_laid_out_and_others_stay() -> None:

@@ -114,7 +114,7 @@ def what_is_wrong(case: Case, operands: Operands, y: Tensor) -> str | None:
     found = Furthest()
     for part in exact(Operands(x, weight, bias), problem):
         allowed = factor * part.magnitude + half_ulp(part.result, tolerance.dtype)
-        here = worst(y[part.samples], part.result, allowed, first=part.samples.start)
+        here = worst(part.of(y), part.result, allowed, first=part.samples.start, row=part.rows.start)
         found = further(found, here)
     return found.describe() if found.ratio > 1 else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -51,15 +52,16 @@ def scaling(run: Run, operands: Operands, problem: Problem) -> Check:
 def adversarial(run: Run, baseline: Run, operands: Operands, problem: Problem, tolerance: Tolerance) -> list[Check]:
     """Rule 6, finite part: zeros give exactly the bias; rule 2 holds on the other inputs."""
     exponent = _EXTREME_EXPONENT[problem.layer.dtype]
-    cases = {
-        "one-hot input": draws.one_hot(operands),
-        "large input": draws.scaled(operands, exponent),
-        "tiny input": draws.scaled(operands, -exponent),
-        "non-contiguous tensors": draws.non_contiguous(operands),
-        "tensors at an offset": draws.offset_storage(operands),
+    cases: dict[str, Callable[[Operands], Operands]] = {
+        "one-hot input": draws.one_hot,
+        "large input": partial(draws.scaled, exponent=exponent),
+        "tiny input": partial(draws.scaled, exponent=-exponent),
+        "non-contiguous tensors": draws.non_contiguous,
+        "tensors at an offset": draws.offset_storage,
     }
     checks = [_only_bias(run(draws.zeros(operands)), operands)]
-    for name, case in cases.items():
+    for name, changed in cases.items():
+        case = changed(operands)
         comparison = Comparison(tolerance)
         comparison.add(run(case), baseline(case), case, problem)
         checks.append(every_element(comparison, name))

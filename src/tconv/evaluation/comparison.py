@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 
@@ -34,16 +35,24 @@ class Worst:
         return f"at {list(self.index)} got {self.got:.9g}, expected {self.expected:.9g} ± {self.allowed:.2g}"
 
 
-def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0) -> Worst:
-    """The element of `got` (N, ...) furthest from `expected`; index 0 of the batch counts as `first`."""
+def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0, row: int = 0) -> Worst:
+    """The element of `got` (N, C, ...) furthest from `expected`.
+
+    Args:
+        first, row: what index 0 counts as, of the batch and of the first spatial axis.
+    """
     if not got.numel():
         return Worst()
     wide = got.double()
     ratio = (wide - expected).abs() / allowed
     ratio = torch.where(wide == expected, 0.0, ratio).nan_to_num(nan=math.inf, posinf=math.inf)
     at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), got.shape))
-    place = (at[0] + first, *at[1:]) if at else at
-    return Worst(float(ratio[at]), place, float(wide[at]), float(expected[at]), float(allowed[at]))
+    return Worst(float(ratio[at]), _place(at, first, row), float(wide[at]), float(expected[at]), float(allowed[at]))
+
+
+def _place(at: tuple[int, ...], first: int, row: int) -> tuple[int, ...]:
+    offsets = (first, 0, row)
+    return tuple(index + offset for index, offset in itertools.zip_longest(at, offsets[: len(at)], fillvalue=0))
 
 
 @dataclass
@@ -89,15 +98,15 @@ class Comparison:
         close = self.tolerance.close
         size = math.sqrt(float(square(baseline)) / max(1, baseline.numel()))
         for part in exact(operands, problem, rounded=got.dtype == torch.float32):
-            ours, theirs = got[part.samples], baseline[part.samples]
-            number = first + part.samples.start
+            ours, theirs = part.of(got), part.of(baseline)
+            there = {"first": first + part.samples.start, "row": part.rows.start}
             bound = self.tolerance.bound(part.result, part.magnitude)
-            self._find_unwritten(ours, part.result, number)
-            self.beyond_bound = further(self.beyond_bound, worst(ours, part.result, bound, first=number))
-            theirs_beyond = worst(theirs, part.result, bound, first=number)
+            self._find_unwritten(ours, part.result, **there)
+            self.beyond_bound = further(self.beyond_bound, worst(ours, part.result, bound, **there))
+            theirs_beyond = worst(theirs, part.result, bound, **there)
             self.baseline_beyond_bound = further(self.baseline_beyond_bound, theirs_beyond)
             beside = close * theirs.double().abs() + close * max(1.0, size)
-            self.beyond_pytorch = further(self.beyond_pytorch, worst(ours, theirs.double(), beside, first=number))
+            self.beyond_pytorch = further(self.beyond_pytorch, worst(ours, theirs.double(), beside, **there))
             self.candidate.add(ours, part)
             self.baseline.add(theirs, part)
             self.result += square(part.result)
@@ -107,11 +116,10 @@ class Comparison:
                 self.rounded += square(even - part.result)
                 self.roundings += square(even - away)
 
-    def _find_unwritten(self, got: Tensor, result: Tensor, first: int) -> None:
+    def _find_unwritten(self, got: Tensor, result: Tensor, first: int, row: int) -> None:
         holes = looks_unwritten(got) & (result.abs() < torch.finfo(got.dtype).max)
         if self.unwritten is None and bool(holes.any()):
-            index = [int(i) for i in holes.nonzero()[0]]
-            self.unwritten = (index[0] + first, *index[1:])
+            self.unwritten = _place(tuple(map(int, holes.nonzero()[0])), first, row)
 
     def relative(self, square: float) -> float:
         """The norm that belongs to a sum of squares, relative to the float64 result's."""

@@ -99,8 +99,8 @@ def check_layer(
             checks.append(scales)
             checks += adversarial(ours, theirs, few, problem, comparison.tolerance)
             checks.append(nonfinite(ours, theirs, few, problem, reach))
-    except _WrongForm as wrong:
-        checks.append(wrong.check)
+    except _Incomparable as found:
+        checks.append(found.check)
     return Verdict(tuple(checks))
 
 
@@ -116,8 +116,8 @@ def _bytes_of(problem: Problem, samples: int) -> int:
     return samples * elements * problem.layer.item_bytes
 
 
-class _WrongForm(Exception):
-    """The candidate returned another form than PyTorch, so that nothing else can be compared."""
+class _Incomparable(Exception):
+    """The candidate returned another form than PyTorch, or changed its operands: nothing else can be compared."""
 
     def __init__(self, check: Check) -> None:
         super().__init__(check.reason)
@@ -132,7 +132,7 @@ def _checked_run(candidate: Candidate, problem: Problem, operands: Operands) -> 
         got = candidate(*operands)
     form = rules.same_form(got, operands.x.new_empty(1).expand(shape), strides=False)
     if not form.passed:
-        raise _WrongForm(form)
+        raise _Incomparable(form)
     return got
 
 
@@ -140,11 +140,13 @@ def _first_draw(
     ours: Run, theirs: Run, operands: Operands, problem: Problem, comparison: Comparison
 ) -> tuple[Check, Check, Check]:
     """Rule 1 on two runs of the first draw, which is then counted in."""
-    # Each of these tensors may be gigabytes: what a call is given, PyTorch's result included, lives no longer than it.
-    got, inputs = _run_on_copies(ours, operands)
-    first = fingerprint(got)
-    del got
-    got, _ = _run_on_copies(ours, operands)
+    # Each of these tensors may be gigabytes: of what is only compared with a later one there are fingerprints.
+    before = rules.prints(operands)
+    first = fingerprint(ours(operands))
+    got = ours(operands)
+    inputs = rules.unchanged(before, operands)
+    if not inputs.passed:
+        raise _Incomparable(inputs)
     again = Check("same bits twice", True) if fingerprint(got) == first else _differing(got, ours, operands)
     release()
     form = _compare(comparison, got, theirs, operands, problem)
@@ -186,15 +188,9 @@ def _slices(operands: Operands, problem: Problem) -> Iterator[tuple[slice, Opera
         yield samples, operands._replace(x=x[samples])
 
 
-def _run_on_copies(ours: Run, operands: Operands) -> tuple[Tensor, Check]:
-    """The result, and whether the copies that it was computed from have stayed as they were."""
-    given = operands.clone()
-    return ours(given), rules.unchanged(operands, given)
-
-
 def _differing(got: Tensor, ours: Run, operands: Operands) -> Check:
     """Where two runs differ, as they have done before: with `got` and one more, if that shows it."""
     got = got.clone()  # the candidate may return the same memory again
-    found = rules.same_bits(got, ours(operands.clone()))
+    found = rules.same_bits(got, ours(operands))
     reason = "two runs on the same tensors differ, and a third gives the second's bits"
     return replace(found, passed=False, reason=found.reason or reason)

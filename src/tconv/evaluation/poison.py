@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tconv.sandbox.gpu_memory import release
+
 #: Every byte of fresh memory. A huge number in float32, bfloat16 and float64, NaN in float16.
 _BYTE = 0x7F
 #: mallopt's M_PERTURB: fresh memory is filled with the complement of this byte.
@@ -30,6 +32,7 @@ def poisoned(device: torch.device, output_bytes: int) -> Iterator[None]:
     """
     perturb = _mallopt() if device.type == "cpu" else None
     if perturb is None:
+        release()  # else it may hand out what was freed before
         count = _BLOCKS if output_bytes < _LARGE_BYTES else 1
         blocks = [torch.full((output_bytes,), _BYTE, dtype=torch.uint8, device=device) for _ in range(count)]
         del blocks

@@ -17,7 +17,7 @@ import torch
 from tconv.evaluation.awkward import Run
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
-from tconv.evaluation.reference import Operands, conv_transpose
+from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.precision import allows_tf32, of_kind, rounding_of_kind
 from tconv.problem import TF32, Layer, Precision, Problem
@@ -109,7 +109,9 @@ def measured(problem: Problem, *, device: torch.device, seed: int = 0, baseline:
     """
     operands = draw(problem, device, seed)
     result = conv_transpose(*operands, problem) if baseline is None else baseline(operands)
-    sample = result[:1]
+    # Copies: the others may be gigabytes.
+    sample, operands = result[:1].clone(), operands._replace(x=operands.x[:1].clone())
+    del result
     comparison = Comparison(Tolerance.of(problem.layer, "fp32"))
-    comparison.add(sample, sample, Operands(operands.x[:1], operands.weight, operands.bias), replace(problem, batch=1))
+    comparison.add(sample, sample, operands, replace(problem, batch=1))
     return comparison.baseline_ran

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tconv.problem import TF32, Precision, Problem
+from tconv.problem import TF32, Layer, Precision, Problem
 
 #: Elements of input or output that are turned to float64 at once.
 _CHUNK_ELEMENTS = 2**23
@@ -24,47 +26,75 @@ class Operands(NamedTuple):
     weight: Tensor
     bias: Tensor | None
 
-    def clone(self) -> Operands:
-        """Copies of all tensors."""
-        return Operands(self.x.clone(), self.weight.clone(), None if self.bias is None else self.bias.clone())
-
 
 @dataclass(frozen=True)
 class Exact:
-    """Float64 results for some samples of a batch.
+    """Float64 results for a part of the output.
 
     Args:
-        samples: which ones.
+        samples: which ones of the batch.
+        rows: which ones of the first spatial axis.
         result: the transposed convolution of the very tensors.
         magnitude: the same of their absolute values, plus \\|bias\\|: what rounding errors are in proportion to.
         rounded: the same as `result` on operands rounded to TF32, by how they were rounded; empty unless asked for.
     """
 
     samples: slice
+    rows: slice
     result: Tensor
     magnitude: Tensor
     rounded: Mapping[Precision, Tensor]
 
+    def of(self, output: Tensor) -> Tensor:
+        """The same part of an output (N, C_out, *spatial)."""
+        return output[self.samples, :, self.rows]
+
 
 def conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None, problem: Problem) -> Tensor:
     """PyTorch's own operator with the problem's parameters. Equivalent to: F.conv_transpose{1,2,3}d(x, weight, ...)."""
-    layer = problem.layer
+    return _operator(x, weight, bias, problem.layer, problem.layer.padding, problem.output_padding)
+
+
+def _operator(
+    x: Tensor, weight: Tensor, bias: Tensor | None, layer: Layer, padding: Sequence[int], output_padding: Sequence[int]
+) -> Tensor:
     used = slice(3 - layer.spatial_dims, None)
     operator = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[layer.spatial_dims - 1]
-    return operator(
-        x,
-        weight,
-        bias,
-        layer.stride[used],
-        layer.padding[used],
-        problem.output_padding[used],
-        layer.groups,
-        layer.dilation[used],
-    )
+    there = padding[used], output_padding[used], layer.groups, layer.dilation[used]
+    return operator(x, weight, bias, layer.stride[used], *there)
+
+
+def _rows(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    problem: Problem,
+    rows: slice,
+    change: Callable[[Tensor], Tensor] = lambda x: x,
+) -> Tensor:
+    """Those rows of `conv_transpose`'s result in float64 for changed inputs, from the inputs that reach them."""
+    axis = 3 - problem.layer.spatial_dims
+    if rows == slice(0, problem.output_size[axis]):
+        return conv_transpose(change(x).double(), weight, bias, problem)
+    kernel, stride, padding, dilation = problem.layer.axes[axis]
+    first = max(0, -(-(rows.start + padding - (kernel - 1) * dilation) // stride))
+    last = min(x.shape[2] - 1, (rows.stop - 1 + padding) // stride)
+    shape = (len(x), problem.layer.out_channels, rows.stop - rows.start, *problem.output_shape[3:])
+    # Rows that no input reaches are the bias.
+    filling = weight.new_zeros(1) if bias is None else bias
+    result = filling.view(1, -1, *[1] * problem.layer.spatial_dims).expand(shape).clone()
+    if first <= last:
+        reaching = change(x[:, :, first : last + 1]).double()
+        none = [(*given[:axis], 0, *given[axis + 1 :]) for given in (problem.layer.padding, problem.output_padding)]
+        y = _operator(reaching, weight, bias, problem.layer, *none)
+        begin = first * stride - padding  # the output's row that it begins with
+        start, stop = max(rows.start, begin), min(rows.stop, begin + y.shape[2])
+        result[:, :, start - rows.start : stop - rows.start] = y[:, :, start - begin : stop - begin]
+    return result
 
 
 def exact(operands: Operands, problem: Problem, *, rounded: bool = False) -> Iterator[Exact]:
-    """Float64 results on the operands' device, a few samples at a time so that large problems fit.
+    """Float64 results on the operands' device, a part of the output at a time so that large problems fit.
 
     `problem` gives the layer's parameters; the batch is that of `operands.x`.
     """
@@ -74,28 +104,29 @@ def exact(operands: Operands, problem: Problem, *, rounded: bool = False) -> Ite
     absolute_bias = None if wide_bias is None else wide_bias.abs()
     roundings = TF32 if rounded else ()
     rounded_weights = {precision: rounded_tf32(weight, precision).double() for precision in roundings}
-    for samples in _chunks(x, problem):
-        wide_x = x[samples].double()
+    for samples, rows in _parts(x, problem):
+        some = x[samples]
         yield Exact(
             samples,
-            conv_transpose(wide_x, wide_weight, wide_bias, problem),
-            conv_transpose(wide_x.abs(), wide_weight.abs(), absolute_bias, problem),
+            rows,
+            _rows(some, wide_weight, wide_bias, problem, rows),
+            _rows(some, wide_weight.abs(), absolute_bias, problem, rows, torch.abs),
             {
-                precision: conv_transpose(rounded_tf32(x[samples], precision).double(), wide, wide_bias, problem)
+                precision: _rows(some, wide, wide_bias, problem, rows, partial(rounded_tf32, precision=precision))
                 for precision, wide in rounded_weights.items()
             },
         )
 
 
-def _chunks(x: Tensor, problem: Problem) -> Iterator[slice]:
-    batch = x.shape[0]
-    outputs = problem.layer.out_channels
-    for length in problem.output_size:
-        outputs *= length
-    largest = max(1, outputs, x[:1].numel())
-    step = max(1, _CHUNK_ELEMENTS // largest)
-    for start in range(0, batch, step):
-        yield slice(start, min(start + step, batch))
+def _parts(x: Tensor, problem: Problem) -> Iterator[tuple[slice, slice]]:
+    """Samples and rows: some whole samples, or some rows of one."""
+    sizes = problem.output_shape[1:]
+    largest = max(1, math.prod(sizes), x[:1].numel())
+    samples = max(1, _CHUNK_ELEMENTS // largest)
+    rows = max(1, min(sizes[1], sizes[1] * _CHUNK_ELEMENTS // largest))
+    for first in range(0, len(x), samples):
+        for row in range(0, sizes[1], rows):
+            yield slice(first, min(first + samples, len(x))), slice(row, min(row + rows, sizes[1]))
 
 
 def rounded_tf32(tensor: Tensor, precision: Precision = "tf32") -> Tensor:

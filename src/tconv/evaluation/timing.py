@@ -26,7 +26,7 @@ def nothing() -> None:
 class Clock(Protocol):
     """Times calls on a device. Every series leaves the first calls out and starts each call with a cold L2 cache.
 
-    `between` is run before each call that counts, and is not timed.
+    When a series ends, all work of the device is done. `between` is run before each call that counts, and is not timed.
     """
 
     def warm_up(self, call: Call) -> None:

@@ -257,7 +257,8 @@ def _as_launched(how: Told, x: Tensor, weight: Tensor, bias: Tensor | None) -> t
 
 
 def _pytorch_error(problem: Problem, device: str) -> float:
-    """The relative error of PyTorch's operator against float64, on one draw."""
+    """The relative error of PyTorch's operator against float64, on one draw of as many samples as say enough."""
+    problem = further_draws(problem)
     operands = draw(problem, torch.device(device), 0)
     result = conv_transpose(*operands, problem)
     comparison = Comparison(Tolerance.of(problem.layer, problem.layer.precision))

@@ -21,7 +21,7 @@ from tconv.sandbox.untrusted import open_plain
 
 #: The names that `write` gives to files.
 _NAME = re.compile(r"[\w-]+", re.ASCII)
-#: So many bytes go to a GPU at a time.
+#: So many bytes go to a GPU, or come from one, at a time.
 _STAGED_BYTES = 64 * 2**20
 #: A tree of tensors and plain values, in the form that JSON can carry.
 Tree = Any
@@ -109,7 +109,7 @@ class Exchange:
         if plain.numel():
             path = self._directory / name
             _reserve(path, plain.numel())
-            torch.from_file(str(path), shared=True, size=plain.numel(), dtype=torch.uint8).copy_(plain)
+            _copy(plain, torch.from_file(str(path), shared=True, size=plain.numel(), dtype=torch.uint8))
         return {
             "file": name,
             "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -142,16 +142,30 @@ class Exchange:
 def _read_bytes(file: io.BufferedReader, size: int, device: torch.device) -> Tensor:
     """The next bytes of a file, which nobody may cut short while it is mapped: so it is read."""
     plain = torch.empty(size, dtype=torch.uint8, device=device)
-    # By way of page-locked memory, which torch keeps: fresh pages take longer than all the rest.
-    step = size if device.type == "cpu" else min(size, _STAGED_BYTES)
-    staged = plain if device.type == "cpu" else torch.empty(step, dtype=torch.uint8, pin_memory=True)
-    for start in range(0, size, step):
-        part = plain[start : start + step]
+    staged = plain if device.type == "cpu" else _staging(size)
+    for start in range(0, size, staged.numel()):
+        part = plain[start : start + staged.numel()]
         if file.readinto(staged[: part.numel()].numpy()) != part.numel():  # type: ignore[arg-type]
             raise Malformed("wrote another number of bytes than its tensor has")
         if staged is not plain:
             part.copy_(staged[: part.numel()])
     return plain
+
+
+def _copy(plain: Tensor, mapped: Tensor) -> None:
+    """Bytes, from wherever they are, into a file that is mapped."""
+    if plain.device.type == "cpu":
+        mapped.copy_(plain)
+        return
+    staged = _staging(plain.numel())
+    for start in range(0, plain.numel(), staged.numel()):
+        part = plain[start : start + staged.numel()]
+        mapped[start : start + staged.numel()].copy_(staged[: part.numel()].copy_(part))
+
+
+def _staging(size: int) -> Tensor:
+    """Page-locked memory for up to so many bytes at a time, which torch keeps: without it CUDA copies page by page."""
+    return torch.empty(min(size, _STAGED_BYTES), dtype=torch.uint8, pin_memory=True)
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -75,7 +75,8 @@ class Timer:
         except WorkerFailed as error:
             raise ModelFileError(f"timing {model.name} {error}") from error
         try:
-            told, times, calls = self._run(model, "together", candidate=str(candidate), keeps=kept)
+            given = {"candidate": str(candidate), "inputs": found["inputs"]}
+            told, times, calls = self._run(model, "together", keeps=kept, **given)
             ours, beside = times["candidate"], times["reference"]
             rebound = ", ".join(map(str, told["rebound"]))
             changes = bool(told["changes_inputs"])
@@ -102,7 +103,7 @@ class Timer:
         return Timed(timing, calls, theirs)
 
     def _run(
-        self, model: Path, method: str, **arguments: str
+        self, model: Path, method: str, **arguments: Any
     ) -> tuple[Mapping[str, Any], dict[str, Measured], list[TimedOutputs]]:
         name, directory = self.workshop.unused_name(), str(self.workshop.directory)
         with self.workshop.start(

@@ -42,7 +42,8 @@ class TimedCall:
         self._seen = 0
         self._outputs: Any = None
         self._contents = _contents(inputs)
-        #: Inputs and outputs of each of the calls that are kept: any call is as likely to be among them as any other.
+        #: Inputs and outputs of each of the calls that are kept, on the host: any call is as likely to be among them as
+        #: any other.
         self.kept: list[Any] = []
 
     def __call__(self) -> Any:
@@ -70,7 +71,8 @@ class TimedCall:
             most = _KEPT if size <= _LARGE_BYTES else 1
             place = len(self.kept) if len(self.kept) < most else self._chance.randrange(self._seen)
             if place < most:
-                # Copies, queued behind the call: they hold what it had done when it counted as done.
+                # Copies, queued behind the call: they hold what it had done when it counted as done. On the host, since
+                # the GPU may have no room for them; whoever reads them waits for the device before.
                 part = self._some_samples(size) if self._keeps == "samples" and size > _LARGE_BYTES else slice(None)
                 old = self.kept[place] if place < len(self.kept) else None
                 self.kept[place : place + 1] = [_copied([self._inputs, self._outputs], part, old)]
@@ -116,13 +118,12 @@ def _move_on(tensor: Tensor) -> None:
 def _copied(value: Any, part: slice, into: Any) -> Any:
     """The tree with copies of its tensors, or of a part of each, and of nothing else.
 
-    They take the memory of the tree `into` where that fits: copies that come and go leave no large block whole.
+    They take the memory of the tree `into` where that fits: page-locked memory takes long to get.
     """
     if isinstance(value, Tensor):
         value = value[part] if value.dim() else value
-        # Not clone(), which closes the gaps of a result that is a part of something larger.
         fits = isinstance(into, Tensor) and _form(into) == _form(value)
-        return (into if fits else value.new_empty_strided(value.shape, value.stride())).copy_(value)
+        return (into if fits else _room_for(value)).copy_(value, non_blocking=True)
     if isinstance(value, dict):
         there = into if isinstance(into, dict) else {}
         return {key: _copied(item, part, there.get(key)) for key, item in value.items()}
@@ -132,5 +133,10 @@ def _copied(value: Any, part: slice, into: Any) -> Any:
     return value
 
 
+def _room_for(tensor: Tensor) -> Tensor:
+    """On the host, with the gaps that a result has which is a part of something larger."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+
+
 def _form(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    return tensor.shape, tensor.stride(), tensor.dtype

@@ -16,7 +16,7 @@ from tconv.evaluation.files.timed_call import Keeps, TimedCall, are_large, copie
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Clock, Measured, interleave
 from tconv.precision import allows_tf32
-from tconv.sandbox.exchange import Exchange
+from tconv.sandbox.exchange import Exchange, Tree
 from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import blamed, load
 from tconv.sandbox.watch import Watch
@@ -39,8 +39,6 @@ class Stopwatch:
         self._clock = self.clock()
         self._exchange = Exchange(directory, side)
         self._file = load(path)
-        # Where they were made: each series has a copy of its own on the GPU, and no other is there meanwhile.
-        self._inputs = self._file.make_inputs(_SEED)
         args, kwargs = self._file.init_args, self._file.init_kwargs
         self._model = self._file.construct(_SEED, *args, **kwargs).to(self.device)
 
@@ -51,39 +49,44 @@ class Stopwatch:
     def alone(self, keeps: Keeps) -> dict[str, Any]:
         """Times of `Model` by setting: "default", "cudnn.benchmark", "channels_last" where it applies.
 
-        Beside the times, by name: `calls`, some of those that were timed by default, `changes_inputs`, and `settings`.
+        Beside the times, by name: `calls`, some of those that were timed by default, `changes_inputs`, `settings`, and
+        the `inputs` that `get_inputs()` made, for `together`.
         """
-        call = self._called(self._model, copied(self._inputs, self.device), self._file.path, keeps)
+        # Where they were made: each series has a copy of its own on the GPU, and no other is there meanwhile.
+        made = self._file.make_inputs(_SEED)
+        call = self._called(self._model, copied(made, self.device), self._file.path, keeps)
         times, kept = {"default": self._time(call)}, call.kept
         changes = call.changes_inputs()
         del call
         torch.backends.cudnn.benchmark = True
-        call = self._called(self._model, copied(self._inputs, self.device), self._file.path)
+        call = self._called(self._model, copied(made, self.device), self._file.path)
         times["cudnn.benchmark"] = self._time(call)
         del call
         torch.backends.cudnn.benchmark = False
-        memory_format = self._channels_last()
+        memory_format = _channels_last(self._model, made)
         if memory_format is not None:
             self._model.to(memory_format=memory_format)
-            inputs = [_in_format(value, memory_format) for value in copied(self._inputs, self.device)]
+            inputs = [_in_format(value, memory_format) for value in copied(made, self.device)]
             times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
-        return {**self._found(times, kept), "changes_inputs": changes, "settings": settings()}
+        found = {"changes_inputs": changes, "settings": settings(), "inputs": self._exchange.write(made)}
+        return {**self._found(times, kept), **found}
 
-    def together(self, candidate: str, keeps: Keeps) -> dict[str, Any]:
+    def together(self, candidate: str, keeps: Keeps, inputs: Tree) -> dict[str, Any]:
         """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights.
 
         Beside the times, by name: `calls`, some of the candidate's, `changes_inputs`, and `rebound`, what its file has
         patched.
         """
+        made = self._exchange.read(inputs)  # while nobody's program but the model's was run here
         watch = Watch()
         file = load(candidate, "ModelNew")
         model_new = file.construct(_SEED, *self._file.init_args, **self._file.init_kwargs).to(self.device)
         model_new.load_state_dict(self._model.state_dict())
-        given = copied(self._inputs, self.device)
+        given = copied(made, self.device)
         ours = self._called(model_new, given, file.path, keeps)
         ours.settle()
         # Large ones both have together: two copies, and two results, can be more than there is room for.
-        given = given if are_large(given) else copied(self._inputs, self.device)
+        given = given if are_large(given) else copied(made, self.device)
         theirs = self._called(self._model, given, self._file.path)
 
         def before(call: TimedCall, other: TimedCall) -> None:
@@ -110,13 +113,6 @@ class Stopwatch:
         tree = self._exchange.write(kept)
         return {"times": {name: asdict(measured) for name, measured in times.items()}, "calls": tree}
 
-    def _channels_last(self) -> torch.memory_format | None:
-        """The format that fits inputs and parameters alike; None for 1-D models and for mixtures."""
-        formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-        inputs = {value.dim() for value in self._inputs if isinstance(value, Tensor)} & formats.keys()
-        parameters = {parameter.dim() for parameter in self._model.parameters()} & formats.keys()
-        return formats[inputs.pop()] if len(inputs) == 1 and parameters <= inputs else None
-
 
 def settings() -> dict[str, str]:
     """What the reference runs under, by name."""
@@ -129,6 +125,14 @@ def settings() -> dict[str, str]:
         "cudnn.deterministic": str(torch.backends.cudnn.deterministic),
         "gradients": "off",
     }
+
+
+def _channels_last(model: nn.Module, inputs: list[Any]) -> torch.memory_format | None:
+    """The format that fits inputs and parameters alike; None for 1-D models and for mixtures."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    dims = {value.dim() for value in inputs if isinstance(value, Tensor)} & formats.keys()
+    parameters = {parameter.dim() for parameter in model.parameters()} & formats.keys()
+    return formats[dims.pop()] if len(dims) == 1 and parameters <= dims else None
 
 
 def _in_format(value: Any, memory_format: torch.memory_format) -> Any:
