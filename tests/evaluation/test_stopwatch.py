@@ -66,7 +66,7 @@ class Device:
         self.done.append("between")
 
 
-WARM = ["call"] * 3 + ["wait"]
+WARM = ["between", *["call"] * 3, "wait"]
 
 
 def test_events_see_a_cold_call_alone_while_the_device_has_work(monkeypatch: pytest.MonkeyPatch) -> None:

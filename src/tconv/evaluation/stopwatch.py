@@ -44,7 +44,7 @@ class CudaClock:
 
     def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         """See `timing.Clock`."""
-        self._warm(call)
+        self._warm(call, between)
         started = self._now()
         between()
         self._cool()
@@ -65,7 +65,7 @@ class CudaClock:
 
     def synchronised_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         """See `timing.Clock`."""
-        self._warm(call)
+        self._warm(call, between)
         times = []
         for _ in range(count):
             between()
@@ -79,7 +79,7 @@ class CudaClock:
 
     def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
         """See `timing.Clock`."""
-        self._warm(call)
+        self._warm(call, between)
         times = []
         for _ in range(count):
             between()
@@ -90,7 +90,8 @@ class CudaClock:
             self._wait()
         return quantile(times, 0.5)
 
-    def _warm(self, call: Call) -> None:
+    def _warm(self, call: Call, between: Call) -> None:
+        between()  # what another call returned may go then
         for _ in range(_WARM_CALLS):
             call()
         self._wait()

@@ -49,8 +49,8 @@ class Case:
     """Constructor arguments with inputs for them.
 
     Args:
-        inputs: makes the inputs for a seed, on the judge's device, at the sizes that are judged. Of large ones, those
-            for later seeds have fewer samples.
+        inputs: makes the inputs for a seed, on the host, at the sizes that are judged. Of large ones, those for later
+            seeds have fewer samples.
         traced: what `Model` runs at those sizes.
         full: what it runs at the sizes of its own inputs, which decide the arithmetic that PyTorch takes.
         thorough: all draws and the awkward inputs; else one draw.
@@ -115,7 +115,9 @@ def _layer(
         # Another seed each time: one layer has nothing random in it.
         return calls.forward([x], given, seed=next(seeds), output_bytes=output_bytes)
 
-    own = Operands(case.inputs(SEED)[0], state[layer.weight], None if layer.bias is None else state[layer.bias])
+    own = Operands(
+        case.inputs(SEED)[0].to(device), state[layer.weight], None if layer.bias is None else state[layer.bias]
+    )
     judged = partial(
         check_layer,
         call,

@@ -15,6 +15,7 @@ from tconv.evaluation.files.subject import Subject
 from tconv.evaluation.verdict import one_line
 from tconv.problem import Problem
 from tconv.sandbox.exchange import Exchange, Malformed
+from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
@@ -139,8 +140,9 @@ class Side:
         return [None if shape is None else tuple(shape) for shape in shapes]
 
     def inputs(self, seed: int, shapes: Shapes | None = None, first: int = 0) -> list[Any]:
-        """What `get_inputs()` returns after seeding, on the judge's device; cut to `shapes`, from a sample on."""
-        return self._read(self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first))
+        """What `get_inputs()` returns after seeding, on the host; cut to `shapes`, from a sample on."""
+        tree = self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first)
+        return self._read(tree, torch.device("cpu"))
 
     def forward(
         self,
@@ -156,6 +158,7 @@ class Side:
         """
         given = None if inputs is None else list(inputs)
         trees = {"inputs": self._exchange.write(given), "state": self._exchange.write(state)}
+        release()  # the process needs memory, too
         found = self._call("forward", "forward", **trees, **options)
         try:
             changed, late, rebound = (tuple(map(str, found[key])) for key in ("changed", "late", "rebound"))
