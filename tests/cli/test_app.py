@@ -71,6 +71,24 @@ def test_help_imports_neither_torch_nor_cuda() -> None:
     assert shown.stderr == "heavy: []\n"
 
 
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}),
+    ],
+)
+def test_torchs_allocator_is_asked_for_segments_that_grow(
+    own: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = {name: value for name, value in os.environ.items() if "ALLOC_CONF" not in name}
+    monkeypatch.setattr(os, "environ", {**others, **own})
+    monkeypatch.setattr(frame, "app", lambda **named: None)
+    frame.main()
+    assert {name: value for name, value in os.environ.items() if "ALLOC_CONF" in name} == expected
+
+
 def test_version() -> None:
     shown = tconv("--version")
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"tconv {__version__}\n", "")

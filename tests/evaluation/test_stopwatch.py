@@ -130,6 +130,8 @@ def test_tensors_of_that_format_are_laid_out_and_others_stay() -> None:
 def test_settings_say_what_the_reference_ran_under(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(timed_files, "allows_tf32", lambda: False)
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     found = timed_files.settings()
     assert found["float32 convolutions"] == "TF32 not allowed" and found["cudnn.deterministic"] == "True"
     assert found["torch"] == torch.__version__ and found["gradients"] == "off"
+    assert found["allocator"] == "expandable_segments:True"

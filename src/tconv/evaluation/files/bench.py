@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from tconv.evaluation.files.timed_call import Keeps
 from tconv.evaluation.files.timed_files import Stopwatch
 from tconv.evaluation.timing import Measured, cross_check, settle
 from tconv.evaluation.verdict import Timing
-from tconv.sandbox.exchange import Exchange, Malformed
+from tconv.sandbox.exchange import Exchange, Malformed, Tree
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
@@ -54,6 +54,7 @@ class Timer:
         self,
         model: Path,
         candidate: Path,
+        inputs: Callable[[], Tree],
         *,
         floor_ms: float | None = None,
         by_samples: bool = False,
@@ -62,6 +63,7 @@ class Timer:
         """Times of `ModelNew` and of `Model`, on the GPU, at the model file's own inputs.
 
         Args:
+            inputs: writes those of `get_inputs()` for a process to read.
             by_samples: the model computes each sample alone: of large calls some samples are kept.
             computed: none of `Model`'s own calls are kept, since the judge computes what it returns.
 
@@ -71,12 +73,13 @@ class Timer:
         """
         try:
             kept: Keeps = "samples" if by_samples else "calls"
-            found, alone, theirs = self._run(model, "alone", keeps="nothing" if computed else kept)
+            keeps: Keeps = "nothing" if computed else kept
+            found, alone, theirs = self._run(model, "alone", keeps=keeps, inputs=inputs())
         except WorkerFailed as error:
             raise ModelFileError(f"timing {model.name} {error}") from error
+        given = {"candidate": str(candidate), "keeps": kept, "inputs": inputs()}
         try:
-            given = {"candidate": str(candidate), "inputs": found["inputs"]}
-            told, times, calls = self._run(model, "together", keeps=kept, **given)
+            told, times, calls = self._run(model, "together", **given)
             ours, beside = times["candidate"], times["reference"]
             rebound = ", ".join(map(str, told["rebound"]))
             changes = bool(told["changes_inputs"])

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -229,7 +230,8 @@ class _Court:
         timer = Timer(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE)
         try:
             floor_ms = None if floor is None else floor * 1e3
-            timed = timer.time(*self.paths, floor_ms=floor_ms, by_samples=by_samples, computed=computed)
+            inputs = partial(self.model.inputs_for_another, SEED)
+            timed = timer.time(*self.paths, inputs, floor_ms=floor_ms, by_samples=by_samples, computed=computed)
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
         check = check_timed(case, self.model, timed, self.wanted, self.device)

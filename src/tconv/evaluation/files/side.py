@@ -14,7 +14,7 @@ from torch import Tensor
 from tconv.evaluation.files.subject import Subject
 from tconv.evaluation.verdict import one_line
 from tconv.problem import Problem
-from tconv.sandbox.exchange import Exchange, Malformed
+from tconv.sandbox.exchange import Exchange, Malformed, Tree
 from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
@@ -143,6 +143,10 @@ class Side:
         """What `get_inputs()` returns after seeding, on the host; cut to `shapes`, from a sample on."""
         tree = self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first)
         return self._read(tree, torch.device("cpu"))
+
+    def inputs_for_another(self, seed: int) -> Tree:
+        """The same, at full size, for another process of the workshop, which reads it from the exchange once."""
+        return self._call("inputs", "get_inputs()", seed=seed)
 
     def forward(
         self,

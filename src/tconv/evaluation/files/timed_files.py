@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -46,14 +47,13 @@ class Stopwatch:
         """What measures."""
         return CudaClock()
 
-    def alone(self, keeps: Keeps) -> dict[str, Any]:
+    def alone(self, keeps: Keeps, inputs: Tree) -> dict[str, Any]:
         """Times of `Model` by setting: "default", "cudnn.benchmark", "channels_last" where it applies.
 
-        Beside the times, by name: `calls`, some of those that were timed by default, `changes_inputs`, `settings`, and
-        the `inputs` that `get_inputs()` made, for `together`.
+        Beside the times, by name: `calls`, some of those that were timed by default, `changes_inputs`, and `settings`.
         """
-        # Where they were made: each series has a copy of its own on the GPU, and no other is there meanwhile.
-        made = self._file.make_inputs(_SEED)
+        # On the host: each series has a copy of its own on the GPU, and no other is there meanwhile.
+        made = self._exchange.read(inputs)
         call = self._called(self._model, copied(made, self.device), self._file.path, keeps)
         times, kept = {"default": self._time(call)}, call.kept
         changes = call.changes_inputs()
@@ -68,8 +68,7 @@ class Stopwatch:
             self._model.to(memory_format=memory_format)
             inputs = [_in_format(value, memory_format) for value in copied(made, self.device)]
             times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
-        found = {"changes_inputs": changes, "settings": settings(), "inputs": self._exchange.write(made)}
-        return {**self._found(times, kept), **found}
+        return {**self._found(times, kept), "changes_inputs": changes, "settings": settings()}
 
     def together(self, candidate: str, keeps: Keeps, inputs: Tree) -> dict[str, Any]:
         """Times of `Model` ("reference") and of `ModelNew` of the candidate file, by turns, with equal weights.
@@ -123,6 +122,7 @@ def settings() -> dict[str, str]:
         "python": platform.python_version(),
         "float32 convolutions": "TF32 allowed" if allows_tf32() else "TF32 not allowed",
         "cudnn.deterministic": str(torch.backends.cudnn.deterministic),
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "default",
         "gradients": "off",
     }
 
