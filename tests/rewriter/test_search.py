@@ -89,6 +89,11 @@ def test_on_a_gpu_that_others_use_winners_are_for_the_file_alone(searched: Any) 
     assert found.kept == "not kept for the library: other programs use this GPU"
 
 
+def test_times_that_hold_the_work_of_others_choose_no_family(searched: Any) -> None:
+    assert set(searched().measured) == set(searched().tuned)
+    assert not searched(others=3 * 2**30).measured
+
+
 def test_where_nothing_can_be_written_the_file_has_the_winners(searched: Any) -> None:
     found = searched(trouble=True)
     assert found.tuned and found.kept == "not kept for the library: no place"

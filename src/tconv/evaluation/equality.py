@@ -30,7 +30,7 @@ from tconv.sandbox.gpu_memory import release
 #: what depends on the size has shown by then.
 _FURTHER_BYTES = 128 * 2**20
 #: Inputs and outputs that PyTorch's side takes at once.
-_SLICE_BYTES = 256 * 2**20
+_SLICE_BYTES = 128 * 2**20
 
 #: ``candidate(x, weight, bias) -> y``; bias is None for a layer without.
 Candidate = Callable[[Tensor, Tensor, Tensor | None], Tensor]

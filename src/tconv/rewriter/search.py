@@ -32,11 +32,13 @@ class Searched:
         answers: of the layers that were measured now, one for each question that the file asks.
         mistakes: kernels that do not compile or are wrong, and what is wrong with them: bugs in tconv.
         kept: where the library finds the winners, or why it does not.
+        alone: whether no other program used the GPU.
     """
 
     answers: tuple[Answer, ...] = ()
     mistakes: tuple[str, ...] = ()
     kept: str = ""
+    alone: bool = True
 
     @property
     def tuned(self) -> Answers:
@@ -45,8 +47,11 @@ class Searched:
 
     @property
     def measured(self) -> Mapping[Question, Sequence[Tuned]]:
-        """All kernels, the fastest of a question first."""
-        return {answer.question: answer.measured for answer in self.answers}
+        """All kernels, the fastest of a question first; none where their times hold others' work.
+
+        Then only a winner counts: it was faster than the planner's choice beyond what the calls of both differ by.
+        """
+        return {answer.question: answer.measured for answer in self.answers if self.alone}
 
 
 def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers) -> Searched:
@@ -70,7 +75,7 @@ def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Reso
             mistakes.append(f"{found.job.name}: {found.kernel.family}: {found.reason}")
         elif found.question == found.job.questions[-1]:
             answers.append(found)
-    return Searched(tuple(answers), tuple(mistakes), _keep(gpu, winners, alone))
+    return Searched(tuple(answers), tuple(mistakes), _keep(gpu, winners, alone), alone)
 
 
 def gpu_is_shared() -> bool:

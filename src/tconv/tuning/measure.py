@@ -28,7 +28,7 @@ from tconv.tuning.trials import WRONG, Distance, Trial, caller, memory_format, s
 
 #: Calls of each candidate: by turns in so many rounds of so many each.
 _ROUNDS, _EACH = 6, 5
-#: A call of this many times the fastest says enough of a candidate.
+#: A call of this many times the fastest says enough of a candidate, but for the planner's choice, which others replace.
 _HOPELESS = 1.5
 #: How much further out than the pooled error a single element may be, in units of the root mean square.
 _WORST = 10
@@ -107,7 +107,9 @@ class Tuner:
         self.clock.warm_up(next(iter(pytorch.values())))
         # The better of two: the first call may wait for what is loaded then.
         once = {kernel: min(self.clock.device_ms(call, 2)) for kernel, call in calls.items()}
-        worth = {kernel: call for kernel, call in calls.items() if once[kernel] <= _HOPELESS * min(once.values())}
+        limit = _HOPELESS * min(once.values(), default=0)
+        first = {candidates[0][0] for candidates in job.candidates if candidates}
+        worth = {kernel: call for kernel, call in calls.items() if once[kernel] <= limit or kernel in first}
         keys = [*worth, *pytorch]
         named = {str(number): call for number, call in enumerate([*worth.values(), *pytorch.values()])}
         measured = interleave(self.clock, named, rounds=_ROUNDS, each=_EACH)
