@@ -16,7 +16,7 @@ BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 FEW = """
 import os, pytest
 pytestmark = pytest.mark.gpu
-def test_passes(): pass
+def test_passes(): assert os.path.isabs(os.environ["PYTHONPATH"])
 def test_fails(): assert False
 def test_skips(): pytest.skip("so")
 @pytest.mark.parametrize("n", [])
@@ -42,6 +42,7 @@ def gpu_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Modul
     import results
 
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", "src")
     monkeypatch.setattr(gpu_tests, "ROOT", tmp_path)
     monkeypatch.setattr(results, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(gpu_tests, "environment", lambda: {"gpu": "NVIDIA X"})
