@@ -40,5 +40,9 @@ class NotWarmedUp(TconvError):
     """A CUDA graph is being captured and the kernel is not loaded yet; the message says what to call before."""
 
 
+class InvalidProgram(TconvError, ValueError):
+    """Arithmetic that the pointwise language does not have; the message says what was got, and what is allowed."""
+
+
 class Unsupported(TconvError):
     """A kernel family was insisted on that cannot run this problem; the message says why."""

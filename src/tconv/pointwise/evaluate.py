@@ -1,0 +1,64 @@
+"""A program on tensors, operation by operation as PyTorch computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tconv.errors import InvalidProgram
+from tconv.pointwise.program import SUM, Kind, Operand, Program
+
+_CASTS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def evaluate(program: Program, y: Tensor, operands: Sequence[Tensor]) -> Tensor:
+    """What the program gives of a sum, in its dtype.
+
+    Args, Raises: as `values`.
+    """
+    result = values(program, y, operands)[-1]
+    return result if result.shape == y.shape else result.expand(y.shape).contiguous()
+
+
+def values(program: Program, y: Tensor, operands: Sequence[Tensor]) -> list[Tensor]:
+    """Every value on the way to that, the result last; comparisons are left out. They broadcast to y's shape.
+
+    Args:
+        y: (N, C, ...).
+        operands: in the shapes that `shape_of` gives; they are cast to y's dtype.
+
+    Raises:
+        InvalidProgram: there are more or fewer operands than the program reads.
+    """
+    if len(operands) != len(program.operands):
+        raise InvalidProgram(f"got {len(operands)} operands; {program} reads {len(program.operands)}")
+    found: list[Tensor] = []
+    for node in program.nodes:
+        arguments = [found[argument] for argument in node.arguments]
+        if isinstance(node.what, float):
+            found.append(torch.tensor(node.what, dtype=y.dtype, device=y.device))
+        elif isinstance(node.what, Operand):
+            found.append(operands[node.what.number].to(y.dtype))
+        elif node.what == SUM:
+            found.append(y)
+        elif node.what in _CASTS:
+            found.append(arguments[0].to(_CASTS[node.what]).to(y.dtype))
+        else:
+            operation = node.operation
+            assert operation is not None
+            found.append(getattr(torch, operation.torch)(*arguments))
+    return [value for value in found if value.dtype == y.dtype]
+
+
+def shape_of(kind: Kind, output_shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of an operand that goes with an output (N, C, ...): it broadcasts to that."""
+    batch, channels, *sizes = output_shape
+    ones = (1,) * len(sizes)
+    return {
+        "output": tuple(output_shape),
+        "sample": (batch, channels, *ones),
+        "channel": (1, channels, *ones),
+        "scalar": (1, 1, *ones),
+    }[kind]
