@@ -161,10 +161,10 @@ def told(counts: dict[str, int]) -> str:
 
 def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *arguments]
-    environment = dict(os.environ)
-    if given := environment.get("PYTHONPATH"):  # tests start processes in other directories
-        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    variables = dict(os.environ)
+    if given := variables.get("PYTHONPATH"):  # tests start processes in other directories
+        variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, given.split(os.pathsep)))
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tconv.errors import Trouble
 from tconv.planner import Gpu
@@ -51,7 +52,7 @@ class Tuner:
 
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(known: Answers = {}, others: int = 0, trouble: bool = False) -> Searched:  # noqa: B006
+    def run(known: Answers = {}, alone: bool = True, trouble: bool = False) -> Searched:  # noqa: B006
         def store(gpu: Gpu, found: dict[Question, Tuned]) -> Path:
             if trouble:
                 raise Trouble("no place")
@@ -62,9 +63,8 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(search, "Tuner", Tuner)
         monkeypatch.setattr(search, "CudaClock", lambda: None)
         monkeypatch.setattr(search, "store", store)
-        monkeypatch.setattr(search, "_others_bytes", lambda: others)
         pool: Any = None
-        return search.search(TRACE, H200, pool, "match", as_it_is, known)
+        return search.search(TRACE, H200, pool, "match", as_it_is, known, alone)
 
     return run
 
@@ -84,14 +84,23 @@ def test_what_was_measured_before_is_not_measured_again(searched: Any) -> None:
 
 
 def test_on_a_gpu_that_others_use_winners_are_for_the_file_alone(searched: Any) -> None:
-    found = searched(others=3 * 2**30)
+    found = searched(alone=False)
     assert found.tuned and KEPT == []
     assert found.kept == "not kept for the library: other programs use this GPU"
 
 
 def test_times_that_hold_the_work_of_others_choose_no_family(searched: Any) -> None:
     assert set(searched().measured) == set(searched().tuned)
-    assert not searched(others=3 * 2**30).measured
+    assert not searched(alone=False).measured
+
+
+@pytest.mark.parametrize(("others", "shared"), [(0, False), (2**30, False), (3 * 2**30, True)])
+def test_a_gpu_is_shared_where_others_have_more_than_contexts(
+    others: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 * 2**30 - others, 14 * 2**30))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 4 * 2**30)
+    assert search.gpu_is_shared() == shared
 
 
 def test_where_nothing_can_be_written_the_file_has_the_winners(searched: Any) -> None:

@@ -10,8 +10,6 @@ from torch import Tensor
 from tconv.errors import InvalidProgram
 from tconv.pointwise.program import SUM, Kind, Operand, Program
 
-_CASTS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-
 
 def evaluate(program: Program, y: Tensor, operands: Sequence[Tensor]) -> Tensor:
     """What the program gives of a sum, in its dtype.
@@ -43,12 +41,12 @@ def values(program: Program, y: Tensor, operands: Sequence[Tensor]) -> list[Tens
             found.append(operands[node.what.number].to(y.dtype))
         elif node.what == SUM:
             found.append(y)
-        elif node.what in _CASTS:
-            found.append(arguments[0].to(_CASTS[node.what]).to(y.dtype))
         else:
             operation = node.operation
             assert operation is not None
-            found.append(getattr(torch, operation.torch)(*arguments))
+            function = getattr(torch, operation.torch)
+            casts = isinstance(function, torch.dtype)
+            found.append(arguments[0].to(function).to(y.dtype) if casts else function(*arguments))
     return [value for value in found if value.dtype == y.dtype]
 
 

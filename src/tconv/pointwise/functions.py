@@ -198,8 +198,6 @@ def square(input: Value) -> Value:
 
 def pow(input: Value, exponent: Value | float) -> Value:
     """Powers that PyTorch takes by other functions are those."""
-    if isinstance(exponent, Value):
-        raise InvalidProgram("got an exponent that is computed; pow takes a constant")
     by_others: Mapping[float, Callable[[], Value]] = {
         0.5: lambda: input.call("sqrt"),
         1.0: lambda: input,
@@ -209,7 +207,8 @@ def pow(input: Value, exponent: Value | float) -> Value:
         -1.0: lambda: input.call("reciprocal"),
         -2.0: lambda: (input * input).call("reciprocal"),
     }
-    return by_others[exponent]() if exponent in by_others else input.call("pow", exponent)
+    other = None if isinstance(exponent, Value) else by_others.get(exponent)
+    return input.call("pow", exponent) if other is None else other()
 
 
 def addcmul(input: Value, tensor1: Value, tensor2: Value, value: float = 1) -> Value:

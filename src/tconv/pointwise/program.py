@@ -84,11 +84,6 @@ class Program:
         return "; ".join(_lines(self.nodes))
 
     @property
-    def cost(self) -> int:
-        """Instructions for each output, about, without those that read operands."""
-        return sum(operation.cost for node in self.nodes if (operation := node.operation))
-
-    @property
     def operations(self) -> int:
         """How many there are."""
         return sum(node.operation is not None for node in self.nodes)
@@ -271,7 +266,7 @@ _ATOM = 9
 
 def _expression(node: Node, texts: Sequence[tuple[str, int]]) -> tuple[str, int]:
     if isinstance(node.what, float):
-        return constant_text(node.what), _ATOM
+        return _constant(node.what), _ATOM
     if isinstance(node.what, Operand):
         return node.what.name, _ATOM
     operation = node.operation
@@ -291,6 +286,6 @@ def _expression(node: Node, texts: Sequence[tuple[str, int]]) -> tuple[str, int]
     return f"{left} {operation.symbol} {bound(arguments[1], True)}", operation.precedence
 
 
-def constant_text(value: float) -> str:
+def _constant(value: float) -> str:
     """The shortest text of a constant that gives it again: ``0.2``, ``2``, ``-inf``."""
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 and str(value) != "-0.0" else repr(value)

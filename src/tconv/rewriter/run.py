@@ -94,7 +94,8 @@ class _Job:
             self.shared = self.on_gpu and self.request.bench and gpu_is_shared()
             if pool is not None and self._searches():
                 self.say("measuring the leading kernels")
-                searched = search(found, gpu, pool, self.request.precision, self._resolve, self._tuned(gpu))
+                known, alone = self._tuned(gpu), not self.shared
+                searched = search(found, gpu, pool, self.request.precision, self._resolve, known, alone)
             return replace(self._written(found, gpu, searched), searched=searched)
 
     def _searches(self) -> bool:

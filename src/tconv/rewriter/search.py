@@ -54,7 +54,9 @@ class Searched:
         return {answer.question: answer.measured for answer in self.answers if self.alone}
 
 
-def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers) -> Searched:
+def search(
+    trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers, alone: bool
+) -> Searched:
     """Measures every distinct layer of a model whose question, as the file asks it, has no answer yet.
 
     Args:
@@ -62,11 +64,11 @@ def search(trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Reso
         pool: compiles.
         wanted, resolve: as in `tconv.tuning.jobs.jobs`.
         known: what was measured here before.
+        alone: whether no other program uses the GPU.
     """
     asked = [job for job in jobs(trace, gpu, wanted, resolve, FIRST) if job.questions[-1] not in known]
     if not asked:
         return Searched()
-    alone = not gpu_is_shared()
     winners: dict[Question, Tuned] = {}
     answers: list[Answer] = []
     mistakes: list[str] = []
