@@ -83,8 +83,9 @@ def main() -> int:
     if others or not wanted:
         return 1
     nvrtc = ".".join(map(str, nvrtc_version()))
-    kept = load("same_code") or {}
-    same = [digest, *kept.get("as", [])] if kept.get("kernels") == digest else [digest]
+    kept = load("same_code") or {"kernels": "", "as": []}
+    known = kept["as"] if digest in (kept["kernels"], *kept["as"]) else []
+    same = list(dict.fromkeys([digest, *known]))
     save("same_code", {"kernels": kernels(), "as": same, "instances": len(wanted), "arch": _ARCH, "nvrtc": nvrtc})
     return 0
 

@@ -16,13 +16,13 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail"
 
-class _Layer(namedtuple("_Layer", _FIELDS)):
+class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
     def describe(self):
-        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32``."""
+        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32 then max(y, 0)``."""
         words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
         axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
         for letter, values, usual in axes:
@@ -30,7 +30,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
-        return " ".join([*words, self.precision])
+        return " ".join([*words, self.precision, *([f"then {self.tail}"] if self.tail else [])])
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -167,6 +167,7 @@ def _configuration(kernel, name):
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
         "has_bias": int(layer.bias),
+        "has_program": int(bool(layer.tail)),
     }
     members = [
         f"using Element = {element};",
@@ -180,10 +181,13 @@ def _configuration(kernel, name):
         return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
-def _function(kernel, name, ending=""):
-    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
-    parameters = _PARAMETERS[ending]
-    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+def _function(kernel, name, ending="", reads="", program=""):
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family.
+
+    Of what stands behind the layer, `reads` are further parameters, and `program` is a further argument.
+    """
+    parameters = _PARAMETERS[ending] + reads
+    arguments = ", ".join(parameter.split()[-1] for parameter in _PARAMETERS[ending].split(", ")) + program
     parameters = parameters.replace("T*", name + "_layer::Element*")
     bounds = "tconv::preparing_threads"
     if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
@@ -342,7 +346,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_7773a42521eb88d7::conv_transpose")
+_OPERATOR = _define("tconv_25c2084588b8152e::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -571,29 +575,6 @@ TCONV_DEVICE void let_kernel_behind_begin() {
 #endif
 }
 
-// Arithmetic of the constants of a kernel.
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second> struct Choice { using type = First; };
-template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
-
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
 struct Half { unsigned short bits; };
@@ -753,8 +734,67 @@ template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&va
   }
 }
 
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
-// sums.
+// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
+// behind it.
+
+// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
+// stored, and what is not present is not read.
+struct Identity {
+  // What is read once for an output channel, and what for N outputs that are stored together.
+  struct Channel {};
+  template <int N> struct Values {};
+  TCONV_DEVICE Channel of(int) const { return {}; }
+  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
+  // Output i of those N from y, its sum with the bias.
+  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
+};
+
+template <class Layer, class Program> struct Epilogue {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  // What a channel needs, loaded.
+  struct Channel : Program::Channel {
+    Sum bias;
+    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+  const Program& program;
+  int first_channel;  // of the block's group
+
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+  }
+  // An output of its y.
+  template <class Values>
+  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
+    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
+  }
+};
+
+// Arithmetic of the constants of a kernel.
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second> struct Choice { using type = First; };
+template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
+
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 
 // Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
 // than 64.
@@ -780,21 +820,6 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer> struct Bias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
 
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
@@ -1341,10 +1366,10 @@ template <class Axis, int Together> struct GemmTaps {
   }
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::Element* weight,
-                       const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                       int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   using Depth = typename Layer::Depth;
@@ -1490,7 +1515,7 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
     other = stage, stage = next;
   }
 
-  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO : 0)};
+  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? group * CO : 0), program, group * CO};
   const long long output_plane = static_cast<long long>(output_depth) * output_height * output_width;
   float* const staged = reinterpret_cast<float*>(shared);
   TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i) {
@@ -1511,9 +1536,11 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
                           (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
       for (int r = 0; r < 16 * Tile::high; ++r) {
         const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
-        if (channel < CO)
-          at[channel * output_plane] =
-              from_accumulator<Element>(epilogue.of(channel)(staged[r * Tile::sums_pitch + column]));
+        if (channel >= CO) continue;
+        Element* const to = at + channel * output_plane;
+        const auto of_channel = epilogue.of(channel);
+        *to = epilogue.output(of_channel.y(staged[r * Tile::sums_pitch + column]), of_channel,
+                              program.template fetch<1>(to, true));
       }
     }
   }
@@ -1552,7 +1579,7 @@ template <class Layer> struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
@@ -1562,10 +1589,10 @@ template <class Layer> struct PlainTile {
 template <class Layer, class Tile>
 TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
-                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Element = typename Layer::Element;
   using Accumulator = typename Tile::Accumulator;
   using Index = typename Layer::Index;
@@ -1646,16 +1673,19 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     if (split > 0) return;
   }
 
-  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
+  const int first_of_all = group * CO + first_channel;
+  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? first_of_all : 0), program, first_of_all};
   TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
     const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
-    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
-      if (first_channel + o < CO)
-        y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
-            from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
+    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
+      if (first_channel + o >= CO) break;
+      Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
+      const auto of_channel = epilogue.of(o);
+      *to = epilogue.output(of_channel.y(sums[p][o]), of_channel, program.template fetch<1>(to, true));
+    }
   }
 }
 }  // namespace tconv
@@ -2007,7 +2037,7 @@ template <class Layer, class Tile> struct WgmmaSums {
 // they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
 // neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
 // of `staged`.
-template <class Layer, class Tile> struct WgmmaStore {
+template <class Layer, class Tile, class Program> struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
@@ -2021,8 +2051,8 @@ template <class Layer, class Tile> struct WgmmaStore {
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
 
   const WgmmaSums<Layer, Tile>& sums;
-  const Bias<Layer>& epilogue;  // of the block's group
-  Element* const y;             // of the block's first channel
+  const Epilogue<Layer, Program>& epilogue;
+  Element* const y;  // of the block's first channel
   const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
@@ -2060,24 +2090,28 @@ template <class Layer, class Tile> struct WgmmaStore {
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
+  using Channel = typename Epilogue<Layer, Program>::Channel;
+  template <int width> using Values = typename Program::template Values<width>;
+
   // Sums of a channel as outputs, two at a time.
-  template <int width> static TCONV_DEVICE Vector<Element, width> finished(const float (&values)[width],
-                                                      const typename Bias<Layer>::Channel& finish) {
+  template <int width> TCONV_DEVICE Vector<Element, width> finished(const float (&sums)[width], const Channel& channel,
+                                               const Values<width>& read) const {
     Vector<Element, width> together;
     TCONV_UNROLL for (int i = 0; i < width; i += 2) {
       const int next = (i + 1) % width;
       Element two[2];
-      from_accumulators(finish(values[i]), finish(values[next]), two);
+      from_accumulators(epilogue.program.apply(channel.y(sums[i]), channel, read, i),
+                        epilogue.program.apply(channel.y(sums[next]), channel, read, next), two);
       together.values[i] = two[0], together.values[next] = two[next - i];
     }
     return together;
   }
   // What is staged of an item from one place on.
-  template <int width> static TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from,
-                                                            const typename Bias<Layer>::Channel& finish) {
+  template <int width> TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from, const Channel& channel,
+                                                     const Values<width>& read) const {
     float values[width];
     load_shared(from, values);
-    return finished(values, finish);
+    return finished(values, channel, read);
   }
 
   // An item's outputs of the staged channels, which begin with one of the block's.
@@ -2099,7 +2133,8 @@ template <class Layer, class Tile> struct WgmmaStore {
       TCONV_UNROLL for (int i = 0; i < Own::together; ++i)
         if (is_stored(step + i))
           stored[i] = staged_outputs<width>(from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
-              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes));
+              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes),
+              epilogue.program.template fetch<width>(to + i * pitch, true));
       TCONV_UNROLL for (int i = 0; i < Own::together; ++i, to += pitch)
         if (is_stored(step + i)) store_vector(to, stored[i]);
     }
@@ -2107,9 +2142,8 @@ template <class Layer, class Tile> struct WgmmaStore {
 
   // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
   // which have no numbers at run time, and those of a turn are free behind it.
-  template <int width> TCONV_DEVICE void store_rows() const {
-    using Own = Items<width>;
-    const int item = (warp % 4 * 32 + lane) % Own::lanes;
+  template <int width> TCONV_DEVICE void store_turns() const {
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
     TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
       TCONV_UNROLL for (int phase = 0; phase < Tile::phases; phase += run) {
         const Found at = found<width>(item, tile, phase);
@@ -2117,11 +2151,15 @@ template <class Layer, class Tile> struct WgmmaStore {
           meet<128>(1 + warp / 4);  // nobody reads what is staged any more
           stage(tile, phase, octet);
           meet<128>(1 + warp / 4);
-          store_item<width>(item, at, octet * 8);
-          for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
-            store_item<width>(further, found<width>(further, tile, phase), octet * 8);
+          store_items<width>(item, at, tile, phase, octet);
         }
       }
+  }
+  template <int width> TCONV_DEVICE void store_items(int item, const Found& at, int tile, int phase, int octet) const {
+    using Own = Items<width>;
+    store_item<width>(item, at, octet * 8);
+    for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
+      store_item<width>(further, found<width>(further, tile, phase), octet * 8);
   }
   TCONV_DEVICE void stage(int tile, int phase, int octet) const {
     constexpr int width = vector_width(run, 4);
@@ -2135,6 +2173,8 @@ template <class Layer, class Tile> struct WgmmaStore {
                                                    (warp % 4 * 16 + k / 2 * 8 + lane / 4) * run + r) = together;
         }
   }
+
+  template <int width> TCONV_DEVICE void store_rows() const { store_turns<width>(); }
 
   TCONV_DEVICE void store() const {
     constexpr int half = most_width / 2, quarter = half / 2;
@@ -2463,10 +2503,10 @@ template <class Layer, class Tile> struct WgmmaConsumer {
   }
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
-                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Shape = WgmmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
@@ -2499,10 +2539,22 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
       const int channel = work.channel_block() * Tile::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns;
       const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
-      const Bias<Layer> epilogue{bias};
-      WgmmaStore<Layer, Tile>{consumer.sums, epilogue, y + (first + channel) * plane, work.box(), work.first_phase(),
-          channel, reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes), renewed(warp),
-          renewed(lane), images, depths, rows, columns}.store();
+      const Epilogue<Layer, Program> epilogue{bias, program, static_cast<int>(first)};
+      WgmmaStore<Layer, Tile, Program>{
+          consumer.sums,
+          epilogue,
+          y + (first + channel) * plane,
+          work.box(),
+          work.first_phase(),
+          channel,
+          reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
+          renewed(warp),
+          renewed(lane),
+          images,
+          depths,
+          rows,
+          columns}
+          .store();
       work.next();
     }
   } else {

@@ -16,13 +16,13 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail"
 
-class _Layer(namedtuple("_Layer", _FIELDS)):
+class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
     def describe(self):
-        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32``."""
+        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32 then max(y, 0)``."""
         words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
         axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
         for letter, values, usual in axes:
@@ -30,7 +30,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
-        return " ".join([*words, self.precision])
+        return " ".join([*words, self.precision, *([f"then {self.tail}"] if self.tail else [])])
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -184,6 +184,7 @@ def _configuration(kernel, name):
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
         "has_bias": int(layer.bias),
+        "has_program": int(bool(layer.tail)),
     }
     members = [
         f"using Element = {element};",
@@ -197,10 +198,13 @@ def _configuration(kernel, name):
         return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
-def _function(kernel, name, ending=""):
-    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
-    parameters = _PARAMETERS[ending]
-    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+def _function(kernel, name, ending="", reads="", program=""):
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family.
+
+    Of what stands behind the layer, `reads` are further parameters, and `program` is a further argument.
+    """
+    parameters = _PARAMETERS[ending] + reads
+    arguments = ", ".join(parameter.split()[-1] for parameter in _PARAMETERS[ending].split(", ")) + program
     parameters = parameters.replace("T*", name + "_layer::Element*")
     bounds = "tconv::preparing_threads"
     if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
@@ -348,7 +352,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_4f58153576e9d9b0::conv_transpose")
+_OPERATOR = _define("tconv_212481eacf6c5d5e::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -729,8 +733,44 @@ template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&va
   }
 }
 
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
-// sums.
+// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
+// behind it.
+
+// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
+// stored, and what is not present is not read.
+struct Identity {
+  // What is read once for an output channel, and what for N outputs that are stored together.
+  struct Channel {};
+  template <int N> struct Values {};
+  TCONV_DEVICE Channel of(int) const { return {}; }
+  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
+  // Output i of those N from y, its sum with the bias.
+  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
+};
+
+template <class Layer, class Program> struct Epilogue {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  // What a channel needs, loaded.
+  struct Channel : Program::Channel {
+    Sum bias;
+    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+  const Program& program;
+  int first_channel;  // of the block's group
+
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+  }
+  // An output of its y.
+  template <class Values>
+  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
+    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
+  }
+};
+
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 
 // Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
 // channel.
@@ -741,21 +781,6 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer> struct Bias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
 
 // Places: the positions of all samples, by number, columns first. Kernels that go phase by phase share them among
 // blocks.
@@ -1070,8 +1095,9 @@ template <class Element> struct DirectTarget {
   }
 };
 
-template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) { return Layer::has_bias ? sum + bias : sum; }
+// What a thread's output channels need, loaded.
+template <class Layer, class Tile, class Program>
+using DirectChannels = typename Epilogue<Layer, Program>::Channel[Tile::channels];
 
 // Column phases that no tap reaches stay 0 in a warp's buffer.
 template <class Layer, class Tile, class Accumulator> TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
@@ -1082,13 +1108,14 @@ template <class Layer, class Tile, class Accumulator> TCONV_DEVICE void direct_c
 }
 
 // Stores one row of one output channel for a whole warp: from `line` of its buffer, or the bias alone.
-template <bool from_buffer, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, int run_column,
+template <bool from_buffer, class Layer, class Tile, class Program, class Accumulator>
+TCONV_DEVICE void direct_store_line(const Accumulator* line, const Epilogue<Layer, Program>& epilogue,
+                                    const DirectChannels<Layer, Tile, Program>& of_channels, int run_column,
                                     const DirectTarget<typename Layer::Element>& target, int c, int r) {
   using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
   using Width = typename Shape::Width;
   constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
+  const auto& channel = of_channels[c];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const long long own_row = target.has_row(r) ? target.place(0, r) : -1;
   // Where all rows are one, stores differ by constants from here, and start at lines of memory.
@@ -1104,26 +1131,27 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, i
     TCONV_UNROLL for (int s = 0; s < at_once; ++s) {
       const int step = first_step + s, item = step * 32 + lane - ahead;
       in_line[s] = ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
-      values[s] = bias;
-      if (from_buffer && in_line[s])
-        values[s] = plus_bias<Layer>(line[step * Shape::exchange_pitch + lane - ahead], bias);
+      values[s] = channel.bias;
+      if (from_buffer && in_line[s]) values[s] = channel.y(line[step * Shape::exchange_pitch + lane - ahead]);
     }
     TCONV_UNROLL for (int s = 0; s < at_once; ++s) {
       const int step = first_step + s, item = step * 32 + lane - ahead;
       long long row = own_row, offset = 0;  // from `place`
       int row_item = item;
       const int column = run_column + row_item;
-      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width)
-        target.y[place + offset + step * 32] = from_accumulator<Element>(values[s]);
+      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width) {
+        target.y[place + offset + step * 32] = epilogue.output(
+            values[s], channel, epilogue.program.template fetch<1>(target.y + (place + offset + step * 32), true));
+      }
     }
   }
 }
 
 // Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
 // has no taps. Called by whole warps.
-template <bool has_taps, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
-                                         const Accumulator (&biases)[Tile::channels],
+template <bool has_taps, class Layer, class Tile, class Program, class Accumulator>
+TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
+                                         const DirectChannels<Layer, Tile, Program>& of_channels,
                                          const DirectTarget<typename Layer::Element>& target, Accumulator* buffer) {
   using Shape = DirectShape<Layer, Tile>;
   using Width = typename Shape::Width;
@@ -1153,9 +1181,9 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
         const int sum_row = Shape::sum_row_of_output(r);
         // Rows that no tap reaches are stored with the channel's first.
         if (sum_row == n % Shape::sum_rows)
-          direct_store_line<has_taps, Layer, Tile>(line, biases[c], run_column, target, c, r);
+          direct_store_line<has_taps, Layer, Tile>(line, epilogue, of_channels, run_column, target, c, r);
         else if (sum_row < 0 && n % Shape::sum_rows == 0)
-          direct_store_line<false, Layer, Tile>(line, biases[c], run_column, target, c, r);
+          direct_store_line<false, Layer, Tile>(line, epilogue, of_channels, run_column, target, c, r);
       }
     }
   }
@@ -1282,10 +1310,10 @@ template <class Layer, class Tile> struct DirectWalk {
   }
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
-                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Accumulator = typename Shape::Accumulator;
@@ -1327,11 +1355,13 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const Index widths = Width::positions(output_width + Tile::origin);
   const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
 
-  Accumulator biases[Tile::channels];
+  const int first_channel = part.group * CO + own_channel;
+  const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + part.group * CO + own_channel : bias, program,
+                                          first_channel};
+  DirectChannels<Layer, Tile, Program> of_channels;
   TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) {
-    biases[c] = 0;
-    if (Layer::has_bias && own_channel + c < CO)
-      biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
+    of_channels[c] = {};
+    if (own_channel + c < CO) of_channels[c] = epilogue.of(c);
   }
 
   const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
@@ -1397,9 +1427,9 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         direct_clear_buffer<Layer, Tile>(buffer);
       }
       if (!Shape::phases_without_taps || has_taps)
-        direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
+        direct_store_exchanged<true, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
       else
-        direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
+        direct_store_exchanged<false, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
     }
   }
 }
@@ -1437,7 +1467,7 @@ template <class Layer> struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
@@ -1447,10 +1477,10 @@ template <class Layer> struct PlainTile {
 template <class Layer, class Tile>
 TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
-                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Element = typename Layer::Element;
   using Accumulator = typename Tile::Accumulator;
   using Index = typename Layer::Index;
@@ -1531,16 +1561,19 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     if (split > 0) return;
   }
 
-  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
+  const int first_of_all = group * CO + first_channel;
+  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? first_of_all : 0), program, first_of_all};
   TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
     const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
-    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
-      if (first_channel + o < CO)
-        y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
-            from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
+    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
+      if (first_channel + o >= CO) break;
+      Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
+      const auto of_channel = epilogue.of(o);
+      *to = epilogue.output(of_channel.y(sums[p][o]), of_channel, program.template fetch<1>(to, true));
+    }
   }
 }
 }  // namespace tconv

@@ -24,13 +24,13 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision"
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail"
 
-class _Layer(namedtuple("_Layer", _FIELDS)):
+class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
     def describe(self):
-        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32``."""
+        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32 then max(y, 0)``."""
         words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
         axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
         for letter, values, usual in axes:
@@ -38,7 +38,7 @@ class _Layer(namedtuple("_Layer", _FIELDS)):
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
-        return " ".join([*words, self.precision])
+        return " ".join([*words, self.precision, *([f"then {self.tail}"] if self.tail else [])])
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -208,6 +208,7 @@ def _configuration(kernel, name):
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
         "has_bias": int(layer.bias),
+        "has_program": int(bool(layer.tail)),
     }
     members = [
         f"using Element = {element};",
@@ -221,10 +222,13 @@ def _configuration(kernel, name):
         return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
 
-def _function(kernel, name, ending=""):
-    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
-    parameters = _PARAMETERS[ending]
-    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+def _function(kernel, name, ending="", reads="", program=""):
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family.
+
+    Of what stands behind the layer, `reads` are further parameters, and `program` is a further argument.
+    """
+    parameters = _PARAMETERS[ending] + reads
+    arguments = ", ".join(parameter.split()[-1] for parameter in _PARAMETERS[ending].split(", ")) + program
     parameters = parameters.replace("T*", name + "_layer::Element*")
     bounds = "tconv::preparing_threads"
     if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
@@ -383,7 +387,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_5d8cd77def46afb9::conv_transpose")
+_OPERATOR = _define("tconv_948b6bcc8a8873a8::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -681,23 +685,6 @@ TCONV_DEVICE void let_kernel_behind_begin() {
 #endif
 }
 
-// Arithmetic of the constants of a kernel.
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second> struct Choice { using type = First; };
-template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
-
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
 struct Half { unsigned short bits; };
@@ -855,8 +842,61 @@ template <> TCONV_DEVICE void load_present<16>(const void* address, bool present
 }
 #endif
 
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
-// sums.
+// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
+// behind it.
+
+// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
+// stored, and what is not present is not read.
+struct Identity {
+  // What is read once for an output channel, and what for N outputs that are stored together.
+  struct Channel {};
+  template <int N> struct Values {};
+  TCONV_DEVICE Channel of(int) const { return {}; }
+  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
+  // Output i of those N from y, its sum with the bias.
+  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
+};
+
+template <class Layer, class Program> struct Epilogue {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  // What a channel needs, loaded.
+  struct Channel : Program::Channel {
+    Sum bias;
+    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+  const Program& program;
+  int first_channel;  // of the block's group
+
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+  }
+  // An output of its y.
+  template <class Values>
+  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
+    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
+  }
+};
+
+// Arithmetic of the constants of a kernel.
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second> struct Choice { using type = First; };
+template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
+
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 
 // Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
 // than 64.
@@ -882,21 +922,6 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer> struct Bias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
 
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
 
@@ -1312,10 +1337,10 @@ template <class Axis, int Together> struct GemmTaps {
   }
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::Element* weight,
-                       const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                       int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   using Depth = typename Layer::Depth;
@@ -1461,7 +1486,7 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
     other = stage, stage = next;
   }
 
-  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO : 0)};
+  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? group * CO : 0), program, group * CO};
   const long long output_plane = static_cast<long long>(output_depth) * output_height * output_width;
   float* const staged = reinterpret_cast<float*>(shared);
   TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i) {
@@ -1482,9 +1507,11 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
                           (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
       for (int r = 0; r < 16 * Tile::high; ++r) {
         const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
-        if (channel < CO)
-          at[channel * output_plane] =
-              from_accumulator<Element>(epilogue.of(channel)(staged[r * Tile::sums_pitch + column]));
+        if (channel >= CO) continue;
+        Element* const to = at + channel * output_plane;
+        const auto of_channel = epilogue.of(channel);
+        *to = epilogue.output(of_channel.y(staged[r * Tile::sums_pitch + column]), of_channel,
+                              program.template fetch<1>(to, true));
       }
     }
   }
@@ -1553,6 +1580,7 @@ TCONV_CONSTANT int mma_patch_lanes(int threads, int patches, int channels) {
 template <class Layer, class Tile> struct MmaShape {
   using Element = typename Layer::Element;
   using Sum = typename AccumulatorOf<Element>::type;
+  using Staged = Element;  // of outputs: a program takes sums
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
   using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
                      Layer::Depth::dilation>;
@@ -1668,11 +1696,11 @@ template <class Layer, class Tile> struct MmaShape {
   static constexpr int whole_row_tiles = Width::stride / greatest_common_divisor(Width::stride, tile_phases);
   static constexpr int turn_row_tiles = Tile::Warps::row_tiles % whole_row_tiles == 0 ? whole_row_tiles
       : phases_known ? phase_tiles : 1;
-  static constexpr int turn_slots = turn_row_tiles * tile_phases;
+  static constexpr int turn_slots = turn_row_tiles * tile_phases, staged_bytes = static_cast<int>(sizeof(Staged));
   static constexpr int turn_position_tiles = mma_turn_position_tiles(Tile::Warps::position_tiles,
-      turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last, Tile::Pipeline::resident || joined_bytes +
+      turn_row_tiles * 16 * warps, staged_bytes, Tile::channels_last, Tile::Pipeline::resident || joined_bytes +
       mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes : stages_bytes - joined_bytes);
-  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
+  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, staged_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
   static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;
@@ -1865,14 +1893,15 @@ template <class Layer, class Tile> TCONV_DEVICE bool mma_join(MmaSums<Layer, Til
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
 // outputs.
-template <class Layer, class Tile> struct MmaTurn {
+template <class Layer, class Tile, class Program> struct MmaTurn {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
+  using Staged = typename Shape::Staged;
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
   static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
-  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::item_bytes;
+  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::staged_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
@@ -1883,7 +1912,8 @@ template <class Layer, class Tile> struct MmaTurn {
   static constexpr int row_width =
       greatest_common_divisor(greatest_common_divisor(side_by_side, Tile::Box::origin), most);
 
-  const Element* staged;
+  const Staged* staged;
+  const Epilogue<Layer, Program>& epilogue;
   Element* y;  // of the block's group
   const BoxPosition& box;
   int first_number, first_channel, first_slot;
@@ -1908,6 +1938,11 @@ template <class Layer, class Tile> struct MmaTurn {
            in_range(row, rows) && in_range(column, columns);
   }
 
+  // Stores neighbouring outputs of a channel, or of channels from one on, of what is staged: themselves, or their y.
+  template <int width> TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel) const {
+    *reinterpret_cast<Vector<Element, width>*>(to) = together;
+  }
+
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
   template <int width> TCONV_DEVICE void store_rows() const {
     constexpr int items = places * run / width;
@@ -1929,15 +1964,15 @@ template <class Layer, class Tile> struct MmaTurn {
 #pragma unroll 4
         for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
           if (first_channel + channel >= Layer::group_out_channels) break;
-          Vector<Element, width> together;
+          Vector<Staged, width> together;
           TCONV_UNROLL for (int i = 0; i < width / neighbours; ++i) {
             const int at = neighbours > 1 ? i : slot % run + i;
             const auto* const of_phase =
                 staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
-            const auto part = *reinterpret_cast<const Vector<Element, neighbours>*>(of_phase);
+            const auto part = *reinterpret_cast<const Vector<Staged, neighbours>*>(of_phase);
             TCONV_UNROLL for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
-          *reinterpret_cast<Vector<Element, width>*>(to) = together;
+          put(to, together, first_channel + channel);
           to += channel_lanes * plane;
         }
       }
@@ -1958,16 +1993,16 @@ template <class Layer, class Tile> struct MmaTurn {
 };
 
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
-template <class Layer, class Tile, class Epilogue>
-TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
-                            typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
-                            int batch, int depths, int rows, int columns) {
+template <class Layer, class Tile, class Program>
+TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
+                            unsigned char* shared, typename Layer::Element* y, const BoxPosition& box,
+                            int first_row_tile, int first_position, int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
+  using Staged = typename Shape::Staged;
   constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
   constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
-  constexpr int pitch = MmaTurn<Layer, Tile>::pitch;
-  Element* const staged = reinterpret_cast<Element*>(shared);
+  constexpr int pitch = MmaTurn<Layer, Tile, Program>::pitch;
+  Staged* const staged = reinterpret_cast<Staged*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
@@ -1982,19 +2017,20 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
       TCONV_UNROLL for (int i = 0; i < Shape::turn_row_tiles; ++i)
         TCONV_UNROLL for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
-          const auto finish = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
+          const auto of_channel = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
           TCONV_UNROLL for (int j = 0; j < Shape::turn_position_tiles; ++j) {
             const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
                                          [known / groups * Shape::turn_position_tiles + j];
-            Vector<Element, 2> two;
-            from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
-            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
+            Vector<Staged, 2> two;
+            from_accumulators(of_channel.y(own[half * 2]), of_channel.y(own[half * 2 + 1]), two.values);
+            *reinterpret_cast<Vector<Staged, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
           }
         }
     }
     __syncwarp();
-    MmaTurn<Layer, Tile>{staged, y, box, first_position + turn / groups * Shape::turn_position_tiles * 8,
-        first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases, batch, depths, rows, columns}.store();
+    MmaTurn<Layer, Tile, Program>{staged, epilogue, y, box, first_position + turn / groups *
+        Shape::turn_position_tiles * 8, first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases, batch,
+        depths, rows, columns}.store();
   }
 }
 
@@ -2219,10 +2255,10 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
   }
 }
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
-                      const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                      int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -2325,7 +2361,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-    const Bias<Layer> epilogue{bias + first_channel};
+    const Epilogue<Layer, Program> epilogue{bias + first_channel, program, static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * plane, boxes.box(number), first_row_tile,
@@ -2367,7 +2403,7 @@ template <class Layer> struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
@@ -2377,10 +2413,10 @@ template <class Layer> struct PlainTile {
 template <class Layer, class Tile>
 TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
-                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
+    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
   using Element = typename Layer::Element;
   using Accumulator = typename Tile::Accumulator;
   using Index = typename Layer::Index;
@@ -2461,16 +2497,19 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     if (split > 0) return;
   }
 
-  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
+  const int first_of_all = group * CO + first_channel;
+  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? first_of_all : 0), program, first_of_all};
   TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
     const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
-    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
-      if (first_channel + o < CO)
-        y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
-            from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
+    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
+      if (first_channel + o >= CO) break;
+      Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
+      const auto of_channel = epilogue.of(o);
+      *to = epilogue.output(of_channel.y(sums[p][o]), of_channel, program.template fetch<1>(to, true));
+    }
   }
 }
 }  // namespace tconv

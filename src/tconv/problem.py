@@ -107,6 +107,9 @@ class Layer:
 
     The tuples are (depth, height, width); unused leading axes have kernel 1, stride 1, padding 0, dilation 1.
 
+    Args:
+        tail: the text of the program that is applied to its outputs (`tconv.pointwise`); none of them is empty.
+
     Raises:
         InvalidProblem: for values that PyTorch refuses as well.
     """
@@ -121,6 +124,7 @@ class Layer:
     groups: int = 1
     bias: bool = False
     precision: Precision = "fp32"
+    tail: str = ""
 
     def __post_init__(self) -> None:
         if self.spatial_dims not in (1, 2, 3):
@@ -181,7 +185,7 @@ class Layer:
         return self.in_channels_per_group * math.prod(axis.taps_per_phase for axis in self.axes)
 
     def describe(self) -> str:
-        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32``."""
+        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32 then max(y, 0)``."""
         words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
         axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
         for letter, values, usual in axes:
@@ -189,7 +193,7 @@ class Layer:
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
         words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
-        return " ".join([*words, self.precision])
+        return " ".join([*words, self.precision, *([f"then {self.tail}"] if self.tail else [])])
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def emulated(
     source = text or unit(Kernel(family, problem.layer, None, wide), NAME) + launching(family, NAME)
     y = torch.full(problem.output_shape, float("nan"), dtype=tensors.x.dtype)
     how = told(Cut(source, source, NAME), problem, 1, ask)
-    run(source, launches(NAME, how, problem, *tensors, y), mode=mode, order=order, copies="late")
+    run(source, launches(NAME, how, problem, *tensors[:3], y, tensors.operands), mode=mode, order=order, copies="late")
     return y
 
 

@@ -11,13 +11,17 @@ import torch
 from tconv.emulator import Copies, Mode, Order, run
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.kernels import source
-from tconv.kernels.instances import AXES, Instance, instances
+from tconv.kernels.instances import AXES, Instance, instances, programmed
 from tconv.planner import FAMILIES, Gpu
 from tconv.planner.plan import Plan
+from tconv.pointwise.evaluate import shape_of
+from tconv.pointwise.interval import Interval, bounds
+from tconv.pointwise.program import parse
 from tconv.problem import PRECISIONS, TF32, Problem
 from tconv.sandbox.emulated import launches
 
 INSTANCES = {instance.name: instance for family in AXES for instance in instances(family)}
+PROGRAMMED = {instance.name: instance for family in AXES for instance in programmed(family)}
 
 #: With so few multiprocessors, blocks whose weights are resident go through several boxes.
 GPU = replace(Gpu.h200(), multiprocessors=1)
@@ -30,6 +34,7 @@ class Tensors(NamedTuple):
     x: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None
+    operands: tuple[torch.Tensor, ...] = ()
 
 
 @cache
@@ -44,8 +49,17 @@ def random_tensors(problem: Problem) -> Tensors:
         return values.to(getattr(torch, layer.dtype))
 
     return Tensors(
-        draw(*problem.input_shape), draw(*layer.weight_shape), draw(layer.out_channels) if layer.bias else None
+        draw(*problem.input_shape),
+        draw(*layer.weight_shape),
+        draw(layer.out_channels) if layer.bias else None,
+        tuple(draw(*shape) for shape in operand_shapes(problem)),
     )
+
+
+def operand_shapes(problem: Problem) -> list[tuple[int, ...]]:
+    """Of what the layer's program reads."""
+    operands = parse(problem.layer.tail).operands if problem.layer.tail else ()
+    return [shape_of(operand.kind, problem.output_shape) for operand in operands]
 
 
 def integer_tensors(problem: Problem, seed: int = 3) -> Tensors:
@@ -63,6 +77,7 @@ def integer_tensors(problem: Problem, seed: int = 3) -> Tensors:
         draw(*problem.input_shape),
         draw(*layer.weight_shape, density=sparse),
         draw(layer.out_channels) if layer.bias else None,
+        tuple(draw(*shape) for shape in operand_shapes(problem)),
     )
 
 
@@ -74,8 +89,13 @@ def reference(problem: Problem, tensors: Tensors, units: float = 8) -> tuple[tor
     bias = None if tensors.bias is None else tensors.bias.double()
     exact = conv_transpose(x, weight, bias, problem)
     magnitude = conv_transpose(x.abs(), weight.abs(), None if bias is None else bias.abs(), problem)
+    allowed = units * _SUMMED[layer.precision] * magnitude
+    if layer.tail:
+        sums = Interval(exact - allowed, exact + allowed)
+        low, high = bounds(parse(layer.tail), sums, tensors.operands, 2 * _SUMMED[layer.precision])
+        exact, allowed = (low + high) / 2, (high - low) / 2
     smallest = torch.finfo(getattr(torch, layer.dtype)).smallest_normal
-    return exact, units * _SUMMED[layer.precision] * magnitude + _STORED[layer.precision] * (exact.abs() + smallest)
+    return exact, allowed + _STORED[layer.precision] * (exact.abs() + allowed + smallest)
 
 
 def plan_of(instance: Instance, gpu: Gpu) -> Plan:
@@ -108,9 +128,10 @@ def emulate(
     """The output of `instance`, or of another unit `text` in its place; elements never written stay NaN."""
     problem = instance.problem
     plan = plan_of(instance, GPU)
-    x, weight, bias = tensors
+    x, weight, bias, operands = tensors
     x, y = (stored(t, instance) for t in (x, torch.full(problem.output_shape, float("nan"), dtype=x.dtype)))
-    of_plan = launches("tconv_kernel", plan, problem, x, weight, bias, y)
+    operands = [stored(operand, instance) for operand in operands]
+    of_plan = launches("tconv_kernel", plan, problem, x, weight, bias, y, operands)
     run(text or source.unit(instance.kernel), of_plan, mode=mode, order=order, copies=copies)
     return seen(y, instance)
 

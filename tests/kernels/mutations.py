@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_runs import INSTANCES
+from kernel_runs import INSTANCES, PROGRAMMED
 
 from tconv.kernels.instances import Instance
 
@@ -75,8 +75,8 @@ MUTATIONS = {
         "plain",
     ),
     "group left out of the bias": (
-        "bias + part.group * CO + own_channel + c",
-        "bias + own_channel + c",
+        "bias + part.group * CO + own_channel",
+        "bias + own_channel",
         "2d-k4-s2-multiplier-fp16-narrow",
         "plain",
     ),
@@ -719,11 +719,89 @@ MUTATIONS_OF_WGMMA = {
 }
 
 
-BY_FAMILY = {"direct": MUTATIONS, "mma": MUTATIONS_OF_MMA, "wgmma": MUTATIONS_OF_WGMMA}
+MUTATIONS_OF_PROGRAMS = {
+    "operands of the first group's channels": (
+        "program.of(first_channel + channel)",
+        "program.of(channel)",
+        "2d-k4-s2-multiplier-fp16-stacked-affine",
+        "plain",
+    ),
+    "a vector's operands from the thread's first position": (
+        "row + p * step, inside",
+        "row, inside",
+        "1d-k4-s2-fp32-stacked-gated",
+        "plain",
+    ),
+    "a vector's operands beyond the last row": (
+        "row + p * step, inside",
+        "row + p * step, true",
+        "1d-k4-s2-fp64-tiled-residual",
+        "address",
+    ),
+    "a line's operands from its first step": (
+        "fetch<1>(target.y + (place + offset + step * 32), true)",
+        "fetch<1>(target.y + (place + offset), true)",
+        "1d-k2-s7-fp32-split-residual",
+        "plain",
+    ),
+    "channels_last outputs with the first one's operands": (
+        "channel + (Tile::channels_last ? i : 0)",
+        "channel",
+        "mma-2d-staged-fp32-last-affine",
+        "plain",
+    ),
+    "a row's operands from its first step": (
+        "fetch<width>(to + i * pitch, true)",
+        "fetch<width>(to, true)",
+        "wgmma-2d-k3-s1-tf32_rna-one-residual",
+        "plain",
+    ),
+    "both halves of a warp's positions with the first one's operands": (
+        "fetch<width>(to[half], true)",
+        "fetch<width>(to[0], true)",
+        "wgmma-2d-k3-s2-aligned-tf32-all-residual",
+        "plain",
+    ),
+    "operands of channels beyond the last": (
+        "(to + k, k < left)",
+        "(to + k, true)",
+        "wgmma-2d-k3-s2-aligned-bf16-last-residual",
+        "address",
+    ),
+    "every channel with the first one's value of a sample": (
+        "* channels + place % channels",
+        "* channels",
+        "wgmma-2d-k2-s2-aligned-bf16-last-all-gated",
+        "plain",
+    ),
+    "neighbouring channels with one value of a sample": (
+        "(channels_last ? i : 0), present",
+        "0, present",
+        "wgmma-2d-k3-s2-op1-fp32-last-gated",
+        "plain",
+    ),
+    "values of a sample by planes of another size": (
+        "const long long at = channels_last ? place / (plane * channels)",
+        "plane += 1;\n  const long long at = channels_last ? place / (plane * channels)",
+        "2d-k3x2-s2x2-aligned-fp16-narrow-gated",
+        "plain",
+    ),
+}
+
+
+BY_FAMILY = {
+    "direct": MUTATIONS,
+    "mma": MUTATIONS_OF_MMA,
+    "wgmma": MUTATIONS_OF_WGMMA,
+    "programs": MUTATIONS_OF_PROGRAMS,
+}
 
 
 def instance_of(name: str) -> Instance:
-    """The named instance, or the one of another precision in its place: which one a case has is no matter here."""
+    """The named instance, or of those without a program the one of another precision: which one a case has is no
+    matter here."""
+    if name in PROGRAMMED:
+        return PROGRAMMED[name]
     case, _, width = name.rsplit("-", 2)
     others = (i for n, i in INSTANCES.items() if n.startswith(case + "-") and n.endswith(width))
     return INSTANCES.get(name) or next(others)

@@ -107,7 +107,7 @@ MISTAKES: dict[str, Mistake] = {
         "a chunk and one channel",
         "address",
     ),
-    "channels beyond the last stored": ("if (channel < CO)\n", "", "few channels", "address"),
+    "channels beyond the last stored": ("if (channel >= CO) continue;\n", "", "few channels", "address"),
     "columns before a row stored": ("place.width < 0 || ", "", "few channels", "address"),
     "places at the wrong shift": ("- tap * Width::shift_period", "- tap", "whole rows of taps at once", "plain"),
     "a tap that a phase does not have": ("&& half < 2 * taps", "", "a chunk and one channel", "plain"),

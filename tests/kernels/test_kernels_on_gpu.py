@@ -6,26 +6,41 @@ from dataclasses import replace
 
 import pytest
 import torch
-from kernel_runs import GPU, INSTANCES, Tensors, emulate, integer_tensors, plan_of, random_tensors, seen, stored, worst
+from kernel_runs import (
+    GPU,
+    INSTANCES,
+    PROGRAMMED,
+    Tensors,
+    emulate,
+    integer_tensors,
+    plan_of,
+    random_tensors,
+    seen,
+    stored,
+    worst,
+)
 
 from tconv.jit.loader import gpu_of, launcher
 from tconv.kernels.instances import Instance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.rotates(8, by="name")]
+EVERY = {**INSTANCES, **PROGRAMMED}
 
 
 def launch(instance: Instance, tensors: Tensors) -> torch.Tensor:
     plan = plan_of(instance, replace(gpu_of(0), multiprocessors=GPU.multiprocessors))
-    x, weight, bias = (None if tensor is None else tensor.cuda() for tensor in tensors)
+    x, weight, bias = (None if tensor is None else tensor.cuda() for tensor in tensors[:3])
+    operands = [stored(operand.cuda(), instance) for operand in tensors.operands]
     y = torch.full(instance.problem.output_shape, float("nan"), dtype=x.dtype, device="cuda")
     x, y = stored(x, instance), stored(y, instance)
-    launcher(plan, 0)(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+    addresses = (x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+    launcher(plan, 0)(*addresses, operands=tuple(operand.data_ptr() for operand in operands))
     return seen(y, instance).cpu()
 
 
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("name", [*INSTANCES, *(name for name in PROGRAMMED if not name.endswith("mish"))])
 def test_gpu_and_emulator_agree_bit_for_bit_on_integers(name):
-    instance = INSTANCES[name]
+    instance = EVERY[name]
     tensors = integer_tensors(instance.problem)
     got, emulated = launch(instance, tensors), emulate(instance, tensors)
     assert emulated.isfinite().all()
@@ -34,9 +49,9 @@ def test_gpu_and_emulator_agree_bit_for_bit_on_integers(name):
     assert torch.equal(got.view(bits), emulated.view(bits))
 
 
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("name", EVERY)
 def test_gpu_equals_float64(name):
-    instance = INSTANCES[name]
+    instance = EVERY[name]
     tensors = random_tensors(instance.problem)
     # A tensor core drops bits where it adds; exact sums of wgmma leave it every few products.
     layer, family = instance.problem.layer, instance.kernel.family

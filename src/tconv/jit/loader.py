@@ -96,15 +96,18 @@ class Launcher:
         """The loaded kernel that prepares the weights, one for all sizes; None if they are taken as they are."""
         return self._preparing
 
-    def __call__(self, x: int, weight: int, bias: int, y: int, prepared: bool = False) -> None:
+    def __call__(
+        self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
+    ) -> None:
         """Enqueues the kernel. Addresses on the launcher's device; `bias` is 0 for a layer without.
 
-        `weight` is the address of the weights as they are, or, if `prepared`, of what `prepare` gave.
+        `weight` is the address of the weights as they are, or, if `prepared`, of what `prepare` gave; `operands` are
+        those of what the layer's program reads.
         """
         device = self._device
         if torch._C._cuda_getDevice() != device:
             with torch.cuda.device(device):
-                self(x, weight, bias, y, prepared)
+                self(x, weight, bias, y, prepared, operands)
             return
         stream = self._stream()
         if self._of_inputs is not None:
@@ -113,13 +116,13 @@ class Launcher:
             self._launch(stream, self._inputs_config, self._of_inputs, x, ordered.data_ptr(), *self._input_sizes)
             x = ordered.data_ptr()
         if prepared:
-            self._launch(stream, self._config_if_prepared, self._kernel, x, weight, bias, y, *self._sizes)
+            self._launch(stream, self._config_if_prepared, self._kernel, x, weight, bias, y, *self._sizes, *operands)
             return
         if self._preparing is not None:
             # Freed when the call returns: whoever gets the memory next runs behind this stream's work.
             own = self._prepare(stream, self._preparing_config, weight)
             weight = own.data_ptr()
-        self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes)
+        self._launch(stream, self._config, self._kernel, x, weight, bias, y, *self._sizes, *operands)
 
     def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor:
         """Enqueues the preparation alone, of the contiguous weights at address `weight`.

@@ -54,6 +54,16 @@ class Case:
         return Problem(layer, self.batch, triple(self.size, 1), triple(self.output_padding, 0))
 
 
+#: Programs behind a layer that together have every kind of operand: none, and those of channels, are known before an
+#: output is; others are read with it. All but the last give the same numbers wherever integers are exact.
+PROGRAMS: dict[str, str] = {
+    "relu": "max(y, 0)",
+    "affine": "max(y * channel0 + channel1, scalar2)",
+    "residual": "t0 = y + output0; where(t0 > 1, t0, -t0) * output1",
+    "gated": "min(max(y, -4), 6) * sample0 + output1 - channel2",
+    "mish": "t0 = exp(min(y, 20)); t1 = t0 * (t0 + 2); y * (t1 / (t1 + 2)) + 0.5 * output0",
+}
+
 #: What is instantiated in every precision; of the others each case has its turn of one.
 IN_EVERY_PRECISION = ("2d-k3-s5-d2", "1d-k4-s2", "1d-k64-s32", "2d-k3-s1", "2d-k3-s2-op1", "2d-k3-s2-aligned")
 

@@ -8,10 +8,11 @@ in `cases.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from tconv.kernels import direct, mma, wgmma
-from tconv.kernels.cases import Instance
+from tconv.kernels.cases import PROGRAMS, Instance
 
 #: What the templates of a family read from their parameters, and which values behave differently.
 AXES: Mapping[str, Mapping[str, str]] = MappingProxyType({"direct": direct.AXES, "mma": mma.AXES, "wgmma": wgmma.AXES})
@@ -23,3 +24,20 @@ _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = MappingProxyType(
 def instances(family: str = "direct") -> Iterator[Instance]:
     """All instances of `family`: every case with some of the tiles that suit it, some with 64-bit positions."""
     return _INSTANCES[family]()
+
+
+def programmed(family: str) -> Iterator[Instance]:
+    """Some of the instances of `family`, each with a program behind it; every program has its turns."""
+    for number, instance in enumerate(list(instances(family))[::4]):
+        program = list(PROGRAMS)[number % len(PROGRAMS)]
+        yield replace(with_program(instance, PROGRAMS[program]), name=f"{instance.name}-{program}")
+
+
+def with_program(instance: Instance, program: str) -> Instance:
+    """The instance with the program of this text behind it."""
+    problem, kernel = instance.problem, instance.kernel
+    return replace(
+        instance,
+        problem=replace(problem, layer=replace(problem.layer, tail=program)),
+        kernel=replace(kernel, layer=replace(kernel.layer, tail=program)),
+    )

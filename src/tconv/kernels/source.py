@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tconv.planner import FAMILIES, Kernel
+from tconv.pointwise.functor import functor
+from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision
 
 #: What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
@@ -18,6 +20,8 @@ ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away
 #: The kernels that written files have for layers and sizes that they were not made for: one that runs any, and one on
 #: tensor cores. Both have one tile, which their headers compute from the layer.
 ANY_LAYER, ANY_DENSE_LAYER = "plain", "gemm"
+#: The header of what programs behind layers are made of.
+PROGRAMS = "primitives/programs.cuh"
 _INPUT = "int batch, int input_depth, int input_height, int input_width"
 _OUTPUT = "int output_depth, int output_height, int output_width"
 #: The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
@@ -66,14 +70,16 @@ def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
     It does not compile if the template computes other constants than the planner, which knows none of a kernel without
     a tile.
     """
-    included = f'#include "{family_header(kernel.family)}"\n\n'
+    headers = [family_header(kernel.family), *[PROGRAMS] * bool(kernel.layer.tail)]
+    included = "".join(f'#include "{header}"\n' for header in headers) + "\n"
     return included + functions(kernel, name) + ("" if kernel.tile is None else assertions(kernel, name))
 
 
 def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """One text without local includes that defines every ``(kernel, name)``."""
     families = dict.fromkeys(kernel.family for kernel, _ in kernels)
-    headers = headers_text(list(map(family_header, families)))
+    names = [*map(family_header, families), *[PROGRAMS] * any(kernel.layer.tail for kernel, _ in kernels)]
+    headers = headers_text(names)
     return headers + "\n" + "\n".join(functions(kernel, name) for kernel, name in kernels)
 
 
@@ -119,6 +125,7 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
         "has_bias": int(layer.bias),
+        "has_program": int(bool(layer.tail)),
     }
     members = [
         f"using Element = {element};",
@@ -133,10 +140,13 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
     return of_layer + f"}};\nstruct {name}_tile {{\n" + tile_members(kernel.tile) + "};\n"
 
 
-def function(kernel: Kernel[Any], name: str, ending: str = "") -> str:
-    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family."""
-    parameters = PARAMETERS[ending]
-    arguments = ", ".join(parameter.split()[-1] for parameter in parameters.split(", "))
+def function(kernel: Kernel[Any], name: str, ending: str = "", reads: str = "", program: str = "") -> str:
+    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family.
+
+    Of what stands behind the layer, `reads` are further parameters, and `program` is a further argument.
+    """
+    parameters = PARAMETERS[ending] + reads
+    arguments = ", ".join(parameter.split()[-1] for parameter in PARAMETERS[ending].split(", ")) + program
     parameters = parameters.replace("T*", name + "_layer::Element*")
     bounds = "tconv::preparing_threads"
     if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
@@ -191,10 +201,19 @@ def assertions(kernel: Kernel[Any], name: str) -> str:
 
 def functions(kernel: Kernel[Any], name: str) -> str:
     """The configuration of `kernel` and all its functions."""
-    endings = {"": True, "_weights": prepares_weights(kernel.family), "_inputs": prepares_inputs(kernel)}
-    return configuration(kernel, name) + "".join(
-        function(kernel, name, ending) for ending in endings if endings[ending]
-    )
+    texts, behind = [configuration(kernel, name)], ("", "")
+    if kernel.layer.tail:
+        program = parse(kernel.layer.tail)
+        texts.append(functor(program, f"{name}_program"))
+        operands = [operand.name for operand in program.operands]
+        members = ["y", "static_cast<long long>(output_depth) * output_height * output_width", *operands]
+        last = "true" if getattr(kernel.tile, "channels_last", 0) else "false"
+        made = f",\n      {name}_program<{name}_layer, {last}>{{{', '.join(members)}}}"
+        behind = "".join(f", const T* {operand}" for operand in operands), made
+    texts.append(function(kernel, name, "", *behind))
+    texts += [function(kernel, name, "_weights")] if prepares_weights(kernel.family) else []
+    texts += [function(kernel, name, "_inputs")] if prepares_inputs(kernel) else []
+    return "".join(texts)
 
 
 def is_dense(layer: Layer) -> bool:

@@ -34,7 +34,7 @@ def choose(
     Raises:
         Unplannable: no family runs it; the message says what each lacks.
     """
-    answer = tuned.get(question)
+    answer = tuned.get(question.of_layer())
     if answer is not None and answer.family in families:
         plan = _measured(question, answer, gpu)
         if plan is not None:

@@ -31,6 +31,11 @@ class Question:
         """The problem in the arithmetic in which `family` answers."""
         return self.on_tensor_cores() if FAMILIES[family].on_tensor_cores else self.problem
 
+    def of_layer(self) -> Question:
+        """The question without what stands behind the layer: as it was measured."""
+        layer = self.problem.layer
+        return replace(self, problem=replace(self.problem, layer=replace(layer, tail=""))) if layer.tail else self
+
     def on_tensor_cores(self) -> Problem:
         """The problem in the arithmetic of tensor cores."""
         layer = self.problem.layer

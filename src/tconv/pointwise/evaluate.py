@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from tconv.errors import InvalidProgram
 from tconv.pointwise.program import SUM, Kind, Operand, Program
@@ -60,3 +61,24 @@ def shape_of(kind: Kind, output_shape: Sequence[int]) -> tuple[int, ...]:
         "channel": (1, channels, *ones),
         "scalar": (1, 1, *ones),
     }[kind]
+
+
+def kind_of(shape: Sequence[int], output_shape: Sequence[int], spatial_dims: int) -> Kind | None:
+    """The kind of a tensor that broadcasts to an output (N, C, ...), or (C, ...) without a batch; None if it is none.
+
+    Sizes may be symbols: they are as they are known to be.
+    """
+    missing = len(output_shape) - len(shape)
+    if missing < 0:
+        return None
+    sizes: list[int] = [1] * missing + list(shape)
+    equal = [statically_known_true(a == b) for a, b in zip(sizes, output_shape, strict=True)]
+    if all(equal):
+        return "output"
+    one = [statically_known_true(size == 1) for size in sizes]
+    if all(one):
+        return "scalar"
+    channel = len(sizes) - spatial_dims - 1
+    if not (equal[channel] and all(one[channel + 1 :])):
+        return None
+    return "channel" if all(one[:channel]) else "sample" if all(equal[:channel]) else None

@@ -127,10 +127,37 @@ def silu(input: Value) -> Value:
 
 
 def mish(input: Value) -> Value:
-    """x tanh(log(1 + e^x)) = x n / (n + 2), n = e^x (e^x + 2)."""
+    return input * _tanh_of_softplus(input)
+
+
+def tanh(input: Value) -> Value:
+    """That of a softplus is Mish's factor, also where it was taken apart."""
+    of = _softplus_of(input)
+    return input.call("tanh") if of is None else _tanh_of_softplus(of)
+
+
+def _tanh_of_softplus(input: Value) -> Value:
+    """tanh(log(1 + e^x)) = n / (n + 2), n = e^x (e^x + 2)."""
     exponential = minimum(input, _MISH_IS_LINEAR).call("exp")
     both = exponential * (exponential + 2)
-    return input * (both / (both + 2))
+    return both / (both + 2)
+
+
+def _softplus_of(value: Value) -> Value | None:
+    """What a value is the softplus of, as `softplus` and PyTorch's decompositions write it; None if of nothing."""
+    node = value.builder.node(value.place)
+    if node.what == "where":
+        test, linear, curved = node.arguments
+        of = _softplus_of(Value(value.builder, curved))
+        compared = value.builder.node(test)
+        if of is None or of.place != linear or compared.what != "gt" or compared.arguments[0] != linear:
+            return None
+        limit = value.builder.node(compared.arguments[1]).what
+        return of if isinstance(limit, float) and limit >= _MISH_IS_LINEAR else None
+    if node.what != "log1p":
+        return None
+    exponential = value.builder.node(node.arguments[0])
+    return Value(value.builder, exponential.arguments[0]) if exponential.what == "exp" else None
 
 
 def softplus(input: Value, beta: float = 1.0, threshold: float = 20.0) -> Value:
@@ -241,13 +268,30 @@ _BY_NAME = ("abs", "erf", "exp", "expm1", "log", "log1p", "mul", "neg", "recipro
 _COMPARISONS = ("eq", "ge", "gt", "le", "lt", "ne")
 _BUILT = (
     *(add, addcdiv, addcmul, celu, clamp, div, elu, gelu, hardsigmoid, hardswish, hardtanh, leaky_relu, logsigmoid),
-    *(maximum, minimum, mish, pow, prelu, relu, relu6, rsub, selu, silu, softplus, softsign, square, sub, tanhshrink),
+    *(
+        maximum,
+        minimum,
+        mish,
+        pow,
+        prelu,
+        relu,
+        relu6,
+        rsub,
+        selu,
+        silu,
+        softplus,
+        softsign,
+        square,
+        sub,
+        tanh,
+        tanhshrink,
+    ),
     *(threshold, where),
 )
 #: By PyTorch's names.
 FUNCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
     {
-        **{name: _operation(name) for name in (*_BY_NAME, "tanh", *_COMPARISONS)},
+        **{name: _operation(name) for name in (*_BY_NAME, *_COMPARISONS)},
         **{function.__name__: function for function in _BUILT},
         "clamp_min": lambda input, min: clamp(input, min=min),
         "clamp_max": lambda input, max: clamp(input, max=max),

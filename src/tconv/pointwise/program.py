@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple, get_args
@@ -81,7 +81,8 @@ class Program:
     @cached_property
     def text(self) -> str:
         """The identity; `parse` reads it."""
-        return "; ".join(_lines(self.nodes))
+        lines = written(self.nodes, _leaf, _call)
+        return "; ".join(f"{name} = {text}" if name else text for _, name, text in lines)
 
     @property
     def operations(self) -> int:
@@ -129,7 +130,7 @@ class Builder:
             raise InvalidProgram(f"got {len(arguments)} arguments of {name}; it takes {operation.arity}")
         for number, argument in enumerate(arguments):
             wanted = operation.chooses and number == 0
-            if self._tests(argument) != wanted:
+            if self.tests(argument) != wanted:
                 kinds = ("a number", "a comparison")
                 raise InvalidProgram(
                     f"got {kinds[not wanted]} as argument {number} of {name}; it takes {kinds[wanted]}"
@@ -140,9 +141,13 @@ class Builder:
             return self.constant(-known)  # as the text says it
         return self._place(Node(name, arguments))
 
+    def node(self, place: int) -> Node:
+        """The value there."""
+        return self._nodes[place]
+
     def program(self, result: int) -> Program:
         """The program that gives this value, without what it does not need."""
-        if self._tests(result):
+        if self.tests(result):
             raise InvalidProgram("the result is a comparison; it must be a number")
         order: dict[int, int] = {}
         self._visit(result, order)
@@ -167,7 +172,8 @@ class Builder:
             self._nodes.append(node)
         return place
 
-    def _tests(self, place: int) -> bool:
+    def tests(self, place: int) -> bool:
+        """Whether a value is a comparison."""
         operation = self._nodes[place].operation
         return operation is not None and operation.tests
 
@@ -243,8 +249,18 @@ class _Parser:
         raise InvalidProgram(f"got the name {name!r}; allowed are {SUM}, {operands} and so on")
 
 
-def _lines(nodes: Sequence[Node]) -> Iterator[str]:
-    """The definitions of what is used more than once, and the result."""
+def written(
+    nodes: Sequence[Node], leaf: Callable[[Node], str], call: Callable[[Node, list[str]], str | None]
+) -> Iterator[tuple[Node, str, str]]:
+    """The expressions of a program, with as few parentheses as Python needs, and C.
+
+    Args:
+        leaf: of a constant, an operand or the sum.
+        call: of an operation with its arguments; None where its symbol says it.
+
+    Yields:
+        What is used more than once, with its name and how it is computed; at last the result, whose name is empty.
+    """
     uses = [0] * len(nodes)
     for node in nodes:
         for argument in node.arguments:
@@ -252,30 +268,25 @@ def _lines(nodes: Sequence[Node]) -> Iterator[str]:
     texts: list[tuple[str, int]] = []  # and how tightly each binds
     defined = 0
     for place, node in enumerate(nodes):
-        text, precedence = _expression(node, texts)
-        if node.arguments and uses[place] > 1:
-            yield f"t{defined} = {text}"
+        operation = node.operation
+        if operation is None:
+            text, precedence = leaf(node), _ATOM
+        else:
+            arguments = [texts[argument] for argument in node.arguments]
+            called = call(node, [text for text, _ in arguments])
+            text, precedence = _symbolic(operation, arguments) if called is None else (called, _ATOM)
+        if operation is not None and uses[place] > 1:
+            yield node, f"t{defined}", text
             text, precedence, defined = f"t{defined}", _ATOM, defined + 1
         texts.append((text, precedence))
-    yield texts[-1][0]
+    yield nodes[-1], "", texts[-1][0]
 
 
 #: Of names, calls and constants: they need no parentheses.
 _ATOM = 9
 
 
-def _expression(node: Node, texts: Sequence[tuple[str, int]]) -> tuple[str, int]:
-    if isinstance(node.what, float):
-        return _constant(node.what), _ATOM
-    if isinstance(node.what, Operand):
-        return node.what.name, _ATOM
-    operation = node.operation
-    if operation is None:
-        return SUM, _ATOM
-    arguments = [texts[argument] for argument in node.arguments]
-    if not operation.symbol:
-        return f"{operation.name}({', '.join(text for text, _ in arguments)})", _ATOM
-
+def _symbolic(operation: Operation, arguments: Sequence[tuple[str, int]]) -> tuple[str, int]:
     def bound(argument: tuple[str, int], tighter: bool) -> str:
         text, precedence = argument
         return f"({text})" if precedence < operation.precedence + tighter else text
@@ -284,6 +295,17 @@ def _expression(node: Node, texts: Sequence[tuple[str, int]]) -> tuple[str, int]
         return operation.symbol + bound(arguments[0], True), operation.precedence
     left = bound(arguments[0], operation.tests)
     return f"{left} {operation.symbol} {bound(arguments[1], True)}", operation.precedence
+
+
+def _leaf(node: Node) -> str:
+    if isinstance(node.what, float):
+        return _constant(node.what)
+    return node.what.name if isinstance(node.what, Operand) else node.what
+
+
+def _call(node: Node, arguments: list[str]) -> str | None:
+    operation = node.operation
+    return None if operation is None or operation.symbol else f"{operation.name}({', '.join(arguments)})"
 
 
 def _constant(value: float) -> str:

@@ -67,8 +67,11 @@ def launches(
     weight: Tensor,
     bias: Tensor | None,
     y: Tensor,
+    operands: Sequence[Tensor] = (),
 ) -> list[Launch]:
     """Those of `problem`, tconv's or a file's own, by the kernel of this name, on contiguous tensors.
+
+    `operands` are what the layer's program reads.
 
     What a kernel before it shall prepare is full of NaN, so that an element that it forgets is seen in `y`.
     """
@@ -90,4 +93,4 @@ def launches(
         weight = prepared
     sizes = (problem.batch, *problem.input_size, *problem.output_size)
     threads = how.threads if isinstance(how, Told) else how.kernel.threads
-    return [*before, Launch(kernel, how.grid, threads, how.shared_bytes, (x, weight, bias, y, *sizes))]
+    return [*before, Launch(kernel, how.grid, threads, how.shared_bytes, (x, weight, bias, y, *sizes, *operands))]

@@ -58,17 +58,23 @@ TCONV_EMULATOR_VECTORS(long long, longlong, 16, 16)
   inline float name(float a, float b, float c) { return name##f(a, b, c); }
 
 TCONV_EMULATOR_MATH1(ceil)
+TCONV_EMULATOR_MATH1(erf)
 TCONV_EMULATOR_MATH1(exp)
+TCONV_EMULATOR_MATH1(exp2)
+TCONV_EMULATOR_MATH1(expm1)
 TCONV_EMULATOR_MATH1(fabs)
 TCONV_EMULATOR_MATH1(floor)
 TCONV_EMULATOR_MATH1(log)
+TCONV_EMULATOR_MATH1(log1p)
 TCONV_EMULATOR_MATH1(rint)
+TCONV_EMULATOR_MATH1(sin)
 TCONV_EMULATOR_MATH1(sqrt)
 TCONV_EMULATOR_MATH1(tanh)
 TCONV_EMULATOR_MATH1(trunc)
 TCONV_EMULATOR_MATH2(copysign)
 TCONV_EMULATOR_MATH2(fmax)
 TCONV_EMULATOR_MATH2(fmin)
+TCONV_EMULATOR_MATH2(pow)
 TCONV_EMULATOR_MATH3(fma)
 #undef TCONV_EMULATOR_MATH1
 #undef TCONV_EMULATOR_MATH2
@@ -77,6 +83,7 @@ TCONV_EMULATOR_MATH3(fma)
 extern "C" int abs(int) noexcept;
 
 inline float rsqrtf(float a) { return 1.0f / sqrtf(a); }
+inline float rsqrt(float a) { return rsqrtf(a); }
 inline double rsqrt(double a) { return 1.0 / sqrt(a); }
 inline bool isnan(float a) { return __builtin_isnan(a); }
 inline bool isnan(double a) { return __builtin_isnan(a); }
@@ -230,6 +237,7 @@ inline int __all_sync(unsigned mask, int predicate, tconv_emulator::Place place 
 #include "primitives/elements.h"
 #include "primitives/language.h"
 #include "primitives/memory.h"
+#include "primitives/programs.h"
 #include "primitives/tensor_cores.h"
 #include "primitives/warpgroups.h"
 

@@ -132,10 +132,11 @@ struct DirectWalk {
   }
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
                          const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                         int input_height, int input_width, int output_depth, int output_height, int output_width) {
+                         int input_height, int input_width, int output_depth, int output_height, int output_width,
+                         const Program& program = {}) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
   using Accumulator = typename Shape::Accumulator;
@@ -182,12 +183,14 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const Index widths = Width::positions(output_width + Tile::origin);
   const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
 
-  Accumulator biases[Tile::channels];
+  const int first_channel = part.group * CO + own_channel;
+  const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + part.group * CO + own_channel : bias, program,
+                                          first_channel};
+  DirectChannels<Layer, Tile, Program> of_channels;
 #pragma unroll
   for (int c = 0; c < Tile::channels; ++c) {
-    biases[c] = 0;
-    if (Layer::has_bias && own_channel + c < CO)
-      biases[c] = to_accumulator(load_constant(bias + part.group * CO + own_channel + c));
+    of_channels[c] = {};
+    if (own_channel + c < CO) of_channels[c] = epilogue.of(c);
   }
 
   const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
@@ -276,18 +279,18 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
           CO - own_channel,
       };
       if (!Shape::exchange) {
-        direct_store_single<Layer, Tile>(sums, biases, target, part.first_phase + phase_lane);
+        direct_store_single<Layer, Tile>(sums, epilogue, of_channels, target, part.first_phase + phase_lane);
       } else if (in_vectors) {
-        direct_store_vectors<Layer, Tile>(sums, biases, target);
+        direct_store_vectors<Layer, Tile>(sums, epilogue, of_channels, target);
       } else {
         if (!Shape::resident) {
           if (Tile::splits == 1) __syncthreads();  // the weights have been read
           direct_clear_buffer<Layer, Tile>(buffer);
         }
         if (!Shape::phases_without_taps || has_taps)
-          direct_store_exchanged<true, Layer, Tile>(sums, biases, target, buffer);
+          direct_store_exchanged<true, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
         else
-          direct_store_exchanged<false, Layer, Tile>(sums, biases, target, buffer);
+          direct_store_exchanged<false, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
       }
     }
   }

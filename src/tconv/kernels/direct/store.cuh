@@ -1,11 +1,11 @@
-// direct: from the sums of a thread to outputs in memory, with the bias added.
+// direct: from the sums of a thread to outputs in memory.
 //
 // Where column phases interleave, a lane's results of one position are neighbours in memory. If they make one aligned
 // vector, the lane stores it; else the warp exchanges its results through shared memory and stores whole runs, 32
 // neighbours at a time, columns without taps written along. All rows of one output channel are stored together.
 #pragma once
 #include "direct/sums.cuh"
-#include "primitives/memory.cuh"
+#include "primitives/epilogue.cuh"
 
 namespace tconv {
 
@@ -25,14 +25,14 @@ struct DirectTarget {
   }
 };
 
-template <class Layer, class Accumulator>
-TCONV_DEVICE Accumulator plus_bias(Accumulator sum, Accumulator bias) {
-  return Layer::has_bias ? sum + bias : sum;
-}
+// What a thread's output channels need, loaded.
+template <class Layer, class Tile, class Program>
+using DirectChannels = typename Epilogue<Layer, Program>::Channel[Tile::channels];
 
 // Stores each position's column phases as one vector. Their width divides that of the output.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
+template <class Layer, class Tile, class Program>
+TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
+                                       const DirectChannels<Layer, Tile, Program>& of_channels,
                                        const DirectTarget<typename Layer::Element>& target) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -48,16 +48,19 @@ TCONV_DEVICE void direct_store_vectors(const DirectSums<Layer, Tile>& sums, cons
       const int sum_row = Shape::sum_row_of_output(r);
 #pragma unroll
       for (int p = 0; p < Tile::positions; ++p) {
+        constexpr int step = Tile::columns * Width::stride;
+        const bool inside = target.column + p * step < target.width;
+        const auto read = epilogue.program.template fetch<Shape::vector>(row + p * step, inside);
+        const auto& channel = of_channels[c];
         Wide values;
 #pragma unroll
         for (int phase = 0; phase < Shape::vector; ++phase) {
           const int tap = Width::first_tap(phase);
           const bool has_taps = sum_row >= 0 && tap < Width::kernel;
-          values.values[phase] = from_accumulator<Element>(
-              has_taps ? plus_bias<Layer>(sums.values[sum_row][tap][p][c], biases[c]) : biases[c]);
+          values.values[phase] = epilogue.output(has_taps ? channel.y(sums.values[sum_row][tap][p][c]) : channel.bias,
+                                                 channel, read, phase);
         }
-        constexpr int step = Tile::columns * Width::stride;
-        if (target.column + p * step < target.width) *reinterpret_cast<Wide*>(row + p * step) = values;
+        if (inside) *reinterpret_cast<Wide*>(row + p * step) = values;
       }
     }
   }
@@ -73,13 +76,14 @@ TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
 }
 
 // Stores one row of one output channel for a whole warp: from `line` of its buffer, or the bias alone.
-template <bool from_buffer, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, int run_column,
+template <bool from_buffer, class Layer, class Tile, class Program, class Accumulator>
+TCONV_DEVICE void direct_store_line(const Accumulator* line, const Epilogue<Layer, Program>& epilogue,
+                                    const DirectChannels<Layer, Tile, Program>& of_channels, int run_column,
                                     const DirectTarget<typename Layer::Element>& target, int c, int r) {
   using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
   using Width = typename Shape::Width;
   constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
+  const auto& channel = of_channels[c];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const long long own_row = target.has_row(r) ? target.place(0, r) : -1;
   // Where all rows are one, stores differ by constants from here, and start at lines of memory.
@@ -97,9 +101,8 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, i
     for (int s = 0; s < at_once; ++s) {
       const int step = first_step + s, item = step * 32 + lane - ahead;
       in_line[s] = !Shape::aligned_lines || ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
-      values[s] = bias;
-      if (from_buffer && in_line[s])
-        values[s] = plus_bias<Layer>(line[step * Shape::exchange_pitch + lane - ahead], bias);
+      values[s] = channel.bias;
+      if (from_buffer && in_line[s]) values[s] = channel.y(line[step * Shape::exchange_pitch + lane - ahead]);
     }
 #pragma unroll
     for (int s = 0; s < at_once; ++s) {
@@ -113,17 +116,19 @@ TCONV_DEVICE void direct_store_line(const Accumulator* line, Accumulator bias, i
         row_item -= row_of_run * run;
       }
       const int column = run_column + row_item;
-      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width)
-        target.y[place + offset + step * 32] = from_accumulator<Element>(values[s]);
+      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width) {
+        target.y[place + offset + step * 32] = epilogue.output(
+            values[s], channel, epilogue.program.template fetch<1>(target.y + (place + offset + step * 32), true));
+      }
     }
   }
 }
 
 // Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
 // has no taps. Called by whole warps.
-template <bool has_taps, class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
-                                         const Accumulator (&biases)[Tile::channels],
+template <bool has_taps, class Layer, class Tile, class Program, class Accumulator>
+TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
+                                         const DirectChannels<Layer, Tile, Program>& of_channels,
                                          const DirectTarget<typename Layer::Element>& target, Accumulator* buffer) {
   using Shape = DirectShape<Layer, Tile>;
   using Width = typename Shape::Width;
@@ -160,17 +165,18 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums,
         const int sum_row = Shape::sum_row_of_output(r);
         // Rows that no tap reaches are stored with the channel's first.
         if (sum_row == n % Shape::sum_rows)
-          direct_store_line<has_taps, Layer, Tile>(line, biases[c], run_column, target, c, r);
+          direct_store_line<has_taps, Layer, Tile>(line, epilogue, of_channels, run_column, target, c, r);
         else if (sum_row < 0 && n % Shape::sum_rows == 0)
-          direct_store_line<false, Layer, Tile>(line, biases[c], run_column, target, c, r);
+          direct_store_line<false, Layer, Tile>(line, epilogue, of_channels, run_column, target, c, r);
       }
     }
   }
 }
 
 // Stores results whose column phases do not interleave in a thread: stride 1, or phases across the lanes.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const Accumulator (&biases)[Tile::channels],
+template <class Layer, class Tile, class Program>
+TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
+                                      const DirectChannels<Layer, Tile, Program>& of_channels,
                                       const DirectTarget<typename Layer::Element>& target, int first_phase) {
   using Shape = DirectShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -189,9 +195,11 @@ TCONV_DEVICE void direct_store_single(const DirectSums<Layer, Tile>& sums, const
         for (int a = 0; a < Tile::phases; ++a) {
           const int phase = first_phase + a * Tile::phase_lanes;
           const int column = target.column + p * Tile::columns * Width::stride + phase;
-          if (phase < Width::stride && in_range(column, target.width))
-            row[column] = from_accumulator<Element>(
-                sum_row < 0 ? biases[c] : plus_bias<Layer>(sums.values[sum_row][a][p][c], biases[c]));
+          if (phase < Width::stride && in_range(column, target.width)) {
+            const auto& channel = of_channels[c];
+            row[column] = epilogue.output(sum_row < 0 ? channel.bias : channel.y(sums.values[sum_row][a][p][c]),
+                                          channel, epilogue.program.template fetch<1>(row + column, true));
+          }
         }
     }
   }

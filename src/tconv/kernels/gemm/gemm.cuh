@@ -29,6 +29,7 @@
 // 2^31 - stride - padding.
 #pragma once
 #include "primitives/asynchronous.cuh"
+#include "primitives/epilogue.cuh"
 #include "primitives/layer.cuh"
 #include "primitives/places.cuh"
 #include "primitives/tensor_cores.cuh"
@@ -125,10 +126,11 @@ struct GemmTaps {
   }
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::Element* weight,
                        const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                       int input_height, int input_width, int output_depth, int output_height, int output_width) {
+                       int input_height, int input_width, int output_depth, int output_height, int output_width,
+                       const Program& program = {}) {
   using Element = typename Layer::Element;
   using Index = typename Layer::Index;
   using Depth = typename Layer::Depth;
@@ -292,7 +294,7 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
     other = stage, stage = next;
   }
 
-  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO : 0)};
+  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? group * CO : 0), program, group * CO};
   const long long output_plane = static_cast<long long>(output_depth) * output_height * output_width;
   float* const staged = reinterpret_cast<float*>(shared);
 #pragma unroll
@@ -315,9 +317,11 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
                           (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
       for (int r = 0; r < 16 * Tile::high; ++r) {
         const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
-        if (channel < CO)
-          at[channel * output_plane] =
-              from_accumulator<Element>(epilogue.of(channel)(staged[r * Tile::sums_pitch + column]));
+        if (channel >= CO) continue;
+        Element* const to = at + channel * output_plane;
+        const auto of_channel = epilogue.of(channel);
+        *to = epilogue.output(of_channel.y(staged[r * Tile::sums_pitch + column]), of_channel,
+                              program.template fetch<1>(to, true));
       }
     }
   }

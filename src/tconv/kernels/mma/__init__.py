@@ -38,6 +38,7 @@ AXES: dict[str, str] = {
     "Layer::group_in_channels": "1, few, a whole number of chunks and not",
     "Layer::group_out_channels": "1, a full tile, a partial tile, several blocks",
     "Layer::has_bias": "both",
+    "Layer::has_program": "both: `instances.programmed`",
     "Layer::rounding": "none, ties to even, ties away",
     "Tile::Warps::high": "1 and 2",
     "Tile::Warps::wide": "1 and 2",

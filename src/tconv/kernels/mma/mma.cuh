@@ -122,10 +122,11 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
   }
 }
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::Element* weight,
                       const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                      int input_height, int input_width, int output_depth, int output_height, int output_width) {
+                      int input_height, int input_width, int output_depth, int output_height, int output_width,
+                      const Program& program = {}) {
   using Shape = MmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -241,7 +242,8 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
     if (!mma_join(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
-    const Bias<Layer> epilogue{Layer::has_bias ? bias + first_channel : bias};
+    const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + first_channel : bias, program,
+                                            static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
     mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,

@@ -38,6 +38,7 @@ template <class Layer, class Tile>
 struct MmaShape {
   using Element = typename Layer::Element;
   using Sum = typename AccumulatorOf<Element>::type;
+  using Staged = typename Choice<Layer::has_program, Sum, Element>::type;  // of outputs: a program takes sums
   // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
   using Depth = Axis<Layer::Depth::kernel, Layer::Depth::stride, Layer::Depth::padding - Tile::Box::depth_origin,
                      Layer::Depth::dilation>;
@@ -181,11 +182,12 @@ struct MmaShape {
       : phases_known                                                                      ? phase_tiles
                                                                                           : 1;
   static constexpr int turn_slots = turn_row_tiles * tile_phases;
+  static constexpr int staged_bytes = static_cast<int>(sizeof(Staged));
   static constexpr int turn_position_tiles = mma_turn_position_tiles(
-      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, item_bytes, Tile::channels_last,
+      Tile::Warps::position_tiles, turn_row_tiles * 16 * warps, staged_bytes, Tile::channels_last,
       Tile::Pipeline::resident || joined_bytes + mma_turn_least_bytes > stages_bytes ? mma_turn_least_bytes
                                                                                      : stages_bytes - joined_bytes);
-  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, item_bytes, Tile::channels_last);
+  static constexpr int turn_pitch = mma_turn_pitch(turn_position_tiles, staged_bytes, Tile::channels_last);
   static constexpr int turn_bytes = turn_row_tiles * 16 * turn_pitch;
   // Resident weights stay where they are, and the next box's inputs beside them.
   static constexpr int stored_at = Tile::Pipeline::resident ? stages_bytes : joined_bytes;

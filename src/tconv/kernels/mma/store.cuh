@@ -2,7 +2,7 @@
 #pragma once
 #include "mma/sums.cuh"
 #include "primitives/boxes.cuh"
-#include "primitives/layer.cuh"
+#include "primitives/epilogue.cuh"
 
 namespace tconv {
 
@@ -10,15 +10,16 @@ namespace tconv {
 // the warp's part of shared memory, go to memory in the order in which they lie there. The row tiles hold `slots`
 // neighbouring phases of the same channels, from `first_slot` on; where the tile allows it they are whole rows of
 // outputs.
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program>
 struct MmaTurn {
   using Shape = MmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
+  using Staged = typename Shape::Staged;
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
   static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
-  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::item_bytes;
+  static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::staged_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);
   static constexpr int most = 16 / Shape::item_bytes;
@@ -33,7 +34,8 @@ struct MmaTurn {
   static constexpr int channel_width =
       greatest_common_divisor(greatest_common_divisor(Layer::group_out_channels, Tile::channels), most);
 
-  const Element* staged;
+  const Staged* staged;
+  const Epilogue<Layer, Program>& epilogue;
   Element* y;  // of the block's group
   const BoxPosition& box;
   int first_number, first_channel, first_slot;
@@ -58,6 +60,22 @@ struct MmaTurn {
            in_range(row, rows) && in_range(column, columns);
   }
 
+  // Stores neighbouring outputs of a channel, or of channels from one on, of what is staged: themselves, or their y.
+  template <int width>
+  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel) const {
+    if constexpr (Layer::has_program) {
+      const auto read = epilogue.program.template fetch<width>(to, true);
+      Vector<Element, width> outputs;
+#pragma unroll
+      for (int i = 0; i < width; ++i)
+        outputs.values[i] =
+            epilogue.output(together.values[i], epilogue.of(channel + (Tile::channels_last ? i : 0)), read, i);
+      *reinterpret_cast<Vector<Element, width>*>(to) = outputs;
+    } else {
+      *reinterpret_cast<Vector<Element, width>*>(to) = together;
+    }
+  }
+
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
   template <int width>
   TCONV_DEVICE void store_rows() const {
@@ -80,17 +98,17 @@ struct MmaTurn {
 #pragma unroll 4
         for (int channel = lane / item_lanes; channel < Tile::channels; channel += channel_lanes) {
           if (first_channel + channel >= Layer::group_out_channels) break;
-          Vector<Element, width> together;
+          Vector<Staged, width> together;
 #pragma unroll
           for (int i = 0; i < width / neighbours; ++i) {
             const int at = neighbours > 1 ? i : slot % run + i;
             const auto* const of_phase =
                 staged + row_of(q * run + at % run, channel) * pitch + place + (neighbours > 1 ? 0 : at / run);
-            const auto part = *reinterpret_cast<const Vector<Element, neighbours>*>(of_phase);
+            const auto part = *reinterpret_cast<const Vector<Staged, neighbours>*>(of_phase);
 #pragma unroll
             for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
-          *reinterpret_cast<Vector<Element, width>*>(to) = together;
+          put(to, together, first_channel + channel);
           to += channel_lanes * plane;
         }
       }
@@ -110,11 +128,11 @@ struct MmaTurn {
         int sample;
         Index offset;
         if (!find(place, first_slot + slot, sample, offset)) continue;
-        Vector<Element, width> together;
+        Element* const to = y + (static_cast<long long>(sample) * plane + offset) * channels + first_channel + channel;
+        Vector<Staged, width> together;
 #pragma unroll
         for (int i = 0; i < width; ++i) together.values[i] = staged[row_of(slot, channel + i) * pitch + place];
-        *reinterpret_cast<Vector<Element, width>*>(y + (static_cast<long long>(sample) * plane + offset) * channels +
-                                                   first_channel + channel) = together;
+        put(to, together, first_channel + channel);
       }
   }
 
@@ -137,16 +155,16 @@ struct MmaTurn {
 };
 
 // Stores the outputs of a warp, from `y` on, the first of the block's group, through the warp's part of shared memory.
-template <class Layer, class Tile, class Epilogue>
-TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& epilogue, unsigned char* shared,
-                            typename Layer::Element* y, const BoxPosition& box, int first_row_tile, int first_position,
-                            int batch, int depths, int rows, int columns) {
+template <class Layer, class Tile, class Program>
+TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
+                            unsigned char* shared, typename Layer::Element* y, const BoxPosition& box,
+                            int first_row_tile, int first_position, int batch, int depths, int rows, int columns) {
   using Shape = MmaShape<Layer, Tile>;
-  using Element = typename Layer::Element;
+  using Staged = typename Shape::Staged;
   constexpr int groups = Tile::Warps::row_tiles / Shape::turn_row_tiles;
   constexpr int turns = groups * (Tile::Warps::position_tiles / Shape::turn_position_tiles);
-  constexpr int pitch = MmaTurn<Layer, Tile>::pitch;
-  Element* const staged = reinterpret_cast<Element*>(shared);
+  constexpr int pitch = MmaTurn<Layer, Tile, Program>::pitch;
+  Staged* const staged = reinterpret_cast<Staged*>(shared);
   // A thread has rows lane / 4 and lane / 4 + 8 of each tile, and two neighbouring positions.
   const int lane = static_cast<int>(threadIdx.x) % 32;
 
@@ -164,23 +182,29 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue& ep
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int row = lane / 4 + half * 8, channel = first_channel + row % Tile::channels;
-          const auto finish = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
+          const auto of_channel = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
 #pragma unroll
           for (int j = 0; j < Shape::turn_position_tiles; ++j) {
             const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
                                          [known / groups * Shape::turn_position_tiles + j];
-            Vector<Element, 2> two;
-            from_accumulators(finish(own[half * 2]), finish(own[half * 2 + 1]), two.values);
-            *reinterpret_cast<Vector<Element, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
+            Vector<Staged, 2> two;
+            from_accumulators(of_channel.y(own[half * 2]), of_channel.y(own[half * 2 + 1]), two.values);
+            *reinterpret_cast<Vector<Staged, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
           }
         }
     }
     __syncwarp();
-    MmaTurn<Layer, Tile>{staged,        y,
-                         box,           first_position + turn / groups * Shape::turn_position_tiles * 8,
-                         first_channel, row_tile % Shape::phase_tiles * Shape::tile_phases,
-                         batch,         depths,
-                         rows,          columns}
+    MmaTurn<Layer, Tile, Program>{staged,
+                                  epilogue,
+                                  y,
+                                  box,
+                                  first_position + turn / groups * Shape::turn_position_tiles * 8,
+                                  first_channel,
+                                  row_tile % Shape::phase_tiles * Shape::tile_phases,
+                                  batch,
+                                  depths,
+                                  rows,
+                                  columns}
         .store();
   }
 }

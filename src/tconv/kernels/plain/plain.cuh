@@ -18,6 +18,7 @@
 // Sizes: batch times positions and one plane of a channel must stay below 2^31 unless wide_index; every axis below
 // 2^31 - stride - padding.
 #pragma once
+#include "primitives/epilogue.cuh"
 #include "primitives/layer.cuh"
 #include "primitives/places.cuh"
 
@@ -34,7 +35,7 @@ struct PlainTile {
   static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
   static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
   static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads* channels* static_cast<int>(sizeof(Accumulator)) : 0;
+  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
   static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
   static constexpr long long phases =
       static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
@@ -46,10 +47,11 @@ TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) {
   return places_launch<Layer, Tile, 0>(sizes);
 }
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+                        int input_height, int input_width, int output_depth, int output_height, int output_width,
+                        const Program& program = {}) {
   using Element = typename Layer::Element;
   using Accumulator = typename Tile::Accumulator;
   using Index = typename Layer::Index;
@@ -137,7 +139,8 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     if (split > 0) return;
   }
 
-  const Bias<Layer> epilogue = {bias + (Layer::has_bias ? group * CO + first_channel : 0)};
+  const int first_of_all = group * CO + first_channel;
+  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? first_of_all : 0), program, first_of_all};
 #pragma unroll
   for (int p = 0; p < Tile::positions; ++p) {
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
@@ -145,10 +148,12 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
     const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
 #pragma unroll
-    for (int o = 0; o < Tile::channels; ++o)
-      if (first_channel + o < CO)
-        y[(((first + o) * output_depth + depth) * output_height + row) * output_width + column] =
-            from_accumulator<Element>(epilogue.of(o)(sums[p][o]));
+    for (int o = 0; o < Tile::channels; ++o) {
+      if (first_channel + o >= CO) break;
+      Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
+      const auto of_channel = epilogue.of(o);
+      *to = epilogue.output(of_channel.y(sums[p][o]), of_channel, program.template fetch<1>(to, true));
+    }
   }
 }
 

@@ -1,5 +1,4 @@
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart, and what becomes of its
-// sums.
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 #pragma once
 #include "primitives/arithmetic.cuh"
 #include "primitives/memory.cuh"
@@ -31,21 +30,5 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
-
-// What becomes of the sums of an output channel before they are stored. An epilogue has `of(out_channel)`, which loads
-// what the channel needs once, and gives what is applied to each of its sums.
-template <class Layer>
-struct Bias {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  struct Channel {
-    Sum bias;
-    TCONV_DEVICE Sum operator()(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-
-  TCONV_DEVICE Channel of(int out_channel) const {
-    return {Layer::has_bias ? to_accumulator(load_constant(bias + out_channel)) : Sum(0)};
-  }
-};
 
 }  // namespace tconv

@@ -25,6 +25,7 @@ AXES: dict[str, str] = {
     "Layer::group_in_channels": "1, few, a whole number of chunks and not, whole vectors and not",
     "Layer::group_out_channels": "1, a full block, a partial one, several blocks",
     "Layer::has_bias": "both",
+    "Layer::has_program": "both: `instances.programmed`",
     "Layer::rounding": "none, ties to even, ties away",
     "Tile::Box::images": "1 and several",
     "Tile::Box::depths": "1 and several",

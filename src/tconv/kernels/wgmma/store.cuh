@@ -1,6 +1,6 @@
 // wgmma: what becomes of a warpgroup's sums. `wgmma.cuh` has the picture.
 #pragma once
-#include "primitives/layer.cuh"
+#include "primitives/epilogue.cuh"
 #include "primitives/warpgroups.cuh"
 #include "wgmma/boxes.cuh"
 
@@ -40,7 +40,7 @@ struct WgmmaSums {
 // they are. channels_last ones go there from registers, and so do contiguous ones where each thread has all
 // neighbouring phases of a row in one vector (`Shape::by_runs`). Others, whose neighbours other threads have, go by way
 // of `staged`.
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program>
 struct WgmmaStore {
   using Shape = WgmmaShape<Layer, Tile>;
   using Element = typename Layer::Element;
@@ -55,8 +55,8 @@ struct WgmmaStore {
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
 
   const WgmmaSums<Layer, Tile>& sums;
-  const Bias<Layer>& epilogue;  // of the block's group
-  Element* const y;             // of the block's first channel
+  const Epilogue<Layer, Program>& epilogue;
+  Element* const y;  // of the block's first channel
   const BoxPosition box;
   const int block_phase, block_channel;  // the first ones
   float* const staged;                   // the warpgroup's
@@ -97,27 +97,32 @@ struct WgmmaStore {
   }
   TCONV_DEVICE long long plane() const { return static_cast<long long>(depths) * rows * columns; }
 
+  using Channel = typename Epilogue<Layer, Program>::Channel;
+  template <int width>
+  using Values = typename Program::template Values<width>;
+
   // Sums of a channel as outputs, two at a time.
   template <int width>
-  static TCONV_DEVICE Vector<Element, width> finished(const float (&values)[width],
-                                                      const typename Bias<Layer>::Channel& finish) {
+  TCONV_DEVICE Vector<Element, width> finished(const float (&sums)[width], const Channel& channel,
+                                               const Values<width>& read) const {
     Vector<Element, width> together;
 #pragma unroll
     for (int i = 0; i < width; i += 2) {
       const int next = (i + 1) % width;
       Element two[2];
-      from_accumulators(finish(values[i]), finish(values[next]), two);
+      from_accumulators(epilogue.program.apply(channel.y(sums[i]), channel, read, i),
+                        epilogue.program.apply(channel.y(sums[next]), channel, read, next), two);
       together.values[i] = two[0], together.values[next] = two[next - i];
     }
     return together;
   }
   // What is staged of an item from one place on.
   template <int width>
-  static TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from,
-                                                            const typename Bias<Layer>::Channel& finish) {
+  TCONV_DEVICE Vector<Element, width> staged_outputs(const float* from, const Channel& channel,
+                                                     const Values<width>& read) const {
     float values[width];
     load_shared(from, values);
-    return finished(values, finish);
+    return finished(values, channel, read);
   }
 
   // An item's outputs of the staged channels, which begin with one of the block's.
@@ -143,7 +148,8 @@ struct WgmmaStore {
         if (is_stored(step + i))
           stored[i] = staged_outputs<width>(
               from + (step + i) * Own::channel_lanes * Shape::staged_pitch,
-              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes));
+              epilogue.of(block_channel + first_channel + first + (step + i) * Own::channel_lanes),
+              epilogue.program.template fetch<width>(to + i * pitch, true));
 #pragma unroll
       for (int i = 0; i < Own::together; ++i, to += pitch)
         if (is_stored(step + i)) store_vector(to, stored[i]);
@@ -153,9 +159,8 @@ struct WgmmaStore {
   // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
   // which have no numbers at run time, and those of a turn are free behind it.
   template <int width>
-  TCONV_DEVICE void store_rows() const {
-    using Own = Items<width>;
-    const int item = (warp % 4 * 32 + lane) % Own::lanes;
+  TCONV_DEVICE void store_turns() const {
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
 #pragma unroll
@@ -166,11 +171,35 @@ struct WgmmaStore {
           meet<128>(1 + warp / 4);  // nobody reads what is staged any more
           stage(tile, phase, octet);
           meet<128>(1 + warp / 4);
-          store_item<width>(item, at, octet * 8);
-          for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
-            store_item<width>(further, found<width>(further, tile, phase), octet * 8);
+          store_items<width>(item, at, tile, phase, octet);
         }
       }
+  }
+  // The same for a program, whose instructions would be there for each sum, more than an instruction cache holds: turns
+  // are a loop, which looks for its sums among all.
+  template <int width>
+  TCONV_DEVICE void store_turns_in_loop() const {
+    constexpr int octets = Tile::channels / 8 / staged_octets, phases = Tile::phases / run;
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
+#pragma unroll 1
+    for (int turn = 0; turn < Tile::position_tiles * phases * octets; ++turn) {
+      const int octet = turn % octets * staged_octets, phase = turn / octets % phases * run;
+      const int tile = turn / octets / phases;
+      meet<128>(1 + warp / 4);
+#pragma unroll
+      for (int known = 0; known < Tile::position_tiles * phases * octets; ++known)
+        if (known == turn)
+          stage(known / octets / phases, known / octets % phases * run, known % octets * staged_octets);
+      meet<128>(1 + warp / 4);
+      store_items<width>(item, found<width>(item, tile, phase), tile, phase, octet);
+    }
+  }
+  template <int width>
+  TCONV_DEVICE void store_items(int item, const Found& at, int tile, int phase, int octet) const {
+    using Own = Items<width>;
+    store_item<width>(item, at, octet * 8);
+    for (int further = item + Own::lanes; further < Own::count; further += Own::lanes)
+      store_item<width>(further, found<width>(further, tile, phase), octet * 8);
   }
   TCONV_DEVICE void stage(int tile, int phase, int octet) const {
     constexpr int width = vector_width(run, 4);
@@ -210,18 +239,34 @@ struct WgmmaStore {
           for (int own = 0; own < 2; ++own) {
             const int channel = block_channel + octet * 8 + lane % 4 * 2 + own;
             const bool present = Layer::group_out_channels % Tile::channels == 0 || channel < Layer::group_out_channels;
-            const auto finish = epilogue.of(present ? channel : 0);
+            const auto of_channel = epilogue.of(present ? channel : 0);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
               float values[width];
 #pragma unroll
               for (int i = 0; i < width; ++i) values[i] = sums.of(tile, half, phase + i, octet, own);
-              if (inside[half] && present) store_vector(to[half], finished(values, finish));
+              if (inside[half] && present)
+                store_vector(to[half],
+                             finished(values, of_channel, epilogue.program.template fetch<width>(to[half], true)));
               to[half] += (own == 0 ? 1 : 7) * plane();
             }
           }
       }
   }
+
+  // What a program reads for neighbouring channels: in one vector, or one by one where not all of them need be there.
+  template <int width, bool whole>
+  struct Read {
+    Values<whole ? width : 1> parts[whole ? 1 : width];
+    TCONV_DEVICE Read(const Program& program, const Element* to, int left) {
+#pragma unroll
+      for (int k = 0; k < (whole ? 1 : width); ++k)
+        parts[k] = program.template fetch<whole ? width : 1>(to + k, k < left);
+    }
+    TCONV_DEVICE float output(const Program& program, const Channel& channel, float y, int k) const {
+      return program.apply(y, channel, parts[whole ? 0 : k], whole ? k : 0);
+    }
+  };
 
   // Neighbouring channels of an output at once, at some of a thread's positions.
   TCONV_DEVICE void store_channels() const {
@@ -245,19 +290,23 @@ struct WgmmaStore {
         const int in_block = set * 4 * width + lane % 4 * width, channel = block_channel + in_block;
         if (Layer::group_out_channels % Tile::channels != 0 && channel >= Layer::group_out_channels) break;
         const int last = Layer::group_out_channels - 1;
-        typename Bias<Layer>::Channel finish[width];
+        Channel of[width];
 #pragma unroll
-        for (int k = 0; k < width; ++k) finish[k] = epilogue.of(channel + k < last ? channel + k : last);
+        for (int k = 0; k < width; ++k) of[k] = epilogue.of(channel + k < last ? channel + k : last);
 #pragma unroll
         for (int i = 0; i < positions; ++i) {
           if ((inside >> i & 1u) == 0) continue;
+          const Read<width, whole> read(epilogue.program, to[i] + in_block, Layer::group_out_channels - channel);
           Vector<Element, width> together;
 #pragma unroll
           for (int k = 0; k < width; k += 2) {
             const int octet = set * width / 2 + k / 2;
+            const auto output = [&](int own) {
+              const float sum = sums.of((first + i) / 2, i % 2, phase, octet, own);
+              return read.output(epilogue.program, of[k + own], of[k + own].y(sum), k + own);
+            };
             Element two[2];
-            from_accumulators(finish[k](sums.of((first + i) / 2, i % 2, phase, octet, 0)),
-                              finish[k + 1](sums.of((first + i) / 2, i % 2, phase, octet, 1)), two);
+            from_accumulators(output(0), output(1), two);
             together.values[k] = two[0], together.values[k + 1] = two[1];
           }
           if (whole) {
@@ -270,6 +319,14 @@ struct WgmmaStore {
         }
       }
     }
+  }
+
+  template <int width>
+  TCONV_DEVICE void store_rows() const {
+    if constexpr (Layer::has_program)
+      store_turns_in_loop<width>();
+    else
+      store_turns<width>();
   }
 
   TCONV_DEVICE void store() const {

@@ -305,10 +305,11 @@ struct WgmmaConsumer {
   }
 };
 
-template <class Layer, class Tile>
+template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::Element* weight,
                         const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth,
-                        int input_height, int input_width, int output_depth, int output_height, int output_width) {
+                        int input_height, int input_width, int output_depth, int output_height, int output_width,
+                        const Program& program = {}) {
   using Shape = WgmmaShape<Layer, Tile>;
   TCONV_SHARED(shared);
   unsigned char* const weight_barriers = shared + Shape::barriers_at;
@@ -341,20 +342,21 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
       const int channel = work.channel_block() * Tile::channels;
       const long long plane = static_cast<long long>(depths) * rows * columns;
       const long long first = static_cast<long long>(work.group()) * Layer::group_out_channels;
-      const Bias<Layer> epilogue{Layer::has_bias ? bias + first : bias};
-      WgmmaStore<Layer, Tile>{consumer.sums,
-                              epilogue,
-                              y + (first + channel) * (Tile::channels_last ? 1 : plane),
-                              work.box(),
-                              work.first_phase(),
-                              channel,
-                              reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
-                              renewed(warp),
-                              renewed(lane),
-                              images,
-                              depths,
-                              rows,
-                              columns}
+      const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + first : bias, program, static_cast<int>(first)};
+      WgmmaStore<Layer, Tile, Program>{
+          consumer.sums,
+          epilogue,
+          y + (first + channel) * (Tile::channels_last ? 1 : plane),
+          work.box(),
+          work.first_phase(),
+          channel,
+          reinterpret_cast<float*>(shared + Shape::staged_at + warp / 4 * Shape::staged_bytes),
+          renewed(warp),
+          renewed(lane),
+          images,
+          depths,
+          rows,
+          columns}
           .store();
       work.next();
     }

@@ -31,7 +31,7 @@ _CONSTANTS = (
     *("stage_steps", "chunk_channels", "chunks", "threads", "warps", "box_positions", "block_positions"),
     *("halo_columns", "halo_all_rows", "row_patches", "halo_patches", "shift_bytes", "weight_bytes", "preparing_items"),
     *("input_stages", "input_stage_bytes", "weight_stages", "stages_bytes", "joined_bytes", "shared_bytes"),
-    *("turn_row_tiles", "turn_position_tiles", "turn_bytes"),
+    *("turn_row_tiles", "staged_bytes", "turn_position_tiles", "turn_bytes"),
     *("whole_vectors", "patch_lanes", "thread_patches", "thread_loads"),
 )
 
@@ -285,6 +285,11 @@ class MmaShape:
         return where((rows % whole == 0) & (tiles % whole == 0), whole, all_phases)
 
     @cached_property
+    def staged_bytes(self) -> int:
+        """Of an output in a turn: a program takes sums."""
+        return self.sum_bytes if self.layer.tail else self.item_bytes
+
+    @cached_property
     def turn_position_tiles(self) -> int:
         """Tiles of positions of a turn: as many as fit."""
         left = where(self.tile.pipeline.resident > 0, 0, self.stages_bytes - self.joined_bytes)
@@ -306,8 +311,8 @@ class MmaShape:
 
     def _turn_pitch(self, position_tiles: int) -> int:
         """Bytes from a row to the next: lanes that write neighbouring rows find different banks."""
-        at_least = 8 * position_tiles * self.item_bytes
-        return at_least + ((16 if self.tile.channels_last else 8 * self.item_bytes) - at_least) % 128
+        at_least = 8 * position_tiles * self.staged_bytes
+        return at_least + ((16 if self.tile.channels_last else 8 * self.staged_bytes) - at_least) % 128
 
     # ---- who brings a chunk of inputs ----
 

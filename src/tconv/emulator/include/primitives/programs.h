@@ -1,0 +1,10 @@
+// What `kernels/primitives/programs.cuh` does by PTX, on the CPU.
+#pragma once
+
+namespace tconv_emulator::primitives {
+
+inline float power_of_two(float value) { return exp2f(value); }
+inline float inverse(float value) { return 1 / value; }
+inline float quotient(float a, float b) { return a / b; }
+
+}  // namespace tconv_emulator::primitives

@@ -1,0 +1,50 @@
+// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
+// behind it.
+#pragma once
+#include "primitives/memory.cuh"
+
+namespace tconv {
+
+// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
+// stored, and what is not present is not read.
+struct Identity {
+  // What is read once for an output channel, and what for N outputs that are stored together.
+  struct Channel {};
+  template <int N>
+  struct Values {};
+  TCONV_DEVICE Channel of(int) const { return {}; }
+  template <int N, class Element>
+  TCONV_DEVICE Values<N> fetch(const Element*, bool) const {
+    return {};
+  }
+  // Output i of those N from y, its sum with the bias.
+  template <class Sum, int N>
+  TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const {
+    return y;
+  }
+};
+
+template <class Layer, class Program>
+struct Epilogue {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  // What a channel needs, loaded.
+  struct Channel : Program::Channel {
+    Sum bias;
+    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+  const Program& program;
+  int first_channel;  // of the block's group
+
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+  }
+  // An output of its y.
+  template <class Values>
+  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
+    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
+  }
+};
+
+}  // namespace tconv
