@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from tconv.version import __version__
 
 if TYPE_CHECKING:
-    from tconv.errors import CompileError, MissingToolchain, NotWarmedUp, TconvError, Unsupported
+    from tconv.errors import CompileError, InvalidProgram, MissingToolchain, NotWarmedUp, TconvError, Unsupported
     from tconv.explanation import Explanation, ModelExplanation, explain
     from tconv.functional import conv_transpose1d, conv_transpose2d, conv_transpose3d
     from tconv.modules import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
     from tconv.planner import Gpu
     from tconv.replace import optimize, restore
+    from tconv.tails import Tail
 
 __all__ = [
     "CompileError",
@@ -33,9 +34,11 @@ __all__ = [
     "ConvTranspose3d",
     "Explanation",
     "Gpu",
+    "InvalidProgram",
     "MissingToolchain",
     "ModelExplanation",
     "NotWarmedUp",
+    "Tail",
     "TconvError",
     "Unsupported",
     "__version__",
@@ -48,12 +51,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "errors": ("CompileError", "MissingToolchain", "NotWarmedUp", "TconvError", "Unsupported"),
+    "errors": ("CompileError", "InvalidProgram", "MissingToolchain", "NotWarmedUp", "TconvError", "Unsupported"),
     "explanation": ("Explanation", "ModelExplanation", "explain"),
     "functional": ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     "modules": ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"),
     "planner": ("Gpu",),
     "replace": ("optimize", "restore"),
+    "tails": ("Tail",),
 }
 
 

@@ -69,6 +69,7 @@ def decide(
     spatial_dims: int | None = None,
     gpu: Gpu | None = None,
     family: str | None = None,
+    tail: str = "",
 ) -> Decision:
     """Decides what runs ``conv_transposeNd(input, weight, …)``.
 
@@ -77,6 +78,7 @@ def decide(
         gpu: decides as if the tensors lay on that GPU; they may then be of any device, "meta" too.
         family: insists on this kernel family; else PyTorch's operator runs what it was measured or is predicted to
             run faster, unless TCONV_INSIST is set.
+        tail: the text of a program that the kernel applies to its results (`tconv.pointwise`).
 
     Raises:
         Unsupported: `family` cannot run the call.
@@ -87,6 +89,7 @@ def decide(
         _check_kinds(tensors, anywhere=gpu is not None)
         dims = weight.dim() - 2 if spatial_dims is None else spatial_dims
         problem = _problem(dims, input, weight, bias, (stride, padding, output_padding, groups, dilation))
+        problem = replace(problem, layer=replace(problem.layer, tail=tail)) if tail else problem
         gpu = gpu or _gpu_under(input)
         decision = replace(decision, problem=problem, gpu=gpu, memory_format=result_format(input, weight))
         plan = _plan(problem, gpu, family, channels_last=_is_channels_last(input, decision.memory_format, dims))
@@ -206,7 +209,7 @@ def _plan(problem: Problem, gpu: Gpu, family: str | None, channels_last: bool) -
         raise _Refused(f"there is no such family; allowed are {', '.join(FAMILIES)}")
     question = question_of(problem, gpu, allows_tf32(), channels_last)
     tuned = _answers(gpu)
-    answer = tuned.get(question)
+    answer = tuned.get(question.of_layer())
     insists = family is not None or settings().insists
     if not insists and answer is not None and answer.prefers_pytorch:
         raise _Refused(answer.why_pytorch())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
@@ -17,6 +19,7 @@ from tconv.planner import Gpu, Plan, floor_seconds
 from tconv.planner.plan import tile_fields
 from tconv.problem import Problem
 from tconv.replace import why_left
+from tconv.tails import Tail, why_apart
 from tconv.weights import is_kept
 
 
@@ -33,6 +36,7 @@ class Explanation:
         conversions: copies around the kernel.
         floor_seconds: roofline bound on `gpu`, or None where nobody measured that.
         frozen: the layer's weights are prepared once, for all calls that ask for no gradient of them.
+        apart: why what stands behind the layer runs by itself; empty where it runs in the kernel, or there is none.
     """
 
     runs: Literal["tconv", "pytorch"]
@@ -43,6 +47,15 @@ class Explanation:
     conversions: tuple[str, ...] = ()
     floor_seconds: float | None = None
     frozen: bool = False
+    apart: str = ""
+
+    @property
+    def saved_bytes(self) -> int:
+        """What a pass of its own would move, and the program in the kernel does not: the result, read and written."""
+        layer = None if self.problem is None else self.problem.layer
+        if self.plan is None or self.problem is None or layer is None or not layer.tail:
+            return 0
+        return 2 * math.prod(self.problem.output_shape) * layer.item_bytes
 
     def __str__(self) -> str:
         if self.plan is None or self.gpu is None:
@@ -61,6 +74,12 @@ class Explanation:
             *(("because", reason) for reason in self.plan.reasons),
             *(("copy", conversion) for conversion in self.conversions),
         ]
+        if self.plan.problem.layer.tail:
+            rows.append(
+                ("program", f"{self.plan.problem.layer.tail}, which saves {self.saved_bytes / 1e6:.3g} MB a call")
+            )
+        if self.apart:
+            rows.append(("tail", f"runs by itself: {self.apart}"))
         if self.frozen:
             rows.append(("weights", "frozen: prepared once, for all calls that ask for no gradient of them"))
         if self.floor_seconds is not None:
@@ -124,8 +143,10 @@ def explain(
             followed by what it is called with: it runs once, as it is, without gradients.
         gpu: asks what would run on this GPU. The tensors then only say shapes, strides and dtypes; "meta" will do.
         family: insists on a kernel family.
+        tail, tail_inputs: of a call of `tconv.conv_transpose2d` and its like, among its arguments.
 
     Raises:
+        InvalidProgram: the tail is none that a kernel can compute; the message names the operation.
         Unsupported: `family` cannot run this call; the message says why.
     """
     if isinstance(target, torch.nn.modules.conv._ConvTransposeNd):
@@ -197,12 +218,22 @@ def _explain_call(
     *args: Any,
     gpu: Gpu | None,
     family: str | None,
+    tail: Tail | None = None,
+    tail_inputs: Sequence[Tensor] = (),
     **kwargs: Any,
 ) -> Explanation:
     mode = None if gpu else passing_mode()
     if mode and family:
         raise Unsupported(f"the {family} family cannot run this call: {mode}")
-    decision = decide(*autocast(input, weight, bias), *args, gpu=gpu, family=family, **kwargs)
+    cast, apart = autocast(input, weight, bias), ""
+    decision = decide(*cast, *args, gpu=gpu, family=family, **kwargs)
+    if tail is not None and decision.plan is not None:
+        apart = why_apart(input, weight, bias, tail_inputs, anywhere=gpu is not None) or ""
+        if not apart:
+            dims, shape = weight.dim() - 2, decision.plan.problem.output_shape
+            shape = shape if input.dim() == weight.dim() else shape[1:]
+            program = tail.traced(dims, shape, cast[0].dtype, tail_inputs).program
+            decision = decide(*cast, *args, gpu=gpu, family=family, tail=program, **kwargs)
     if mode:
         decision = Decision(None, mode, problem=decision.problem)
     plan = decision.plan
@@ -214,6 +245,7 @@ def _explain_call(
         gpu=decision.gpu,
         conversions=decision.conversions,
         floor_seconds=floor_seconds(plan.problem, decision.gpu) if plan and decision.gpu else None,
+        apart=apart,
     )
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tconv import ops
+from tconv import ops, tails
+from tconv.tails import Tail
 
 
 def conv_transpose1d(
@@ -23,6 +24,9 @@ def conv_transpose1d(
     output_padding: int | Sequence[int] = 0,
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
+    *,
+    tail: Tail | None = None,
+    tail_inputs: Sequence[Tensor] = (),
 ) -> Tensor:
     """Transposed convolution over one spatial axis.
 
@@ -30,6 +34,9 @@ def conv_transpose1d(
         input: (N, in_channels, L), or (in_channels, L).
         weight: (in_channels, out_channels / groups, kernel).
         bias: (out_channels,), or None.
+        tail: what is computed of each result, in the same kernel where tconv runs the layer and no gradient is asked
+            for.
+        tail_inputs: what the tail takes beside the result; each broadcasts to it.
 
     Returns:
         (N, out_channels, L_out), with L_out = (L - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1;
@@ -39,10 +46,15 @@ def conv_transpose1d(
         RuntimeError: PyTorch's own, for arguments that its operator refuses.
         NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
         CompileError, MissingToolchain: the kernel cannot be built on this machine.
+        InvalidProgram: the tail is none that a kernel can compute; the message names the operation.
 
-    Equivalent to: ``torch.nn.functional.conv_transpose1d(input, weight, bias, …)``.
+    Equivalent to: ``torch.nn.functional.conv_transpose1d(input, weight, bias, …)``;
+    with a tail, ``tail(…, *tail_inputs)`` of that.
     """
-    return ops.conv_transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    arguments = (stride, padding, output_padding, groups, dilation)
+    if tail is None:
+        return ops.conv_transpose(1, input, weight, bias, *arguments)
+    return tails.conv_transpose(1, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
 
 
 def conv_transpose2d(
@@ -54,6 +66,9 @@ def conv_transpose2d(
     output_padding: int | Sequence[int] = 0,
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
+    *,
+    tail: Tail | None = None,
+    tail_inputs: Sequence[Tensor] = (),
 ) -> Tensor:
     """Transposed convolution over two spatial axes.
 
@@ -61,6 +76,7 @@ def conv_transpose2d(
         input: (N, in_channels, H, W), or (in_channels, H, W); contiguous or channels_last.
         weight: (in_channels, out_channels / groups, kernel_h, kernel_w).
         bias: (out_channels,), or None.
+        tail, tail_inputs: as of `conv_transpose1d`.
 
     Returns:
         (N, out_channels, H_out, W_out) in the memory format that PyTorch would choose; each size as in
@@ -69,9 +85,13 @@ def conv_transpose2d(
     Raises:
         As `conv_transpose1d`.
 
-    Equivalent to: ``torch.nn.functional.conv_transpose2d(input, weight, bias, …)``.
+    Equivalent to: ``torch.nn.functional.conv_transpose2d(input, weight, bias, …)``;
+    with a tail, ``tail(…, *tail_inputs)`` of that.
     """
-    return ops.conv_transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    arguments = (stride, padding, output_padding, groups, dilation)
+    if tail is None:
+        return ops.conv_transpose(2, input, weight, bias, *arguments)
+    return tails.conv_transpose(2, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
 
 
 def conv_transpose3d(
@@ -83,6 +103,9 @@ def conv_transpose3d(
     output_padding: int | Sequence[int] = 0,
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
+    *,
+    tail: Tail | None = None,
+    tail_inputs: Sequence[Tensor] = (),
 ) -> Tensor:
     """Transposed convolution over three spatial axes.
 
@@ -90,6 +113,7 @@ def conv_transpose3d(
         input: (N, in_channels, D, H, W), or (in_channels, D, H, W); contiguous or channels_last_3d.
         weight: (in_channels, out_channels / groups, kernel_d, kernel_h, kernel_w).
         bias: (out_channels,), or None.
+        tail, tail_inputs: as of `conv_transpose1d`.
 
     Returns:
         (N, out_channels, D_out, H_out, W_out) in the memory format that PyTorch would choose; each size as in
@@ -98,6 +122,10 @@ def conv_transpose3d(
     Raises:
         As `conv_transpose1d`.
 
-    Equivalent to: ``torch.nn.functional.conv_transpose3d(input, weight, bias, …)``.
+    Equivalent to: ``torch.nn.functional.conv_transpose3d(input, weight, bias, …)``;
+    with a tail, ``tail(…, *tail_inputs)`` of that.
     """
-    return ops.conv_transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    arguments = (stride, padding, output_padding, groups, dilation)
+    if tail is None:
+        return ops.conv_transpose(3, input, weight, bias, *arguments)
+    return tails.conv_transpose(3, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)

@@ -22,6 +22,8 @@ from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
 from tconv.memory import aligned
 from tconv.planner import FAMILIES
 from tconv.planner.choice import reads_channels_last
+from tconv.pointwise.evaluate import evaluate
+from tconv.pointwise.program import parse
 from tconv.precision import allows_tf32
 from tconv.weights import FrozenWeights, PreparedCopy
 
@@ -93,7 +95,7 @@ def conv_transpose(
     if torch._C._len_torch_dispatch_stack():
         return _traced(dims, input, weight, bias, arguments)
     cast = autocast(input, weight, bias)
-    route = _route(dims, *cast, arguments)
+    route = find_route(dims, *cast, arguments)
     if route is None:
         return native(input, weight, bias, *arguments)
     copy = None if frozen is None else frozen.copy(route.launcher, weight, cast[1])
@@ -115,18 +117,24 @@ def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
     return cast(input), cast(weight), None if bias is None else cast(bias)
 
 
-def _route(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]) -> Route | None:
-    """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs."""
+def find_route(
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], tail: str = ""
+) -> Route | None:
+    """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs.
+
+    Args:
+        tail: the text of the program that the kernel applies to its results.
+    """
     try:
         of_bias = None if bias is None else _metadata(bias)
         rounds = input.dtype is torch.float32 and allows_tf32()
-        key = (dims, rounds, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
+        key = (dims, rounds, tail, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
     except (AttributeError, RuntimeError, TypeError):  # a tensor without strides, an argument of an odd type
         _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
         return None
     route = _routes.get(key, _UNSEEN)
     if route is _UNSEEN:
-        route = _new_route(dims, input, weight, bias, arguments)
+        route = _new_route(dims, input, weight, bias, arguments, tail)
         if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
             _routes.clear()
         _routes[key] = route
@@ -147,10 +155,10 @@ def _plain(argument: Any) -> int | tuple[int, ...]:
 
 
 def _new_route(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], tail: str
 ) -> Route | None:
     started = time.perf_counter()
-    decision = decide(input, weight, bias, *arguments, spatial_dims=dims)
+    decision = decide(input, weight, bias, *arguments, spatial_dims=dims, tail=tail)
     plan, planned = decision.plan, time.perf_counter()
     _log.debug("%s: %s", "PyTorch runs" if plan is None else "tconv runs", decision.reason)
     if plan is None:
@@ -192,7 +200,12 @@ def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, copy:
 
 
 def _launch(
-    route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, copy: PreparedCopy | None = None
+    route: Route,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    copy: PreparedCopy | None = None,
+    operands: Sequence[Tensor] = (),
 ) -> Tensor:
     if route.copies:
         input = input if route.directly else input.contiguous()
@@ -207,10 +220,22 @@ def _launch(
     else:
         output = input.new_empty(route.output_shape)
     of_weight, of_bias = weight.data_ptr() if copy is None else copy.address, 0 if bias is None else bias.data_ptr()
-    route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None)
+    if operands:
+        operands = [_as_read(operand, route) for operand in operands]  # held until the launch
+        addresses = tuple(operand.data_ptr() for operand in operands)
+        route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None, addresses)
+    else:
+        route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None)
     if route.directly or route.memory_format is torch.contiguous_format:
         return output
     return output.contiguous(memory_format=route.memory_format)
+
+
+def _as_read(operand: Tensor, route: Route) -> Tensor:
+    """What a program reads, as its kernel takes it: of all outputs as they lie, of others one after the other."""
+    every_output = operand.shape == route.output_shape
+    format = route.memory_format if every_output and route.directly else torch.contiguous_format
+    return aligned(operand.contiguous(memory_format=format))
 
 
 # Gradients. Forward is ours, backward PyTorch's own, which is differentiable in turn.
@@ -275,6 +300,28 @@ def _traced(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, argum
     return result if input.dim() == dims + 2 else result.squeeze(0)
 
 
+def fused(
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    arguments: tuple[Any, ...],
+    tail: str,
+    operands: Sequence[Tensor],
+) -> Tensor:
+    """A batched transposed convolution on a GPU and a program of its results, in one kernel where tconv runs it.
+
+    Args:
+        arguments: as of `conv_transpose`.
+        tail: the program's text.
+        operands: what it reads, in shapes that broadcast to the result and are of its own axes.
+    """
+    route = find_route(dims, input, weight, bias, arguments, tail)
+    if route is not None:
+        return _launch(route, input, weight, bias, operands=operands)
+    return evaluate(parse(tail), conv_transpose(dims, input, weight, bias, *arguments), operands)
+
+
 def _is_ordinary(tensor: Tensor, dtype: torch.dtype) -> bool:
     return tensor.is_cuda and tensor.dtype == dtype and not is_traceable_wrapper_subclass(tensor)
 
@@ -294,7 +341,7 @@ def _aten(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
 
 
 def _cuda(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    route = _route(weight.dim() - 2, input, weight, bias, arguments)
+    route = find_route(weight.dim() - 2, input, weight, bias, arguments)
     return _aten(input, weight, bias, *arguments) if route is None else _launch(route, input, weight, bias)
 
 
@@ -314,6 +361,30 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return _gradients(ctx, gradient, ctx.needs_input_grad[:3])
 
 
+_library.define(
+    "conv_transpose_tail(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands) -> Tensor"
+)
+
+
+def _cuda_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    *of_layer, tail, operands = arguments
+    return fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail, operands)
+
+
+def _aten_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    *of_layer, tail, operands = arguments
+    result = evaluate(parse(tail), _aten(input, weight, bias, *of_layer), operands)
+    return result.contiguous(memory_format=result_format(input, weight))
+
+
+def _fake_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    return _fake(input, weight, bias, *arguments[:5])
+
+
+_library.impl("conv_transpose_tail", _cuda_tail, "CUDA")
+_library.impl("conv_transpose_tail", _aten_tail, "CPU")
+torch.library.register_fake("tconv::conv_transpose_tail", _fake_tail, lib=_library)
 _library.impl("conv_transpose", _cuda, "CUDA")
 _library.impl("conv_transpose", _aten, "CPU")
 torch.library.register_fake("tconv::conv_transpose", _fake, lib=_library)

@@ -14,6 +14,8 @@ from tconv.jit import loader
 from tconv.memory import VECTOR_BYTES
 from tconv.planner import Gpu, Plan
 from tconv.planner.choice import reads_channels_last
+from tconv.pointwise.evaluate import evaluate, shape_of
+from tconv.pointwise.program import parse
 
 
 class Launched(list[Plan]):
@@ -36,7 +38,9 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
         def __init__(self, kernel: object, plan: Plan, device: int, preparing: object, of_inputs: object) -> None:
             self.plan, self.preparing = plan, preparing
 
-        def __call__(self, x: int, weight: int, bias: int, y: int, prepared: bool = False) -> None:
+        def __call__(
+            self, x: int, weight: int, bias: int, y: int, prepared: bool = False, operands: tuple[int, ...] = ()
+        ) -> None:
             plan, layer, problem = self.plan, self.plan.problem.layer, self.plan.problem
             launched.append(plan)
             assert plan.kernel.family == "direct" or x % VECTOR_BYTES == 0, "it loads so many bytes at once"
@@ -54,6 +58,8 @@ def as_gpu(monkeypatch: pytest.MonkeyPatch) -> Launched:
                 layer.groups,
                 layer.dilation[used],
             )
+            if layer.tail:
+                result = evaluate(parse(layer.tail), result, _read_at(operands, plan))
             _stored_at(y, problem.output_shape, dtype, plan).copy_(result)
 
         def prepare(self, weight: int, memory: torch.Tensor | None = None) -> torch.Tensor:
@@ -97,6 +103,18 @@ def _stored_at(address: int, shape: tuple[int, ...], dtype: torch.dtype, plan: P
     if not reads_channels_last(plan):
         return _at(address, shape, dtype)
     return _at(address, (shape[0], *shape[2:], shape[1]), dtype).movedim(-1, 1)
+
+
+def _read_at(operands: tuple[int, ...], plan: Plan) -> list[torch.Tensor]:
+    """What the program of a plan's layer reads: of all outputs as they lie, of others one after the other."""
+    problem = plan.problem
+    dtype, found = getattr(torch, problem.layer.dtype), []
+    for operand, address in zip(parse(problem.layer.tail).operands, operands, strict=True):
+        shape = shape_of(operand.kind, problem.output_shape)
+        found.append(
+            _stored_at(address, shape, dtype, plan) if operand.kind == "output" else _at(address, shape, dtype)
+        )
+    return found
 
 
 def _every_other(tensor: torch.Tensor) -> torch.Tensor:

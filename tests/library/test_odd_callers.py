@@ -33,7 +33,7 @@ def _tensors(dims: int) -> list[torch.Tensor]:
 
 
 def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:
-    route = ops._route(dims, *tensors, arguments)
+    route = ops.find_route(dims, *tensors, arguments)
     assert route is not None
     return ops._run(route, *tensors)
 
@@ -85,7 +85,7 @@ def test_axes_of_one_element_with_any_stride(as_gpu: list[Plan]) -> None:
     ids=["batch", "input", "out channels", "in channels", "kernel"],
 )
 def test_tensors_without_elements_are_pytorchs(x: tuple[int, ...], weight: tuple[int, ...], as_gpu: list[Plan]) -> None:
-    assert ops._route(1, torch.randn(x), torch.randn(weight), None, (1, 0, 0, 1, 1)) is None
+    assert ops.find_route(1, torch.randn(x), torch.randn(weight), None, (1, 0, 0, 1, 1)) is None
     assert not as_gpu
 
 

@@ -67,7 +67,7 @@ def test_gradients_of_the_operator(dims: int) -> None:
 
 
 def _run(dims: int, tensors: list[torch.Tensor], arguments: tuple[Any, ...]) -> torch.Tensor:
-    route = ops._route(dims, *tensors, arguments)
+    route = ops.find_route(dims, *tensors, arguments)
     assert route is not None
     return ops._run(route, *tensors)
 
@@ -141,14 +141,14 @@ def test_the_memory_of_routes_is_bounded(as_gpu: list[Plan], monkeypatch: pytest
 
 def test_what_torch_refuses_has_no_route(as_gpu: list[Plan]) -> None:
     x, weight = torch.randn(1, 2, 3), torch.randn(2, 2, 4)
-    assert ops._route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
+    assert ops.find_route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
     odd = [(0, 0, 0, 1, 1), ("two", 0, 0, 1, 1), (1, 0, 1, 1, 1), (1, 0, 0, 1.5, 1)]
     equal_to_the_ordinary_one = [(True, (0,), 0, 1, [1]), (1, (0.0,), 0, 1, [1]), (1, (0,), 0, 1.0, [1])]
     for arguments in odd + equal_to_the_ordinary_one:
-        assert ops._route(1, x, weight, None, arguments) is None
-    assert ops._route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
-    assert ops._route(1, x, None, None, (1, 0, 0, 1, 1)) is None
-    assert ops._route(1, x.to_sparse(), weight, None, (1, 0, 0, 1, 1)) is None
+        assert ops.find_route(1, x, weight, None, arguments) is None
+    assert ops.find_route(1, x, weight, None, (1, (0,), 0, 1, [1])) is not None
+    assert ops.find_route(1, x, None, None, (1, 0, 0, 1, 1)) is None
+    assert ops.find_route(1, x.to_sparse(), weight, None, (1, 0, 0, 1, 1)) is None
 
 
 def test_autocast_casts_all_but_float64(monkeypatch: pytest.MonkeyPatch) -> None:

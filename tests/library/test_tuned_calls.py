@@ -110,18 +110,18 @@ def test_a_call_finds_its_way(measured: Callable[..., None], as_gpu: list[Plan])
     expected = torch.conv_transpose2d(X, WEIGHT, None, *POSITIONAL)
     fast = answer(question(), 0.2, 0.3)
     measured({question(): fast})
-    route = ops._route(2, X, WEIGHT, None, POSITIONAL)
+    route = ops.find_route(2, X, WEIGHT, None, POSITIONAL)
     assert route is not None
     torch.testing.assert_close(ops._run(route, X, WEIGHT, None), expected)
     assert as_gpu[-1].kernel.tile == fast.tile
     ops._routes.clear()
     measured({question(): answer(question(), 0.531, 0.271)})
-    assert ops._route(2, X, WEIGHT, None, POSITIONAL) is None
+    assert ops.find_route(2, X, WEIGHT, None, POSITIONAL) is None
 
 
 def test_the_table_is_asked_for_new_calls_alone(monkeypatch: pytest.MonkeyPatch, as_gpu: list[Plan]) -> None:
     asked: list[str] = []
     monkeypatch.setattr(dispatch, "_answers", lambda gpu: asked.append(gpu.name) or {})
     for _ in range(3):
-        ops._route(2, X, WEIGHT, None, POSITIONAL)
+        ops.find_route(2, X, WEIGHT, None, POSITIONAL)
     assert asked == [H200.name]

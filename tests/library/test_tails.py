@@ -1,0 +1,203 @@
+"""Arithmetic behind a layer, written as a function: what it is traced to, what runs, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import tconv
+from tconv import tails
+from tconv.planner import Plan
+from tconv.pointwise.evaluate import evaluate
+from tconv.pointwise.program import parse
+from tconv.tails import Tail
+
+SHAPE = (2, 3, 8, 9)
+#: Functions, and the shapes of what they take beside the result.
+FUNCTIONS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
+    "nothing": (lambda y: y + 0, []),
+    "module": (torch.nn.Hardswish(), []),
+    "residual": (lambda y, skip: torch.relu(y) + skip, [SHAPE]),
+    "affine": (lambda y, a, b: y * a[:, None, None] + b.view(1, -1, 1, 1), [(3,), (3,)]),
+    "gate": (lambda y, gate: torch.where(y > 0, y, 0.0) * torch.sigmoid(gate), [(2, 3, 1, 1)]),
+    "scalar": (lambda y, scale: functional.mish(y) * scale, [()]),
+    "mask": (lambda y: y * (y > 0), []),
+    "twice": (lambda y, skip: (y + skip) * skip - skip, [SHAPE]),
+    "of channels first": (lambda y, a: y / (a.square() + 1).sqrt(), [(3, 1, 1)]),
+    "prelu": (functional.prelu, [(3,)]),
+    "batch norm": (
+        lambda y, mean, var: functional.batch_norm(y, mean, var.abs() + 1, None, None, False),
+        [(3,), (3,)],
+    ),
+    "snake": (lambda y, alpha: y + torch.sin(alpha * y) ** 2 / (alpha.abs() + 1), [(1, 3, 1, 1)]),
+    "dropout in evaluation": (lambda y: functional.dropout(y, training=False).tanh(), []),
+    "a number of another tensor": (lambda y: y * torch.ones(3, 1, 1), []),
+    "clamp by tensors": (lambda y, low: torch.clamp(y, min=low, max=None), [(3, 1, 1)]),
+    "expanded": (lambda y, row: y + row.expand(2, 3, 8, 9), [(1, 1, 1, 9)]),
+    **{
+        name: (getattr(functional, name), [])
+        for name in (
+            "relu",
+            "relu6",
+            "elu",
+            "selu",
+            "celu",
+            "gelu",
+            "silu",
+            "mish",
+            "softplus",
+            "hardtanh",
+            "hardswish",
+        )
+    },
+    **{name: (getattr(functional, name), []) for name in ("hardsigmoid", "leaky_relu", "logsigmoid", "softsign")},
+}
+
+
+def tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(shapes))
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_program_computes_the_function(name: str) -> None:
+    function, shapes = FUNCTIONS[name]
+    y, *inputs = tensors([SHAPE, *shapes])
+    traced = Tail(function).traced(2, SHAPE, torch.float32, inputs)
+    operands = [t.reshape((1,) * (4 - t.dim()) + t.shape) for t in traced.operands(*inputs)]
+    torch.testing.assert_close(evaluate(parse(traced.program), y, operands), function(y, *inputs))
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "message"),
+    [
+        (lambda y: torch.cumsum(y, 1), [], "aten.cumsum.default is none"),
+        (lambda y: y.mean(), [], "the shape ()"),
+        (lambda y: y.transpose(2, 3), [], "the shape (2, 3, 9, 8)"),
+        (lambda y: y.half(), [], "torch.float16, and the layer's torch.float32; cast it"),
+        (lambda y, row: y + row, [(1, 1, 8, 9)], "expand it"),
+        (lambda y: torch.ones(SHAPE), [], "does not depend"),
+        (lambda y: (y, y), [], "gives no tensor"),
+        (lambda y: functional.dropout(y), [], "none of the language's"),
+        (lambda y: y**y, [], "pow takes a constant"),
+        (lambda y, other: y + other.double().float().half(), [SHAPE], "torch.float16"),
+    ],
+)
+def test_what_has_no_program_is_named(function: Callable[..., Any], shapes: list[Any], message: str) -> None:
+    with pytest.raises(tconv.InvalidProgram, match=re.escape(message)):
+        Tail(function).traced(2, SHAPE, torch.float32, tensors(shapes))
+
+
+@pytest.fixture
+def launched(as_gpu: list[Plan], monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that were launched for CPU tensors, as if they lay on a GPU."""
+    monkeypatch.setattr(tails, "why_apart", partial(tails.why_apart, anywhere=True))
+    return as_gpu
+
+
+def layer(dims: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return tensors([(2, 4, *(5, 4, 3)[:dims]), (4, 3, *(3, 2, 2)[:dims]), (3,)], dtype)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_call_runs_one_kernel(dims: int, batched: bool, launched: list[Plan]) -> None:
+    x, weight, bias = layer(dims)
+    x = x if batched else x[0]
+    call = getattr(tconv, f"conv_transpose{dims}d")
+    plain = getattr(functional, f"conv_transpose{dims}d")(x, weight, bias, 2)
+    skip, scale = torch.randn_like(plain), torch.randn((3,) + (1,) * dims)
+    tail = Tail(lambda y, skip, scale: torch.relu(y) * scale + skip)
+    for _ in range(2):
+        got = call(x, weight, bias, 2, tail=tail, tail_inputs=(skip, scale))
+        torch.testing.assert_close(got, torch.relu(plain) * scale + skip)
+    assert [plan.problem.layer.tail for plan in launched] == ["max(y, 0) * channel0 + output1"] * 2
+
+
+@pytest.mark.parametrize("of_skip", [torch.contiguous_format, torch.channels_last])
+def test_channels_last(of_skip: torch.memory_format, launched: list[Plan]) -> None:
+    x, weight, bias = (t.half() for t in tensors([(2, 32, 9, 9), (32, 64, 3, 3), (64,)]))
+    plain = functional.conv_transpose2d(x, weight, bias)
+    skip = torch.randn_like(plain).contiguous(memory_format=of_skip)
+    tail = Tail(lambda y, skip: y * skip)
+    got = tconv.conv_transpose2d(
+        x.contiguous(memory_format=torch.channels_last), weight, bias, tail=tail, tail_inputs=(skip,)
+    )
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(got, plain * skip, rtol=2e-2, atol=2e-1)
+    assert len(launched) == 1 and launched[0].problem.layer.tail == "y * output0"
+
+
+def test_operands_as_odd_as_callers_have_them(launched: list[Plan]) -> None:
+    x, weight, bias = layer(2)
+    plain = functional.conv_transpose2d(x, weight, bias)
+    skip = torch.randn(plain.shape[::-1]).permute(3, 2, 1, 0)
+    one_further = torch.randn(plain.numel() + 1)[1:].view(plain.shape)
+    tail = Tail(lambda y, a, b, c: y * a + b * c)
+    scale = torch.randn(6)[::2].view(3, 1, 1)
+    got = tconv.conv_transpose2d(x, weight, bias, tail=tail, tail_inputs=(skip, one_further, scale))
+    torch.testing.assert_close(got, plain * skip + one_further * scale)
+    assert len(launched) == 1
+
+
+def test_gradients_are_those_of_the_function(launched: list[Plan]) -> None:
+    x, weight, bias = (t.requires_grad_() for t in layer(2))
+    tail = Tail(lambda y, skip: torch.tanh(y) * skip)
+    skip = torch.randn_like(functional.conv_transpose2d(x, weight, bias)).requires_grad_()
+    got = tconv.conv_transpose2d(x, weight, bias, tail=tail, tail_inputs=(skip,))
+    expected = torch.tanh(functional.conv_transpose2d(x, weight, bias)) * skip
+    of_got, of_expected = (torch.autograd.grad(y.square().sum(), (x, weight, bias, skip)) for y in (got, expected))
+    torch.testing.assert_close(of_got, of_expected)
+    assert not launched
+
+
+def test_on_a_cpu_the_function_runs() -> None:
+    x, weight, bias = layer(1)
+    got = tconv.conv_transpose1d(x, weight, bias, tail=Tail(torch.cumsum), tail_inputs=(1,))  # type: ignore[arg-type]
+    torch.testing.assert_close(got, functional.conv_transpose1d(x, weight, bias).cumsum(1))
+
+
+def test_other_shapes_are_traced_anew(launched: list[Plan]) -> None:
+    tail = Tail(lambda y, other: y + other)
+    x, weight, bias = layer(2)
+    plain = functional.conv_transpose2d(x, weight, bias)
+    for shape in (plain.shape, (*plain.shape[1:2], 1, 1), ()):
+        other = torch.randn(shape)
+        got = tconv.conv_transpose2d(x, weight, bias, tail=tail, tail_inputs=(other,))
+        torch.testing.assert_close(got, plain + other)
+    assert [plan.problem.layer.tail[4:] for plan in launched] == ["output0", "channel0", "scalar0"]
+
+
+def test_the_operator() -> None:
+    operator = torch.ops.tconv.conv_transpose_tail.default
+    x, weight, bias = layer(2)
+    plain = functional.conv_transpose2d(x, weight, bias)
+    arguments = ([1, 1], [0, 0], [0, 0], 1, [1, 1], "max(y, 0) * channel1 + output0")
+    operands = [torch.randn_like(plain), torch.randn(1, 3, 1, 1)]
+    got = operator(x, weight, bias, *arguments, operands)
+    torch.testing.assert_close(got, torch.relu(plain) * operands[1] + operands[0])
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(operator, (x, weight, bias, *arguments, operands), test_utils=tests)
+
+
+def test_explain_shows_the_program_and_what_it_saves() -> None:
+    x, weight = torch.empty(8, 64, 32, 32, device="meta"), torch.empty(64, 64, 4, 4, device="meta")
+    skip = torch.empty(8, 64, 66, 66, device="meta")
+    tail = Tail(lambda y, skip: torch.relu(y) + skip)
+    found = tconv.explain(x, weight, stride=2, tail=tail, tail_inputs=(skip,), gpu=tconv.Gpu.h200())
+    assert found.plan is not None and found.plan.problem.layer.tail == "max(y, 0) + output0"
+    assert found.saved_bytes == 2 * math.prod(skip.shape) * 4
+    assert "max(y, 0) + output0, which saves 17.8 MB a call" in str(found)
+
+
+def test_explain_says_why_a_tail_runs_by_itself() -> None:
+    x, weight = torch.empty(8, 64, 32, 32, device="meta"), torch.empty(64, 64, 4, 4, device="meta", requires_grad=True)
+    found = tconv.explain(x, weight, stride=2, tail=Tail(torch.relu), gpu=tconv.Gpu.h200())
+    assert found.apart == "a gradient is asked for" and "runs by itself: a gradient is asked for" in str(found)

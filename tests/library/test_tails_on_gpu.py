@@ -1,0 +1,155 @@
+"""Programs behind layers on a GPU: by hand and through torch.compile, beside PyTorch's own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import tconv
+from tconv.compiler import backend
+
+pytestmark = pytest.mark.gpu
+
+#: Of layers: dimensions, input, weight, stride; one for each family that has its own stores.
+LAYERS: dict[str, tuple[int, tuple[int, ...], tuple[int, ...], int]] = {
+    "direct": (2, (3, 3, 17, 19), (3, 5, 3, 3), 2),
+    "tensor cores": (2, (4, 64, 33, 31), (64, 48, 3, 3), 2),
+    "stride 1": (2, (2, 64, 40, 36), (64, 64, 3, 3), 1),
+    "1-D": (1, (3, 64, 301), (64, 32, 8), 4),
+    "3-D": (3, (2, 32, 5, 9, 11), (32, 40, 3, 3, 3), 2),
+}
+TAILS: dict[str, Callable[..., torch.Tensor]] = {
+    "relu": lambda y, skip, scale, gate: torch.relu(y),
+    "all operands": lambda y, skip, scale, gate: functional.gelu(y * scale) * gate + skip,
+    "functions": lambda y, skip, scale, gate: functional.mish(y) - torch.tanh(y) / (skip.abs() + 1) + torch.sin(y),
+}
+
+
+@pytest.fixture(autouse=True)
+def insists(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from tconv.settings import settings
+
+    monkeypatch.setenv("TCONV_INSIST", "1")
+    settings.cache_clear()
+    torch._dynamo.reset()
+    yield
+    settings.cache_clear()
+    torch._dynamo.reset()
+
+
+def drawn(name: str, dtype: torch.dtype, last: bool) -> tuple[Any, ...]:
+    dims, x, weight, stride = LAYERS[name]
+    torch.manual_seed(0)
+    call = getattr(functional, f"conv_transpose{dims}d")
+    tensors = [torch.randn(shape, device="cuda") for shape in (x, weight, (weight[1],))]
+    tensors[1] /= (x[1] * 4) ** 0.5
+    shape = call(*tensors, stride).shape
+    tensors += [torch.randn(s, device="cuda") for s in (shape, (shape[1], *(1,) * dims), (*shape[:2], *(1,) * dims))]
+    tensors = [t.to(dtype) for t in tensors]
+    if last:
+        format: Any = {2: torch.channels_last, 3: torch.channels_last_3d}[dims]
+        tensors[0], tensors[3] = (tensors[i].to(memory_format=format) for i in (0, 3))
+    return dims, stride, call, tensors
+
+
+def near(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Within TF32's rounding of products, or that of the type."""
+    tolerance = {torch.float64: 1e-12, torch.bfloat16: 4e-2}.get(got.dtype, 4e-3)
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=2 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_by_hand(name: str, tail: str, last: bool, dtype: torch.dtype) -> None:
+    if last and LAYERS[name][0] == 1:
+        pytest.skip("PyTorch has no channels_last in one dimension")
+    dims, stride, call, (x, weight, bias, *operands) = drawn(name, dtype, last)
+    ours = getattr(tconv, f"conv_transpose{dims}d")
+    made = tconv.Tail(TAILS[tail])
+    explained = tconv.explain(x, weight, bias, stride, tail=made, tail_inputs=operands)
+    assert explained.plan is not None and explained.plan.problem.layer.tail
+    got = ours(x, weight, bias, stride, tail=made, tail_inputs=operands)
+    # In 16-bit types PyTorch rounds between the steps: beside it in float32.
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    sums = call(*(t.to(wide) for t in (x, weight, bias)), stride)
+    expected = TAILS[tail](sums, *(t.to(wide) for t in operands))
+    assert got.stride() == call(x, weight, bias, stride).stride()
+    near(got, expected.to(dtype))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.ConvTranspose2d(32, 64, 4, 2, 1), nn.BatchNorm2d(64)
+        self.second, self.conv = nn.ConvTranspose2d(64, 32, 3, 2, 1, 1), nn.Conv2d(32, 8, 3)
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+        x = functional.silu(self.norm(self.first(x)))
+        return torch.tanh(self.conv(functional.leaky_relu(self.second(x), 0.2) + skip))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fullgraph": True, "dynamic": True}, {"mode": "reduce-overhead"}, {"mode": "max-autotune-no-cudagraphs"}],
+)
+@pytest.mark.parametrize("last", [False, True])
+def test_compiled(options: dict[str, Any], last: bool) -> None:
+    torch.manual_seed(0)
+    model = Model().cuda()
+    model = model.to(memory_format=torch.channels_last) if last else model  # type: ignore[call-overload]
+    compiled = torch.compile(model, backend=backend, **options)
+    with torch.no_grad():
+        for size in (16, 16, 16, 20):
+            x = torch.randn(2, 32, size, size, device="cuda")
+            skip = torch.randn(2, 32, 4 * size, 4 * size, device="cuda")
+            if last:
+                x, skip = (t.to(memory_format=torch.channels_last) for t in (x, skip))
+            near(compiled(x, skip).clone(), model(x, skip))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_compiled_under_autocast(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = Model().cuda()
+    compiled = torch.compile(model, backend=backend)
+    x, skip = torch.randn(2, 32, 16, 16, device="cuda"), torch.randn(2, 32, 64, 64, device="cuda")
+    # The caches of PyTorch 2.11 do not tell the types of autocast apart.
+    caches = torch._inductor.config.patch(force_disable_caches=True)
+    with torch.no_grad(), torch.autocast("cuda", dtype), caches:
+        torch.testing.assert_close(compiled(x, skip), model(x, skip), rtol=4e-2, atol=4e-2)
+
+
+def test_compiled_with_gradients() -> None:
+    torch.manual_seed(0)
+    model = Model().cuda().requires_grad_(True)
+    compiled = torch.compile(model, backend=backend)
+    x, skip = torch.randn(2, 32, 16, 16, device="cuda"), torch.randn(2, 32, 64, 64, device="cuda")
+    parameters = list(model.parameters())
+    of_ours = torch.autograd.grad(compiled(x, skip).square().sum(), parameters)
+    of_theirs = torch.autograd.grad(model(x, skip).square().sum(), parameters)
+    for got, expected in zip(of_ours, of_theirs, strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * float(expected.abs().max()))
+
+
+def test_a_captured_graph_replays() -> None:
+    _, stride, _, (x, weight, bias, *operands) = drawn("tensor cores", torch.float32, False)
+    tail = tconv.Tail(TAILS["all operands"])
+
+    def run() -> torch.Tensor:
+        return tconv.conv_transpose2d(x, weight, bias, stride, tail=tail, tail_inputs=operands)
+
+    expected = run()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = run()
+    got.zero_()
+    graph.replay()
+    assert torch.equal(got, expected)
