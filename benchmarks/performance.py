@@ -124,6 +124,46 @@ def dense_cells(formats: dict[str, Results]) -> list[str]:
     return [*cells, milliseconds(floor), "yes" if all(result["equal"] for result in formats.values()) else "no"]
 
 
+#: Models whose layer and all that stands behind it are one kernel.
+_WHOLLY_FUSED = ("clamp_scale", "mish_hardtanh", "residual_3d", "gelu", "clamp_3d")
+
+
+def fused_body(measured: dict[str, Results | None]) -> str:
+    """What stands between the markers of docs/fusing.md: whole models in each type and format that was measured."""
+    parts = [f"{_fused(name, results)}" for name, results in measured.items() if results]
+    return "\n".join(parts) or NOTHING
+
+
+def _fused(name: str, results: Results) -> str:
+    layers = results["layers"]
+
+    def times(layer: Results) -> tuple[float, float]:
+        return layer["compile_ms"] / layer["tconv_ms"], layer["pytorch_ms"]["default"] / layer["tconv_ms"]
+
+    rows = []
+    for model, layer in layers.items():
+        of_compile, of_eager = times(layer)
+        taken = [layer["pytorch_ms"]["default"], layer["compile_ms"], layer["tconv_ms"], layer["layer_ms"]]
+        equal = "" if layer["equal"] else " (not equal)"
+        rows.append([f"`{model}`{equal}", *map(milliseconds, taken), factor(of_compile), factor(of_eager)])
+    wholly = [times(layers[model]) for model in _WHOLLY_FUSED if model in layers]
+    means = [geometric_mean(column) for column in zip(*wholly, strict=True)] if wholly else []
+    words = f"Those of which all is one kernel, {', '.join(f'`{model}`' for model in _WHOLLY_FUSED)}: "
+    head = [
+        "model",
+        "eager ms",
+        "`torch.compile` ms",
+        "tconv's backend ms",
+        "its layer alone ms",
+        "faster than compile",
+    ]
+    return (
+        f"Whole models of `benchmarks/fused/` and two examples in {name}, on {machine(results['environment'])}:\n\n"
+        + table([*head, "than eager"], rows)
+        + (f"\n{words}{means[0]:.2f} and {means[1]:.2f} times as fast (geometric means).\n" if means else "")
+    )
+
+
 def search_body(search: Results | None) -> str:
     """What stands between the markers of docs/command-line.md: what the search gains."""
     if not search:

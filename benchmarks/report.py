@@ -11,11 +11,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from performance import dense_body, every_layer_body, growth_body, hopper_body, search_body, variants_body
+from performance import (
+    dense_body,
+    every_layer_body,
+    fused_body,
+    growth_body,
+    hopper_body,
+    search_body,
+    variants_body,
+)
 from plot import PLOTS, digest
 from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
 from texts import NOTHING, factor, milliseconds, table
 
+#: Types and formats of benchmarks/fused.py, and the names of their results.
+FUSED = {"float32": "fused", "bfloat16": "fused-bfloat16", "channels_last": "fused-channels_last"}
 BEGIN = "<!-- benchmarks: written by benchmarks/report.py -->\n"
 END = "<!-- end of benchmarks -->\n"
 
@@ -153,6 +163,7 @@ def targets() -> dict[Path, str]:
             dense_body(load("dense")),
             growth_body(load("growth")),
         ],
+        "docs/fusing.md": [fused_body({name: load(file) for name, file in FUSED.items()})],
         "docs/hopper.md": [hopper_body(load("hopper")), every_layer_body(load("layers-h100"))],
     }
     return {ROOT / name: replaced((ROOT / name).read_text(encoding="utf-8"), *parts) for name, parts in bodies.items()}
