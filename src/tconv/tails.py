@@ -113,8 +113,10 @@ def conv_transpose(
             shape = route.output_shape if input.dim() == dims + 2 else route.output_shape[1:]
             traced = tail.traced(dims, shape, cast[0].dtype, tail_inputs)
             operands = [_batched(t, shape, dims) for t in traced.operands(*tail_inputs)]
-            result = ops.fused(dims, batched, *cast[1:], arguments, traced.program, operands)
-            return result if input.dim() == dims + 2 else result.squeeze(0)
+            if not (torch.is_grad_enabled() and any(t.requires_grad for t in operands)):
+                result = ops.fused(dims, batched, *cast[1:], arguments, traced.program, operands)
+                return result if input.dim() == dims + 2 else result.squeeze(0)
+            reason = "a gradient is asked for, of a tensor that the function holds"
     _log.debug("the tail runs by itself: %s", reason)
     return tail(ops.conv_transpose(dims, input, weight, bias, *arguments), *tail_inputs)
 

@@ -158,6 +158,19 @@ def test_gradients_are_those_of_the_function(launched: list[Plan]) -> None:
     assert not launched
 
 
+def test_a_tensor_that_the_function_holds_gets_its_gradient(launched: list[Plan]) -> None:
+    x, weight, bias = layer(2)
+    scale = torch.randn(3, 1, 1, requires_grad=True)
+    tail = Tail(lambda y: y * scale)
+    tconv.conv_transpose2d(x, weight, bias, tail=tail).sum().backward()
+    plain = functional.conv_transpose2d(x, weight, bias)
+    torch.testing.assert_close(scale.grad, plain.sum((0, 2, 3)).view(3, 1, 1))
+    assert not launched
+    with torch.no_grad():
+        torch.testing.assert_close(tconv.conv_transpose2d(x, weight, bias, tail=tail), plain * scale)
+    assert len(launched) == 1
+
+
 def test_on_a_cpu_the_function_runs() -> None:
     x, weight, bias = layer(1)
     got = tconv.conv_transpose1d(x, weight, bias, tail=Tail(torch.cumsum), tail_inputs=(1,))  # type: ignore[arg-type]
