@@ -66,7 +66,7 @@ X = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(1))
 SKIP = torch.randn(2, 8, 12, 10, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize(
     ("behind", "program"),
     [
