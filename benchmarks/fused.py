@@ -20,15 +20,13 @@ from typing import Any
 
 import torch
 from results import ROOT, Results
-from runs import measure_missing, parser
+from runs import measure_missing, milliseconds, parser
 
 import tconv
 from tconv.compiler import backend
 from tconv.evaluation.stopwatch import CudaClock
-from tconv.evaluation.timing import quantile
 from tconv.tuning.trials import Distance
 
-_CALLS = 15
 #: Results may be so many times as far from exact ones as PyTorch's own.
 _AS_FAR = 2.0
 _EXAMPLES = ("unet", "vocoder")
@@ -97,10 +95,6 @@ def layer_ms(model: torch.nn.Module, inputs: list[torch.Tensor], clock: CudaCloc
     call: Callable[..., Any] = getattr(tconv, f"conv_transpose{len(up.kernel_size)}d")
     arguments = (up.stride, up.padding, up.output_padding, up.groups, up.dilation)
     return milliseconds(partial(call, inputs[0], up.weight, up.bias, *arguments), clock)
-
-
-def milliseconds(call: Callable[[], Any], clock: CudaClock) -> float:
-    return round(quantile(clock.device_ms(call, _CALLS), 0.5), 5)
 
 
 def main() -> int:

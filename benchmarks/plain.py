@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from layers import floor_ms, problem_of
 from results import Results, cases, environment, geometric_mean, save
+from runs import milliseconds
 
 from tconv.evaluation.draws import draw
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.stopwatch import CudaClock
-from tconv.evaluation.timing import quantile
 from tconv.jit.compile import Compiled, compile_source
 from tconv.jit.loader import gpu_of
 from tconv.kernels.source import ANY_DENSE_LAYER, ANY_LAYER, header_directory, is_dense, launching, unit
@@ -34,7 +33,6 @@ from tconv.tuning.compilers import compilers
 from tconv.tuning.trials import WRONG, Distance
 
 _NAME = "tconv_kernel"
-_CALLS = 7
 #: Of each type, the kernels and the precision that each has there.
 _PRECISIONS: dict[str, dict[str, Precision]] = {
     "float32": {ANY_LAYER: "fp32", ANY_DENSE_LAYER: "tf32"},
@@ -74,10 +72,6 @@ def measure(
         equal = Distance.between(call(), exact).pooled <= WRONG[of_family.layer.precision]
         found[family] = {"equal": equal, "ms": milliseconds(call, clock)}
     return found
-
-
-def milliseconds(call: Callable[[], Any], clock: CudaClock) -> float:
-    return round(quantile(clock.device_ms(call, _CALLS), 0.5), 5)
 
 
 def main(named: Sequence[str]) -> int:

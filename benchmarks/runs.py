@@ -8,12 +8,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from results import Results, environment, load, save, speedup
 
+from tconv.evaluation.stopwatch import CudaClock
+from tconv.evaluation.timing import quantile
 from tconv.settings import settings
 
+#: That `milliseconds` takes the median of.
+_CALLS = 15
 #: Measures one layer.
 Measure = Callable[[], Results]
 
@@ -68,6 +73,11 @@ def insisting() -> Iterator[None]:
         os.environ.pop("TCONV_INSIST")
         os.environ.update({} if before is None else {"TCONV_INSIST": before})
         settings.cache_clear()
+
+
+def milliseconds(call: Callable[[], Any], clock: CudaClock) -> float:
+    """The median of some calls, each with a cold L2 cache."""
+    return round(quantile(clock.device_ms(call, _CALLS), 0.5), 5)
 
 
 def _told(result: Results) -> str:

@@ -14,18 +14,17 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
 
+from tconv import ops
 from tconv.dispatch import PRECISION_OF, decide
 from tconv.errors import InvalidProgram
 from tconv.kernels.source import header_digest
 from tconv.pointwise.graph import Reader
-from tconv.pointwise.program import Builder, Program
-from tconv.tails import of_operand
+from tconv.pointwise.program import Program
 from tconv.version import __version__
 
 _log = logging.getLogger("tconv")
 _PASS = "post_grad_custom_pre_pass"
-_CONVOLUTION, _LAYER = torch.ops.aten.convolution.default, torch.ops.tconv.conv_transpose.default
-_LAYER_WITH_TAIL = torch.ops.tconv.conv_transpose_tail.default
+_CONVOLUTION, _LAYER, _LAYER_WITH_TAIL = torch.ops.aten.convolution.default, ops.LAYER, ops.LAYER_WITH_TAIL
 
 
 def backend(
@@ -135,24 +134,15 @@ def tails(layer: Node) -> Iterator[tuple[Node, Program, list[Node]]]:
     What comes before a program's result must not be needed elsewhere.
     """
     value = layer.meta["val"]
-    dims, operands = value.dim() - 2, list[Node]()
-
-    def operand(builder: Builder, node: Node) -> int:
-        kind = of_operand(node, dims, value.shape, value.dtype)
-        if node not in operands:
-            operands.append(node)
-        return builder.operand(kind, operands.index(node))
-
-    reader, region, node = Reader(layer, operand), {layer}, layer.next
-    while node.op != "root" and node.op != "output":
-        if any(source in region for source in node.all_input_nodes):
+    reader, node = Reader(layer, value.dim() - 2), layer.next
+    while node.op != "output":
+        if reader.is_next(node):
             try:
                 reader.read(node)
-                region.add(node)
-                if all(user in region for other in region if other is not node for user in other.users):
-                    found = node.meta["val"]
-                    if found.shape == value.shape and found.dtype == value.dtype:
-                        yield node, reader.program(node), list(operands)
+                found = node.meta.get("val")
+                alike = isinstance(found, Tensor) and found.shape == value.shape and found.dtype == value.dtype
+                if alike and reader.is_closed(node):
+                    yield node, reader.program(node), list(reader.operands)
             except InvalidProgram as reason:
                 _log.info("what stands behind %s runs by itself from %s on: %s", layer, node, reason)
                 return

@@ -232,7 +232,7 @@ def _explain_call(
         if not apart:
             dims, shape = weight.dim() - 2, decision.plan.problem.output_shape
             shape = shape if input.dim() == weight.dim() else shape[1:]
-            program = tail.traced(dims, shape, cast[0].dtype, tail_inputs).program
+            program = tail.traced(dims, shape, cast[0].dtype, cast[0].device, tail_inputs).program
             decision = decide(*cast, *args, gpu=gpu, family=family, tail=program, **kwargs)
     if mode:
         decision = Decision(None, mode, problem=decision.problem)

@@ -9,6 +9,7 @@ operator with the caller's tensors, errors included.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,10 +20,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tconv.dispatch import PRECISION_OF, decide, passing_mode, result_format
+from tconv.errors import InvalidProgram
 from tconv.memory import aligned
 from tconv.planner import FAMILIES
 from tconv.planner.choice import reads_channels_last
-from tconv.pointwise.evaluate import evaluate
+from tconv.pointwise.evaluate import evaluate, shape_of
 from tconv.pointwise.program import parse
 from tconv.precision import allows_tf32
 from tconv.weights import FrozenWeights, PreparedCopy
@@ -51,6 +53,7 @@ class Route:
         copies: some tensor is not contiguous.
         directly: the kernel reads and writes channels_last; else contiguous tensors.
         aligned: the kernel reads its input and its weights 16 bytes at a time.
+        operand_shapes: of what the layer's program reads.
     """
 
     launcher: Launcher
@@ -60,6 +63,7 @@ class Route:
     copies: bool
     directly: bool = False
     aligned: bool = False
+    operand_shapes: tuple[tuple[int, ...], ...] = ()
 
 
 #: By metadata of the call; None where PyTorch's operator runs.
@@ -186,6 +190,9 @@ def _new_route(
         copies=not all(tensor is None or tensor.is_contiguous() for tensor in (input, weight, bias)),
         directly=reads_channels_last(plan),
         aligned=FAMILIES[plan.kernel.family].alignment > 1,
+        operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(tail).operands)
+        if tail
+        else (),
     )
 
 
@@ -220,22 +227,11 @@ def _launch(
     else:
         output = input.new_empty(route.output_shape)
     of_weight, of_bias = weight.data_ptr() if copy is None else copy.address, 0 if bias is None else bias.data_ptr()
-    if operands:
-        operands = [_as_read(operand, route) for operand in operands]  # held until the launch
-        addresses = tuple(operand.data_ptr() for operand in operands)
-        route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None, addresses)
-    else:
-        route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None)
+    read = tuple(operand.data_ptr() for operand in operands)
+    route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None, read)
     if route.directly or route.memory_format is torch.contiguous_format:
         return output
     return output.contiguous(memory_format=route.memory_format)
-
-
-def _as_read(operand: Tensor, route: Route) -> Tensor:
-    """What a program reads, as its kernel takes it: of all outputs as they lie, of others one after the other."""
-    every_output = operand.shape == route.output_shape
-    format = route.memory_format if every_output and route.directly else torch.contiguous_format
-    return aligned(operand.contiguous(memory_format=format))
 
 
 # Gradients. Forward is ours, backward PyTorch's own, which is differentiable in turn.
@@ -284,7 +280,7 @@ _library.define(
 def _traced(dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...]) -> Tensor:
     """The operator, if the call is an ordinary one; what exactly runs is decided when the operator does."""
     stride, padding, output_padding, groups, dilation = arguments
-    lists = [_list(values, dims) for values in (stride, padding, output_padding, dilation)]
+    lists = [as_list(values, dims) for values in (stride, padding, output_padding, dilation)]
     cast = autocast(input, weight, bias)
     ordinary = (
         all(tensor is None or _is_ordinary(tensor, cast[0].dtype) for tensor in cast)
@@ -308,25 +304,43 @@ def fused(
     arguments: tuple[Any, ...],
     tail: str,
     operands: Sequence[Tensor],
-) -> Tensor:
-    """A batched transposed convolution on a GPU and a program of its results, in one kernel where tconv runs it.
+) -> Tensor | None:
+    """A batched transposed convolution on a GPU and a program of its results, in one kernel; None if PyTorch runs it.
 
     Args:
         arguments: as of `conv_transpose`.
         tail: the program's text.
-        operands: what it reads, in shapes that broadcast to the result and are of its own axes.
+        operands: what it reads, of the input's dtype.
+
+    Raises:
+        InvalidProgram: there are more or fewer operands than it reads, or one has another size or dtype.
     """
     route = find_route(dims, input, weight, bias, arguments, tail)
-    if route is not None:
-        return _launch(route, input, weight, bias, operands=operands)
-    return evaluate(parse(tail), conv_transpose(dims, input, weight, bias, *arguments), operands)
+    return None if route is None else _launch(route, input, weight, bias, operands=_as_read(operands, route, input))
+
+
+def _as_read(operands: Sequence[Tensor], route: Route, input: Tensor) -> list[Tensor]:
+    """What a program reads, as its kernel takes it: of all outputs as they lie, of others one after the other."""
+    if len(operands) != len(route.operand_shapes):
+        raise InvalidProgram(f"got {len(operands)} operands; the program reads {len(route.operand_shapes)}")
+    found = []
+    for operand, shape in zip(operands, route.operand_shapes, strict=True):
+        if operand.numel() != math.prod(shape) or operand.dtype != input.dtype:
+            raise InvalidProgram(
+                f"got an operand of shape {tuple(operand.shape)} and {operand.dtype}; it takes {shape}, {input.dtype}"
+            )
+        lies = route.memory_format if route.directly and shape == route.output_shape else torch.contiguous_format
+        # A number on the CPU goes with tensors of any device.
+        found.append(aligned(operand.to(input.device).reshape(shape).contiguous(memory_format=lies)))
+    return found
 
 
 def _is_ordinary(tensor: Tensor, dtype: torch.dtype) -> bool:
     return tensor.is_cuda and tensor.dtype == dtype and not is_traceable_wrapper_subclass(tensor)
 
 
-def _list(values: Any, dims: int) -> list[int]:
+def as_list(values: Any, dims: int) -> list[int]:
+    """An argument as one integer an axis."""
     if isinstance(values, (list, tuple)):
         return list(values) * (dims if len(values) == 1 else 1)
     return [values] * dims
@@ -345,7 +359,12 @@ def _cuda(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
     return _aten(input, weight, bias, *arguments) if route is None else _launch(route, input, weight, bias)
 
 
-def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+def result_shape(input: Tensor, weight: Tensor, *arguments: Any) -> tuple[int, ...]:
+    """Of a batched call with a list of integers an axis.
+
+    Raises:
+        ValueError: the input, the weight and the lists have different numbers of axes.
+    """
     stride, padding, output_padding, groups, dilation = arguments
     sizes = [
         (size - 1) * step - 2 * pad + spread * (taps - 1) + extra + 1
@@ -353,7 +372,11 @@ def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -
             input.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation, strict=True
         )
     ]
-    shape = (input.shape[0], weight.shape[1] * groups, *sizes)
+    return (input.shape[0], weight.shape[1] * groups, *sizes)
+
+
+def _fake(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    shape = result_shape(input, weight, *arguments)
     return torch.empty(shape, dtype=input.dtype, device=input.device, memory_format=result_format(input, weight))
 
 
@@ -369,7 +392,8 @@ _library.define(
 
 def _cuda_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
     *of_layer, tail, operands = arguments
-    return fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail, operands)
+    result = fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail, operands)
+    return _aten_tail(input, weight, bias, *arguments) if result is None else result
 
 
 def _aten_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
@@ -389,3 +413,7 @@ _library.impl("conv_transpose", _cuda, "CUDA")
 _library.impl("conv_transpose", _aten, "CPU")
 torch.library.register_fake("tconv::conv_transpose", _fake, lib=_library)
 torch.library.register_autograd("tconv::conv_transpose", _backward, setup_context=_setup_context, lib=_library)
+
+#: The operators, as graphs name them.
+LAYER = torch.ops.tconv.conv_transpose.default
+LAYER_WITH_TAIL = torch.ops.tconv.conv_transpose_tail.default

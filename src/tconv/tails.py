@@ -17,9 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tconv import ops
 from tconv.dispatch import passing_mode
 from tconv.errors import InvalidProgram
-from tconv.pointwise.evaluate import kind_of
 from tconv.pointwise.graph import Reader
-from tconv.pointwise.program import Builder
 
 _log = logging.getLogger("tconv")
 _MOST_TRACED = 256
@@ -70,18 +68,22 @@ class Tail:
         """The function itself."""
         return self._function(y, *inputs)
 
-    def traced(self, dims: int, shape: Sequence[int], dtype: torch.dtype, inputs: Sequence[Tensor]) -> Traced:
-        """What it computes of a result of this shape and dtype, with so many spatial axes, and of such further tensors.
+    def traced(
+        self, dims: int, shape: Sequence[int], dtype: torch.dtype, device: torch.device, inputs: Sequence[Tensor]
+    ) -> Traced:
+        """What it computes of a result like this, with so many spatial axes, and of such further tensors.
 
         Raises:
             InvalidProgram: the language has no program for it; the message names the operation.
         """
-        key = (dims, tuple(shape), dtype, *((t.shape, t.stride(), t.dtype, t.device) for t in inputs))
+        casts = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")  # of the function's own steps
+        metadata = ((t.shape, t.stride(), t.dtype, t.device) for t in inputs)
+        key = (dims, tuple(shape), dtype, device, casts, *metadata)
         found = self._traced.get(key)
         if found is None:
             if len(self._traced) >= _MOST_TRACED:
                 self._traced.clear()
-            found = self._traced[key] = _trace(self._function, dims, tuple(shape), dtype, inputs)
+            found = self._traced[key] = _trace(self._function, dims, tuple(shape), dtype, device, inputs)
         return found
 
 
@@ -106,19 +108,32 @@ def conv_transpose(
     if reason is None:
         cast = ops.autocast(input, weight, bias)
         batched = cast[0] if input.dim() == dims + 2 else cast[0].unsqueeze(0)
-        route = ops.find_route(dims, batched, *cast[1:], arguments)
-        if route is None:
-            reason = "PyTorch's operator runs the layer"
-        else:
-            shape = route.output_shape if input.dim() == dims + 2 else route.output_shape[1:]
-            traced = tail.traced(dims, shape, cast[0].dtype, tail_inputs)
-            operands = [_batched(t, shape, dims) for t in traced.operands(*tail_inputs)]
-            if not (torch.is_grad_enabled() and any(t.requires_grad for t in operands)):
-                result = ops.fused(dims, batched, *cast[1:], arguments, traced.program, operands)
-                return result if input.dim() == dims + 2 else result.squeeze(0)
+        shape = _result_shape(dims, batched, weight, arguments)
+        if shape is None:
+            return ops.conv_transpose(dims, input, weight, bias, *arguments)  # raises PyTorch's error
+        shape = shape if input.dim() == dims + 2 else shape[1:]
+        traced = tail.traced(dims, shape, cast[0].dtype, cast[0].device, tail_inputs)
+        operands = traced.operands(*tail_inputs)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in operands):
             reason = "a gradient is asked for, of a tensor that the function holds"
+        else:
+            result = ops.fused(dims, batched, *cast[1:], arguments, traced.program, operands)
+            if result is not None:
+                return result if input.dim() == dims + 2 else result.squeeze(0)
+            reason = "PyTorch's operator runs the layer"
     _log.debug("the tail runs by itself: %s", reason)
     return tail(ops.conv_transpose(dims, input, weight, bias, *arguments), *tail_inputs)
+
+
+def _result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any, ...]) -> tuple[int, ...] | None:
+    """Of a batched call; None for arguments that PyTorch refuses."""
+    stride, padding, output_padding, groups, dilation = arguments
+    lists = [ops.as_list(values, dims) for values in (stride, padding, output_padding, dilation)]
+    try:
+        shape = ops.result_shape(input, weight, *lists[:3], groups, lists[3])
+    except (TypeError, ValueError):
+        return None
+    return shape if len(shape) == dims + 2 and min(shape) >= 0 else None
 
 
 def why_apart(
@@ -139,66 +154,32 @@ def why_apart(
     return passing_mode()
 
 
-def _batched(operand: Tensor, shape: Sequence[int], dims: int) -> Tensor:
-    """An operand of an unbatched result as one of a batch of one."""
-    if len(shape) == dims + 2:
-        return operand
-    return operand.reshape((1,) * (dims + 2 - operand.dim()) + operand.shape)
-
-
 def _trace(
-    function: Callable[..., Tensor], dims: int, shape: tuple[int, ...], dtype: torch.dtype, inputs: Sequence[Tensor]
+    function: Callable[..., Tensor],
+    dims: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    inputs: Sequence[Tensor],
 ) -> Traced:
-    device = inputs[0].device if inputs else torch.device("cpu")
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         fakes = [mode.from_tensor(t.detach()) for t in inputs]
         y = torch.empty(shape, dtype=dtype, device=device)
         decompositions: Any = get_decompositions(_DECOMPOSED)
         # Of what takes any number of arguments; those with defaults it would ask for.
         module = make_fx(lambda *tensors: function(*tensors), decompositions, _allow_non_fake_inputs=True)(y, *fakes)
-    nodes = list(module.graph.nodes)
-    start, *further = [node for node in nodes if node.op == "placeholder"]
-    (result,) = nodes[-1].all_input_nodes if len(nodes[-1].all_input_nodes) == 1 else (None,)
-    if result is None or nodes[-1].args[0] is not result:
+    start, *further = (node for node in module.graph.nodes if node.op == "placeholder")
+    result = module.graph.output_node().args[0]
+    if not isinstance(result, Node):
         raise InvalidProgram("the function gives no tensor; a tail gives one")
-    if start not in _ancestors(result):
-        raise InvalidProgram("the function's result does not depend on the layer's")
     _check_result(result, shape, dtype)
-    outside: list[Node] = []
-
-    def operand(builder: Builder, node: Node) -> int:
-        found = of_operand(node, dims, shape, dtype)
-        if node not in outside:
-            outside.append(node)
-        return builder.operand(found, outside.index(node))
-
-    reader = Reader(start, operand)
-    wanted = _ancestors(result)
-    for node in nodes:
-        if node is not start and node in wanted and start in _ancestors(node):
+    reader, wanted = Reader(start, dims), _ancestors(result)
+    if start not in wanted:
+        raise InvalidProgram("the function's result does not depend on the layer's")
+    for node in module.graph.nodes:
+        if node in wanted and reader.is_next(node):
             reader.read(node)
-    program = reader.program(result)
-    return Traced(program.text, _before(module, further, outside))
-
-
-def of_operand(node: Node, dims: int, shape: Sequence[int], dtype: torch.dtype) -> Any:
-    """The kind of a tensor that goes with results of this shape and type.
-
-    Raises:
-        InvalidProgram: it has another type, or does not broadcast.
-    """
-    value = node.meta.get("val")
-    if not isinstance(value, Tensor):
-        raise InvalidProgram(f"{node} is no tensor")
-    if value.dtype != dtype:
-        raise InvalidProgram(f"{node} is {value.dtype}, and the layer's result {dtype}; cast one of them")
-    kind = kind_of(value.shape, shape, dims)
-    if kind is None:
-        raise InvalidProgram(
-            f"{node} has the shape {tuple(value.shape)}; allowed are the result's, {tuple(shape)}, or one value for "
-            "each sample and channel, for each channel, or for all: expand it"
-        )
-    return kind
+    return Traced(reader.program(result).text, _before(module, further, reader.operands))
 
 
 def _check_result(result: Node, shape: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -13,13 +13,13 @@ import torch
 from torch.nn import functional
 
 import tconv
-from tconv import tails
+from tconv import ops, tails
 from tconv.planner import Plan
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.program import parse
 from tconv.tails import Tail
 
-SHAPE = (2, 3, 8, 9)
+SHAPE, CPU = (2, 3, 8, 9), torch.device("cpu")
 #: Functions, and the shapes of what they take beside the result.
 FUNCTIONS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
     "nothing": (lambda y: y + 0, []),
@@ -70,7 +70,7 @@ def tensors(shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32) -
 def test_the_program_computes_the_function(name: str) -> None:
     function, shapes = FUNCTIONS[name]
     y, *inputs = tensors([SHAPE, *shapes])
-    traced = Tail(function).traced(2, SHAPE, torch.float32, inputs)
+    traced = Tail(function).traced(2, SHAPE, torch.float32, CPU, inputs)
     operands = [t.reshape((1,) * (4 - t.dim()) + t.shape) for t in traced.operands(*inputs)]
     torch.testing.assert_close(evaluate(parse(traced.program), y, operands), function(y, *inputs))
 
@@ -92,7 +92,7 @@ def test_the_program_computes_the_function(name: str) -> None:
 )
 def test_what_has_no_program_is_named(function: Callable[..., Any], shapes: list[Any], message: str) -> None:
     with pytest.raises(tconv.InvalidProgram, match=re.escape(message)):
-        Tail(function).traced(2, SHAPE, torch.float32, tensors(shapes))
+        Tail(function).traced(2, SHAPE, torch.float32, CPU, tensors(shapes))
 
 
 @pytest.fixture
@@ -156,6 +156,45 @@ def test_gradients_are_those_of_the_function(launched: list[Plan]) -> None:
     of_got, of_expected = (torch.autograd.grad(y.square().sum(), (x, weight, bias, skip)) for y in (got, expected))
     torch.testing.assert_close(of_got, of_expected)
     assert not launched
+
+
+def test_a_call_plans_and_loads_no_kernel_without_the_tail(launched: list[Plan]) -> None:
+    x, weight, bias = layer(2)
+    before = set(ops._routes)
+    for _ in range(2):
+        tconv.conv_transpose2d(x, weight, bias, tail=Tail(torch.sigmoid))
+    assert [key[2] for key in set(ops._routes) - before] == ["sigmoid(y)"]
+
+
+def test_a_number_on_the_cpu_goes_with_any_device_and_other_tensors_do_not() -> None:
+    scale, meta = torch.tensor(2.0), torch.device("meta")
+    assert Tail(lambda y, s: y * s).traced(2, SHAPE, torch.float32, meta, [scale]).program == "y * scalar0"
+    with pytest.raises((RuntimeError, tconv.InvalidProgram), match=r"device|is on cpu"):
+        Tail(lambda y, s: y * s).traced(2, SHAPE, torch.float32, meta, [torch.ones(SHAPE)])
+
+
+@pytest.mark.parametrize(
+    ("operands", "message"),
+    [
+        ([], "got 0 operands; the program reads 1"),
+        ([torch.ones(2, 3, 4, 4)], "it takes (2, 3, 7, 5), torch.float32"),
+        ([torch.ones(2, 3, 7, 5).double()], "torch.float64; it takes"),
+    ],
+)
+def test_an_operand_of_another_size_is_never_read(
+    operands: list[torch.Tensor], message: str, launched: list[Plan]
+) -> None:
+    x, weight, bias = layer(2)
+    with pytest.raises(tconv.InvalidProgram, match=re.escape(message)):
+        ops.fused(2, x, weight, bias, (1, 0, 0, 1, 1), "y + output0", operands)
+    assert not launched
+
+
+def test_what_pytorch_refuses_raises_its_error(launched: list[Plan]) -> None:
+    x, weight, bias = layer(2)
+    for arguments in ((1, 0, 5), ((1, 1, 1),), (1, 90)):
+        with pytest.raises(RuntimeError):
+            tconv.conv_transpose2d(x, weight, bias, *arguments, tail=Tail(torch.relu))  # type: ignore[arg-type]
 
 
 def test_a_tensor_that_the_function_holds_gets_its_gradient(launched: list[Plan]) -> None:

@@ -268,25 +268,8 @@ _BY_NAME = ("abs", "erf", "exp", "expm1", "log", "log1p", "mul", "neg", "recipro
 _COMPARISONS = ("eq", "ge", "gt", "le", "lt", "ne")
 _BUILT = (
     *(add, addcdiv, addcmul, celu, clamp, div, elu, gelu, hardsigmoid, hardswish, hardtanh, leaky_relu, logsigmoid),
-    *(
-        maximum,
-        minimum,
-        mish,
-        pow,
-        prelu,
-        relu,
-        relu6,
-        rsub,
-        selu,
-        silu,
-        softplus,
-        softsign,
-        square,
-        sub,
-        tanh,
-        tanhshrink,
-    ),
-    *(threshold, where),
+    *(maximum, minimum, mish, pow, prelu, relu, relu6, rsub, selu, silu, softplus, softsign, square, sub),
+    *(tanh, tanhshrink, threshold, where),
 )
 #: By PyTorch's names.
 FUNCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(

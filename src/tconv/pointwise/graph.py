@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -10,9 +10,10 @@ import torch
 from torch.fx import Node
 
 from tconv.errors import InvalidProgram
+from tconv.pointwise.evaluate import kind_of
 from tconv.pointwise.functions import FUNCTIONS, Value
 from tconv.pointwise.functions import where as where_value
-from tconv.pointwise.program import Builder, Program
+from tconv.pointwise.program import Builder, Kind, Program
 
 #: Operators that give what they take, but for its type: all is computed in the type of the sums, and rounded once.
 _SAME = ("_to_copy", "convert_element_type", "clone", "alias", "detach", "lift_fresh_copy", "contiguous")
@@ -26,31 +27,36 @@ class Reader:
     """Reads operators, in the order in which they run, as steps of one program.
 
     Args:
-        y: what the program is of.
-        operand: the number and the kind of a tensor that does not depend on `y`, as `Builder.operand` takes them; it
-            raises `InvalidProgram` where the program cannot read that.
+        y: what the program is of, a result (N, C, ...), or (C, ...).
+        spatial_dims: how many axes lie behind the channels.
     """
 
-    def __init__(self, y: Node, operand: Callable[[Builder, Node], int]) -> None:
+    def __init__(self, y: Node, spatial_dims: int) -> None:
         self._builder = Builder()
-        self._operand = operand
-        self._shape = y.meta["val"].shape
+        self._dims, self._y = spatial_dims, y.meta["val"]
         self._values: dict[Node, Value] = {y: Value(self._builder, self._builder.sum())}
+        #: What does not depend on `y`, in the order in which the program takes it.
+        self.operands: list[Node] = []
 
-    def knows(self, node: Node) -> bool:
-        """Whether it was read before, or is `y`."""
-        return node in self._values
+    def is_next(self, node: Node) -> bool:
+        """Whether it takes something that was read, or `y`."""
+        return any(source in self._values for source in node.all_input_nodes)
+
+    def is_closed(self, result: Node) -> bool:
+        """Whether nothing else takes what was read, but for this result."""
+        return all(user in self._values for node in self._values if node is not result for user in node.users)
 
     def read(self, node: Node) -> None:
-        """The next operator, which takes something that was read.
+        """The next operator.
 
         Raises:
-            InvalidProgram: it is none of the language, or its result has another shape.
+            InvalidProgram: it is none of the language, its result has another shape, or a program cannot read a tensor
+                that it takes.
         """
         name = name_of(node)
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.shape != self._shape:
-            raise InvalidProgram(f"{node.target} changes the shape {tuple(self._shape)} to {tuple(value.shape)}")
+        if isinstance(value, torch.Tensor) and value.shape != self._y.shape:
+            raise InvalidProgram(f"{node.target} changes the shape {tuple(self._y.shape)} to {tuple(value.shape)}")
         if name == "getitem":
             source, place = node.args
             if place != 0 or not isinstance(source, Node):
@@ -62,7 +68,7 @@ class Reader:
         if name in _SAME:
             source_value = arguments[0]
             assert isinstance(source_value, Value)
-            self._values[node] = self._number(source_value, node)
+            self._values[node] = self._number(source_value)
             return
         function = FUNCTIONS.get(name)
         if function is None:
@@ -71,7 +77,7 @@ class Reader:
             if name == "where":
                 result = where_value(*self._together(arguments))
             else:
-                numbers = [self._number(a, node) if isinstance(a, Value) else a for a in arguments]
+                numbers = [self._number(a) if isinstance(a, Value) else a for a in arguments]
                 result = function(*numbers, **options)
         except TypeError as error:
             raise InvalidProgram(f"{node.target} is called in a way that the language does not have: {error}") from None
@@ -89,7 +95,26 @@ class Reader:
         constant = constant_of(argument)
         if constant is not None:
             return Value(self._builder, self._builder.constant(constant))
-        return Value(self._builder, self._operand(self._builder, argument))
+        kind = self._kind_of(argument)
+        if argument not in self.operands:
+            self.operands.append(argument)
+        return Value(self._builder, self._builder.operand(kind, self.operands.index(argument)))
+
+    def _kind_of(self, node: Node) -> Kind:
+        value, y = node.meta.get("val"), self._y
+        if not isinstance(value, torch.Tensor):
+            raise InvalidProgram(f"{node} is no tensor")
+        if value.dtype != y.dtype:
+            raise InvalidProgram(f"{node} is {value.dtype}, and the layer's result {y.dtype}; cast one of them")
+        if value.device != y.device and value.dim() > 0:
+            raise InvalidProgram(f"{node} is on {value.device}, and the layer's result on {y.device}; move one of them")
+        kind = kind_of(value.shape, y.shape, self._dims)
+        if kind is None:
+            raise InvalidProgram(
+                f"{node} has the shape {tuple(value.shape)}; allowed are the result's, {tuple(y.shape)}, or one value "
+                "for each sample and channel, for each channel, or for all: expand it"
+            )
+        return kind
 
     def _together(self, arguments: list[Any]) -> list[Any]:
         condition, *others = arguments
@@ -97,7 +122,7 @@ class Reader:
             condition = condition.call("ne", 0)
         return [condition, *others]
 
-    def _number(self, value: Value, node: Node) -> Value:
+    def _number(self, value: Value) -> Value:
         """A comparison, where PyTorch takes it for a number."""
         return where_value(value, 1, 0) if self._builder.tests(value.place) else value
 

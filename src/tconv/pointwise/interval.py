@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tconv.pointwise.program import SUM, Operand, Program
 
-#: How many units of rounding a function may be wrong by, on CUDA and elsewhere; arithmetic by half of one, and a
-#: quotient by some, where it is a product with a rounded inverse.
+#: How many units of rounding a function may be wrong by, on CUDA and elsewhere, a quotient among them, which may be a
+#: product with a rounded inverse; other arithmetic by half of one.
 _FUNCTION_UNITS, _ARITHMETIC_UNITS = 8.0, 0.5
 _EXACT = ("neg", "abs", "min", "max", "where", "float16", "bfloat16")
 _ARITHMETIC = ("add", "sub", "mul")
@@ -38,7 +38,7 @@ def bounds(program: Program, y: Interval, operands: Sequence[Tensor], unit: floa
     Args:
         y: of the sums.
         operands: exact, in shapes that broadcast to y's.
-        unit: of the type that it computes in, relative: 2**-24 of float32's half an ulp twice, 2**-23.
+        unit: the distance from 1 to the next number of the type that it computes in: 2**-23 for float32.
     """
     exact = [Interval(operand.double(), operand.double()) for operand in operands]
     low, high = intervals(program, y, exact, unit)[-1]
