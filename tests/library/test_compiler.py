@@ -18,6 +18,10 @@ from tconv.jit import loader
 from tconv.planner import Gpu
 
 
+#: Each compiles by Inductor, without its caches.
+pytestmark = pytest.mark.rotates(3)
+
+
 @pytest.fixture(autouse=True)
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """CPU tensors are taken for a GPU's; lists the programs that graphs call, and an empty one for a layer alone."""
@@ -68,7 +72,6 @@ X = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(1))
 SKIP = torch.randn(2, 8, 12, 10, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.rotates(6)
 @pytest.mark.parametrize(
     ("behind", "program"),
     [
