@@ -17,7 +17,6 @@ from tconv import compiler
 from tconv.jit import loader
 from tconv.planner import Gpu
 
-
 #: Each compiles by Inductor, without its caches.
 pytestmark = pytest.mark.rotates(3)
 
