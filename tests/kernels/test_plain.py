@@ -72,8 +72,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "shares added twice": ("for (int other = 1;", "for (int other = 0;", "input channels in 8 shares", "plain"),
     "channels beyond the last stored": (
-        "if (first_channel + o < CO)\n",
-        "if (o < CO)\n",
+        "if (first_channel + o >= CO) break;",
+        "if (o >= CO) break;",
         "a partial block of channels",
         "address",
     ),
