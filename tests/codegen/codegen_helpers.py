@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,9 +16,11 @@ from tconv.evaluation.precision import Wanted, understood
 from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
+from tconv.rewriter.fusing import with_tails
 from tconv.rewriter.pipeline import build, plan_layers
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
+from tconv.sandbox.worker import Workshop
 
 Namespace = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -74,6 +77,22 @@ def _generated(path: Path, wanted: Wanted, families: tuple[str, ...]) -> str:
 
 
 _of_example = functools.cache(_generated)
+
+
+def fused_text(path: Path, families: Sequence[str] = tuple(FAMILIES)) -> str:
+    """The text that tconv writes for a model file, with what stands behind its layers in their kernels."""
+    fused = with_tails(path, trace(load(path)), workshop())
+    layers = plan_layers(
+        fused.trace, path, Gpu.h200(), understood("match", True), by_kind, families, programs=fused.programs
+    )
+    return build(path, layers, Gpu.h200(), "match", fused.text, fused.tails)
+
+
+@functools.cache
+def workshop() -> Workshop:
+    shop = Workshop()
+    atexit.register(shop.close)
+    return shop
 
 
 def executed(text: str) -> Namespace:

@@ -54,6 +54,9 @@ def optimize(
     no_search: Annotated[
         bool, typer.Option("--no-search", help="Take the planner's first kernels, without measuring others.")
     ] = False,
+    no_fuse: Annotated[
+        bool, typer.Option("--no-fuse", help="Leave what stands behind the layers where it is, outside their kernels.")
+    ] = False,
 ) -> int:
     """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
     from tconv.sandbox.worker import Workshop, own_tools_on_path
@@ -78,6 +81,7 @@ def optimize(
             only_faster,
             not no_bench,
             not no_search,
+            not no_fuse,
             _missing(),
         )
         outcome = run(request, say, workshop)
@@ -133,7 +137,8 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
     if layer.left:
         return [*cells, "left to PyTorch"]
     there = [layer.plan, *(each for use, each in layer.variants.items() if use == "elsewhere")]
-    cells.append("; elsewhere ".join(map(_plan, there)))
+    behind = "".join(f", then {program}" for program in layer.programs)
+    cells.append("; elsewhere ".join(map(_plan, there)) + behind)
     cells.append(_error(check))
     if not on_gpu:
         return [*cells, ", ".join(map(_registers, check.builds))]
@@ -168,6 +173,8 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     for check in outcome.layers:
         if check.layer.left:
             yield f"Left to PyTorch: {check.layer.name}: {check.layer.reason}."
+    for reason in outcome.apart:
+        yield f"Not fused: {reason}."
     if outcome.load_inline == "not built":
         for missing in outcome.request.missing:
             yield f"load_inline not built: {missing}"

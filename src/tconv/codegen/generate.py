@@ -11,7 +11,7 @@ import sys
 import textwrap
 import tokenize
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from typing import Any
 from tconv import problem
 from tconv.codegen.excerpt import excerpt, methods
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
+from tconv.codegen.headers.layout import compact, filled
 from tconv.codegen.loading import calls_its_own
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan
 from tconv.planner.direct.tile import DirectTile
+from tconv.pointwise.functor import functor
+from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem, Triple
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -41,9 +44,14 @@ _BRINGS_MODULES = re.compile(
 _CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
 #: Around what only some files have.
 _ONLY = re.compile(r"^ *(?:#|//) ---- (where .*)\n", re.MULTILINE)
+_TAILS, _SEQUENCES = "where tails are fused", "where sequences are fused"
+#: What has no tail in other files.
+_TAIL_ARGUMENTS = ((", tail=None", ""), ("*options, tail)", "*options)"))
 _BLANK = "\r\n"
 #: An equals sign at which no line is broken.
 _EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
+#: What the functor of a program is called before it has the name of a kernel's.
+_PROGRAM = "PROGRAM"
 #: Tiles are CUDA text already.
 _RENAMED = {"tile_members": "str"}
 #: Both types of 16 bits take the same tiles.
@@ -68,6 +76,8 @@ class PlannedLayer:
         cast: what is recorded for the other width of floating point, float32 or 16 bits; the best one first.
         gemm: the problems that the file's kernel for dense layers runs instead: this one at other sizes and on other
             GPUs, and in the other width.
+        tails: the programs behind it in the model as it is built; "" where it also runs without.
+        in_evaluation: those in evaluation mode.
     """
 
     name: str
@@ -80,6 +90,13 @@ class PlannedLayer:
     portable: Plan | None = None
     cast: tuple[Plan, ...] = ()
     gemm: tuple[Problem, ...] = ()
+    tails: tuple[str, ...] = ("",)
+    in_evaluation: tuple[str, ...] = ()
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """What its kernels take behind it."""
+        return tuple(dict.fromkeys(filter(None, (*self.tails, *self.in_evaluation))))
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -104,7 +121,25 @@ class PlannedLayer:
         return found
 
 
-def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float32: str = "match") -> str:
+@dataclass(frozen=True)
+class Tails:
+    """What a file knows of the tails in its text.
+
+    Args:
+        programs: by what tails call, as the file notes it.
+        modules: the classes of modules that they call, by their names in `torch.nn`.
+    """
+
+    programs: Mapping[str, str] = field(default_factory=dict)
+    modules: Sequence[str] = ()
+
+
+NO_TAILS = Tails()
+
+
+def generate(
+    source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float32: str = "match", tails: Tails = NO_TAILS
+) -> str:
     """The text of the file. The same arguments give the same bytes.
 
     Args:
@@ -112,6 +147,7 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
         layers: every transposed convolution that one forward of the model runs.
         gpu: what was planned for.
         float32: the precision that was asked for: ``"match"``, ``"tf32"`` or ``"fp32"``.
+        tails: none in a file without programs.
 
     Raises:
         ModelFileError: the user's file uses a name that the generated part needs.
@@ -119,15 +155,29 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
     _check_names(source)
     planned = [layer for layer in layers if not layer.left]
     plans = [plan for layer in planned for plan in layer.variants.values()]
+    programs = list(dict.fromkeys(program for layer in planned for program in layer.programs))
     parts = ["configuration", "function", *["is_dense"] * any(layer.gemm for layer in planned)]
+    parts += ["reads_and_program"] * bool(programs)
     configuration = excerpt([kernel_source], parts, _RENAMED)
-    headers = {name: _cuda(text) for name, text in kernel_texts([plan.kernel for plan in plans], "").items()}
+    kernels = [plan.kernel for plan in plans] + [
+        with_program(plan.kernel, program)
+        for layer in planned
+        for program in layer.programs
+        for plan in layer.variants.values()
+    ]
+    headers = {name: _cuda(text) for name, text in kernel_texts(kernels, "").items()}
     recorded = [_recorded(layer, of) for layer, of in _kernels(planned).items()]
     runtime = _filled(
         {
             '_PRIMITIVES = r""\n': f"_PRIMITIVES = {headers.pop(PRIMITIVES)}\n",
             "_KERNELS = {}\n": _dict_of("_KERNELS", [f'"{name}": {text}' for name, text in headers.items()]),
             "_RECORDED = {}\n": _dict_of("_RECORDED", recorded),
+            "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
+            "_CALLS = {}\n": _dict_of(
+                "_CALLS", [f"{_string(calls)}: {_string(program)}" for calls, program in sorted(tails.programs.items())]
+            ),
+            "_BEHIND = {}\n": _dict_of("_BEHIND", _behind(planned)),
+            "_POINTWISE = ()\n": _tuple_of("_POINTWISE", [f"nn.{name}" for name in tails.modules]),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
@@ -146,8 +196,13 @@ def generate(source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float3
         "where tiles run other channels": any(map(kernel_source.adapts, families)),
         "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
         "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
+        _TAILS: bool(programs),
+        _SEQUENCES: bool(programs) and bool(tails.modules),
     }
-    runtime, _, text = _only(runtime, wanted).partition(_KERNELS_MARK)
+    runtime = _only(runtime, wanted)
+    for tailed, bare in () if programs else _TAIL_ARGUMENTS:
+        runtime = runtime.replace(tailed, bare)
+    runtime, _, text = runtime.partition(_KERNELS_MARK)
     if not elsewhere:
         runtime = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", runtime)
     # The user's own part stays as it is.
@@ -167,6 +222,13 @@ def runtime_text() -> str:
     """The parts that every generated file shares, with their places still empty."""
     text = Path(__file__).with_name("runtime.py").read_text(encoding="utf-8")
     return text.partition(_MARK)[2].lstrip("\n")
+
+
+def tails_text() -> str:
+    """Of the shared parts those by which tails are handed to layers."""
+    parts = _ONLY.split(runtime_text())
+    named = zip(parts[1::4], parts[2::4], strict=True)
+    return "\n".join(text for mark, text in named if mark in (_TAILS, _SEQUENCES) and "\nclass " in text)
 
 
 def _built_elsewhere(source: Rewritten, layers: Sequence[PlannedLayer]) -> bool:
@@ -241,6 +303,7 @@ def _header(layers: Sequence[PlannedLayer]) -> str:
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
         if not layer.left:
             rows += [("", "", f"{', '.join(uses)}: {words}") for words, uses in _others(layer).items()]
+            rows += [("", "", f"then {program}") for program in layer.programs]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [
         f"{GENERATED_MARK} {__version__}",
@@ -289,6 +352,11 @@ def _any_dense(problem: Problem) -> Plan:
     return Plan(problem, Kernel[Any](kernel_source.ANY_DENSE_LAYER, problem.layer, None), 0, 0)
 
 
+def with_program(kernel: Kernel[Any], program: str) -> Kernel[Any]:
+    """The same tile for a layer with a program behind it."""
+    return replace(kernel, layer=replace(kernel.layer, tail=program))
+
+
 def _twin(plan: Plan) -> Plan | None:
     """The same in the other type of 16 bits; None for other types."""
     precision = _TWINS.get(plan.problem.layer.precision)
@@ -309,6 +377,36 @@ def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]]) -> str:
     """What is recorded for a layer."""
     made = "".join(f"        {recorded_kernel(layer, kernel)},\n" for kernel in kernels)
     return f"{_layer(layer)}: [\n{made}    ]"
+
+
+def _program(text: str) -> str:
+    """What is recorded of a program."""
+    program = parse(text)
+    operands = "".join(f'"{operand.name}", ' for operand in program.operands).rstrip(" ")
+    # The mathematics stands above it.
+    functor_text = compact(filled(functor(program, _PROGRAM).partition("\n")[2]))
+    return f'{_string(text)}: (({operands}), r"""\n{functor_text}""")'
+
+
+def _string(text: str) -> str:
+    """A string, in several lines where it is long."""
+    lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
+    if len(lines) < 2:
+        return f'"{text}"'
+    return "(\n" + "\n".join(f'        "{line} "' for line in lines[:-1]) + f'\n        "{lines[-1]}"\n    )'
+
+
+def _behind(layers: Sequence[PlannedLayer]) -> list[str]:
+    """The programs behind each layer as the model is built, for its own type."""
+    found: dict[Layer, list[str]] = {}
+    for layer in layers:
+        found.setdefault(layer.plan.problem.layer, []).extend(layer.tails)
+    of_layers = ((layer, list(dict.fromkeys(tails))) for layer, tails in found.items())
+    return [
+        f"{_layer(layer)}: [\n" + "".join(f"        {_string(tail)},\n" for tail in tails) + "    ]"
+        for layer, tails in of_layers
+        if any(tails)
+    ]
 
 
 def recorded_kernel(layer: Layer, kernel: Kernel[Any]) -> str:

@@ -41,6 +41,15 @@ _Kernel = namedtuple(
 _Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
 # What was planned for the layers of the model file, the best kernel first.
 _RECORDED = {}
+# ---- where tails are fused
+# What is computed behind layers, in their kernels: what it reads and a functor that computes it; the calls of PyTorch
+# that say the same, as `_Result` notes them; and the layers that it stands behind.
+_PROGRAMS = {}
+_CALLS = {}
+_BEHIND = {}
+# Modules that are called there. To call them on a `_Result`, too, changes nothing.
+_POINTWISE = ()
+# ---- where tails are fused
 # ---- where functions are called
 # Layers that are called as functions: they are built along with the modules.
 _CALLED = ()
@@ -177,7 +186,14 @@ def _cuda_source(kernels):
     for number, kernel in enumerate(kernels):
         name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
         endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
-        texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
+        functions = [_function(kernel, name, ending) for ending in endings]
+        # ---- where tails are fused
+        if kernel.layer.tail:
+            operands, functor = _PROGRAMS[kernel.layer.tail]
+            behind = _reads_and_program(operands, name)
+            functions[0] = functor.replace("PROGRAM", f"{name}_program") + _function(kernel, name, "", *behind)
+        # ---- where tails are fused
+        texts += [_configuration(kernel, name), *functions]
         launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
         called = [f"(void*){name}{end}" if end in endings else "nullptr" for end in ("", "_weights", "_inputs")]
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
@@ -197,9 +213,13 @@ def _load_options(kernels, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    binding = "pybind11/pybind11.h"
+    # ---- where tails are fused
+    binding = "pybind11/stl.h"  # for lists, too
+    # ---- where tails are fused
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
-        "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
+        "cpp_sources": [f"#include <cstdint>\n#include <{binding}>\n{_SIGNATURE};\n"],
         "cuda_sources": [cuda],
         "functions": ["launch"],
         "extra_cuda_cflags": flags,
@@ -230,10 +250,14 @@ def _build(kernels, device):
 
     launch = load_inline(**_load_options(missing, capability)).launch
     for number, kernel in enumerate(missing):
-        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
+        nothing = [0] * 7 + [1] * 7
+        # ---- where tails are fused
+        nothing.append([])
+        # ---- where tails are fused
+        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *nothing))
 
 
-def _launch(plan, x, weight, bias, y):
+def _launch(plan, x, weight, bias, y, *operands):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
     layer, batch, input_size, output_size, kernel = plan
     device = x.device
@@ -241,7 +265,7 @@ def _launch(plan, x, weight, bias, y):
         _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(plan, x, weight, bias, y)
+            return _launch(plan, x, weight, bias, y, *operands)
     launch, number, weight_bytes = _LAUNCHERS[device, kernel]
     prepared = None
     # ---- where weights are prepared
@@ -252,9 +276,13 @@ def _launch(plan, x, weight, bias, y):
     # ---- where weights are prepared
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
+    sizes = [batch, *input_size, *output_size]
+    # ---- where tails are fused
+    sizes.append([t.data_ptr() for t in operands])
+    # ---- where tails are fused
+    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, *sizes)
     if error == -1:  # the sizes want offsets of 64 bits
-        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y)
+        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
     elif error:
         raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
@@ -262,7 +290,7 @@ def _launch(plan, x, weight, bias, y):
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
 
-def _run(plan, x, weight, bias):
+def _run(plan, x, weight, bias, *operands):
     shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     if y.numel():
@@ -271,7 +299,8 @@ def _run(plan, x, weight, bias):
         if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
             inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
         # ---- where weights are prepared
-        _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
+        others = (None if t is None else t.contiguous() for t in (bias, y, *operands))
+        _launch(plan, inputs, weights, *others)
     return _as_theirs(y, x, weight)
 
 
@@ -350,13 +379,22 @@ def _autocast(tensor):
     return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
 
 
-def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def _conv_transpose(
+    dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, tail=None
+):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
     if torch.is_autocast_enabled():
         input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
+    # ---- where tails are fused
+    if tail is not None:
+        y = _fused(tensors, options, tail) if tensors[0] is input and not torch.is_autocast_enabled() else None
+        if y is not None:
+            return y
+        return tail(_conv_transpose(dims, input, weight, bias, *options))
+    # ---- where tails are fused
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
@@ -390,6 +428,147 @@ cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 
 # ---- where functions are called
+# ---- where tails are fused
+# ---- what stands behind a layer --------------------------------------------------------------------------------------
+
+
+class _Notes:
+    """What the lines behind a layer call, as text: ``t0 = add(y, channel0); t1 = relu(t0); t1``.
+
+    Tensors are called by what they have one value for: each output, each sample and channel, each channel, or all.
+    """
+
+    def __init__(self, shape, like):
+        self.shape, self.dtype, self.device = shape, like.dtype, like.device
+        self.calls, self.operands = [], []
+
+    def call(self, function, *args, **kwargs):
+        name, result = function.strip("_"), f"t{len(self.calls)}"
+        in_place = kwargs.get("inplace", False) or (function.endswith("_") and not function.startswith("__"))
+        if function.startswith("__i"):
+            name, in_place = name[1:], True
+        by_channel = name in ("batch_norm", "prelu")  # their vectors have one value for each
+        said = [self.said(value, by_channel) for value in args]
+        said += [f"{key}={self.said(value, by_channel)}" for key, value in kwargs.items()]
+        self.calls.append(f"{result} = {name}({', '.join(said)})")
+        if in_place and isinstance(args[0], _Result):
+            args[0]._name = result
+            return args[0]
+        return _Result(self, result)
+
+    def said(self, value, by_channel=False):
+        if isinstance(value, _Result):
+            return value._name
+        if not isinstance(value, torch.Tensor):
+            return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else "?"
+        shape = tuple(value.shape) + (1,) * (len(self.shape) - 2) * (by_channel and value.dim() == 1)
+        kind = _kind((1,) * (len(self.shape) - len(shape)) + shape, self.shape)
+        if kind is None or value.dtype != self.dtype or value.device != self.device:
+            return "?"
+        number = next((n for n, operand in enumerate(self.operands) if operand is value), len(self.operands))
+        self.operands[number:] = self.operands[number:] or [value]
+        return f"{kind}{number}"
+
+
+def _kind(shape, of):
+    """What a tensor of that shape has one value for, beside a result of the shape `of`; None if of nothing."""
+    if shape == of:
+        return "output"
+    if set(shape) <= {1}:
+        return "scalar"
+    if len(shape) > len(of) or shape[1] != of[1] or not set(shape[2:]) <= {1} or shape[0] not in (1, of[0]):
+        return None
+    return "channel" if shape[0] == 1 else "sample"
+
+
+class _Result:
+    """Stands for a layer's result in the lines behind it."""
+
+    def __init__(self, notes, name):
+        self._notes, self._name = notes, name
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        noted = next(value for value in (*args, *kwargs.values()) if isinstance(value, _Result))
+        return noted._notes.call(function.__name__, *args, **kwargs)
+
+    def __getattr__(self, name):
+        if callable(getattr(torch.Tensor, name, None)):
+            return functools.partial(self._call, name)
+        return getattr(self._notes, name)  # shape, dtype, device
+
+    def _call(self, function, *args, **kwargs):
+        return self._notes.call(function, self, *args, **kwargs)
+
+    def dim(self):
+        return len(self._notes.shape)
+
+
+_OPERATORS = "add radd iadd sub rsub isub mul rmul imul truediv rtruediv itruediv pow neg gt ge lt le eq ne"
+for _name in _OPERATORS.split():
+    setattr(_Result, f"__{_name}__", functools.partialmethod(_Result._call, f"__{_name}__"))
+
+
+def _watched():
+    """Whether somebody is told of every module's calls."""
+    return nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
+
+
+def _is_plain(module):
+    """Whether calling a module on a `_Result`, and once more, changes nothing."""
+    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    counts = module.training and hasattr(module, "num_batches_tracked")
+    return type(module) in _POINTWISE and not (hooked or counts)
+
+
+def cuda_fused(layer, *inputs, tail, modules=(), **options):
+    """Equal to ``tail(layer(*inputs))``, which calls those modules: in one kernel where this file has one for it.
+
+    Where it has none, and where gradients are asked for, the tail runs behind the layer.
+    """
+    ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
+    if isinstance(layer, _CudaForward):
+        ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
+        ours = ours and not (layer._forward_hooks or getattr(layer, "_left", False))
+    if ours and all(map(_is_plain, modules)) and not _watched():
+        return layer(*inputs, tail=tail, **options)
+    return tail(layer(*inputs, **options))
+
+
+@functools.lru_cache(maxsize=None)
+def _with_program(plan, program):
+    layer = plan.kernel.layer._replace(tail=program)
+    return plan._replace(kernel=plan.kernel._replace(layer=layer))
+
+
+def _wants_gradients(tensors):
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def _fused(tensors, options, tail):
+    """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
+    if (_OPERATOR is not None and torch.compiler.is_compiling()) or _wants_gradients(tensors):
+        return None
+    plan = _planned(tensors, options)
+    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
+    notes = _Notes(shape, tensors[0])
+    last = tail(_Result(notes, "y"))
+    calls = "; ".join(notes.calls + [notes.said(last)])
+    if calls not in _CALLS and plan.batch == 1:  # what all samples have and what each has is the same
+        for number, operand in enumerate(notes.operands):
+            each = "sample" if operand.dim() == len(shape) else "channel"
+            calls = calls.replace(f"channel{number}", f"{each}{number}")
+    program = _CALLS.get(calls)
+    if program is None:
+        what = f"no kernel in this file computes {calls!r} behind {plan.layer.describe()}: PyTorch does"
+        warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
+    if program is None or _wants_gradients(notes.operands):
+        return None
+    return _run(_with_program(plan, program), *tensors, *notes.operands)
+
+
+# ---- where tails are fused
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
@@ -398,7 +577,7 @@ class _CudaForward:
     _left = False  # True on a module that is left to PyTorch
 
     # ---- where layers are built elsewhere
-    def forward(self, input, output_size=None):
+    def forward(self, input, output_size=None, tail=None):
         # ---- where layers are built elsewhere
         if self._left:
             return super().forward(input, output_size)
@@ -407,7 +586,7 @@ class _CudaForward:
         sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
         output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
-        return _conv_transpose(dims, input, self.weight, self.bias, *options)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options, tail)
 
 
 @functools.lru_cache(maxsize=None)
@@ -458,6 +637,28 @@ def _swap(model):
 
 
 # ---- where layers are built elsewhere
+# ---- where sequences are fused
+
+
+class CudaSequential(nn.Sequential):
+    """torch's class; modules behind a layer run in its kernel where this file has one for that."""
+
+    def forward(self, input):
+        modules = list(self)
+        while modules:
+            layer, behind = modules.pop(0), []
+            while isinstance(layer, _CudaForward) and modules and type(modules[0]) in _POINTWISE:
+                behind.append(modules.pop(0))
+            if behind:
+                tail = functools.partial(functools.reduce, lambda y, module: module(y), behind)
+                input = cuda_fused(layer, input, tail=tail, modules=behind)
+            else:
+                input = layer(input)
+        return input
+
+
+CudaSequential.__name__ = "Sequential"  # in repr
+# ---- where sequences are fused
 
 
 def _module_kernels(model, gpu=_PLANNED):
@@ -473,7 +674,14 @@ def _module_kernels(model, gpu=_PLANNED):
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
             layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
-            yield next(_kernels(_with_precision(layer), gpu))
+            layer = _with_precision(layer)
+            kernel = next(_kernels(layer, gpu))
+            # ---- where tails are fused
+            if layer in _BEHIND:
+                yield from (kernel._replace(layer=kernel.layer._replace(tail=each)) for each in _BEHIND[layer])
+                continue
+            # ---- where tails are fused
+            yield kernel
 
 
 def _cuda_model(model):
@@ -486,6 +694,11 @@ def _cuda_model(model):
         # ---- where layers are built elsewhere
         _swap(self)
         # ---- where layers are built elsewhere
+        # ---- where sequences are fused
+        for module in self.modules():
+            if type(module) is nn.Sequential and any(isinstance(child, _CudaForward) for child in module):
+                module.__class__ = CudaSequential
+        # ---- where sequences are fused
         if torch.cuda.is_available():
             device = torch.device("cuda", torch.cuda.current_device())
             kernels = list(_module_kernels(self, _gpu(device)))
@@ -509,10 +722,14 @@ _HOST = r"""
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
 #include <cstdint>
 #include <cuda_runtime.h>
+#include <vector>
 
 struct Arguments {
   int64_t stream, x, weight, bias, y, prepared;  // addresses
   tconv::Sizes sizes;
+// ---- where tails are fused
+  std::vector<int64_t> operands;  // addresses of what the program behind the layer reads
+// ---- where tails are fused
 };
 
 // Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
@@ -570,15 +787,21 @@ static int64_t start(const tconv::Launch& launch, void* kernel, void* weights, v
     a.weight = a.prepared, overlaps = true;
   }
 // ---- where weights are prepared
-  void* arguments[] = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
-                       output, output + 1, output + 2};
-  return enqueue(kernel, arguments, launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
+  std::vector<void*> arguments = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+                                  output, output + 1, output + 2};
+// ---- where tails are fused
+  for (int64_t& operand : a.operands) arguments.push_back(&operand);
+// ---- where tails are fused
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
 SIGNATURE {
   const tconv::Sizes sizes{multiprocessors, batch,
                            {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
-  const Arguments a{stream, x, weight, bias, y, prepared, sizes};
+  Arguments a{stream, x, weight, bias, y, prepared, sizes};
+// ---- where tails are fused
+  a.operands = operands;
+// ---- where tails are fused
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }
@@ -591,3 +814,6 @@ _SIGNATURE = (
     "               int64_t y, int64_t prepared, int batch, int input_depth, int input_height,\n"
     "               int input_width, int output_depth, int output_height, int output_width)"
 )
+# ---- where tails are fused
+_SIGNATURE = f"{_SIGNATURE[:-1]},\n               const std::vector<int64_t>& operands)"
+# ---- where tails are fused

@@ -58,7 +58,7 @@ class Case:
 #: output is; others are read with it. All but the last give the same numbers wherever integers are exact.
 PROGRAMS: dict[str, str] = {
     "relu": "max(y, 0)",
-    "affine": "max(y * channel0 + channel1, scalar2)",
+    "affine": "max(y * (channel0 * 2 + 1) + channel1, scalar2)",
     "residual": "t0 = y + output0; where(t0 > 1, t0, -t0) * output1",
     "gated": "min(max(y, -4), 6) * sample0 + output1 - channel2",
     "mish": "t0 = exp(min(y, 20)); t1 = t0 * (t0 + 2); y * (t1 / (t1 + 2)) + 0.5 * output0",

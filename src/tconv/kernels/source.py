@@ -157,6 +157,14 @@ def function(kernel: Kernel[Any], name: str, ending: str = "", reads: str = "", 
     return f"{head} {{\n  {called};\n}}\n"
 
 
+def reads_and_program(operands: Sequence[str], name: str, channels_last: bool = False) -> tuple[str, str]:
+    """What `function` takes for a layer with a program that reads those operands; its functor is ``NAME_program``."""
+    members = ["y", "static_cast<long long>(output_depth) * output_height * output_width", *operands]
+    template = f"{name}_program<{name}_layer, {str(channels_last).lower()}>"
+    made = template + "{" + ", ".join(members) + "}"
+    return "".join(f", const T* {operand}" for operand in operands), ",\n      " + made
+
+
 class Launched(NamedTuple):
     """How the text of a kernel is launched: `Launch` of `kernels/primitives/launch.cuh`, which says more."""
 
@@ -206,10 +214,7 @@ def functions(kernel: Kernel[Any], name: str) -> str:
         program = parse(kernel.layer.tail)
         texts.append(functor(program, f"{name}_program"))
         operands = [operand.name for operand in program.operands]
-        members = ["y", "static_cast<long long>(output_depth) * output_height * output_width", *operands]
-        last = "true" if getattr(kernel.tile, "channels_last", 0) else "false"
-        made = f",\n      {name}_program<{name}_layer, {last}>{{{', '.join(members)}}}"
-        behind = "".join(f", const T* {operand}" for operand in operands), made
+        behind = reads_and_program(operands, name, bool(getattr(kernel.tile, "channels_last", 0)))
     texts.append(function(kernel, name, "", *behind))
     texts += [function(kernel, name, "_weights")] if prepares_weights(kernel.family) else []
     texts += [function(kernel, name, "_inputs")] if prepares_inputs(kernel) else []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 import torch
 
 from tconv.pointwise.interval import Interval, intervals
-from tconv.pointwise.program import Builder, Node, Operand, Program, written
+from tconv.pointwise.program import MOST_OPERANDS, MOST_OPERATIONS, SUM, Builder, Node, Operand, Program, written
 
 _ERF = re.compile(r"erf\((.*)\)")
 #: Of normal numbers, far from the smallest.
@@ -18,26 +19,38 @@ _SMALL = 2.0**-100
 def functor(program: Program, name: str) -> str:
     """The struct template `name`, of a layer and of whether its outputs are channels_last.
 
-    Operands have the layer's elements; those of all outputs lie as these do.
+    Operands have the layer's elements; those of all outputs lie as these do. What depends on the channel alone is
+    computed once for each.
     """
-    per_channel = [each for each in program.operands if each.kind in ("channel", "scalar")]
-    per_output = [each for each in program.operands if each.kind in ("output", "sample")]
-    loads = [f"tconv::value_at({each.name}{' + channel' * (each.kind == 'channel')})" for each in per_channel]
+    text, operands = program.text, program.operands
+    program, computed = _by_channel(_without_quotients(program))
+    per_channel = [each for each in operands if each.kind in ("channel", "scalar")]
+    per_output = [each for each in operands if each.kind in ("output", "sample")]
+    loads = [
+        f"of.{each.name} = tconv::value_at({each.name}{' + channel' * (each.kind == 'channel')})"
+        for each in per_channel
+    ]
+    for known, of_channel in computed.items():
+        *lines, last = _body(of_channel)
+        statements = "; ".join([*lines, last.replace("return", f"of.{known.name} =", 1)])
+        loads.append(f"{{ {statements}; }}" if lines else statements)
     reads = "".join(f"    {_read(each)};\n" for each in per_output)
-    return f"""// {program}
+    return f"""// {text}
 template <class Layer, bool channels_last>
 struct {name} {{
   using Element = typename Layer::Element;
   using Sum = typename tconv::AccumulatorOf<Element>::type;
   const Element* first;  // output
   long long plane;
-{"".join(f"  const Element* {each.name};{chr(10)}" for each in program.operands)}
-  struct Channel {{
-{"".join(f"    Sum {each.name};{chr(10)}" for each in per_channel)}  }};
+{"".join(f"  const Element* {each.name};{chr(10)}" for each in operands)}  struct Channel {{
+{"".join(f"    Sum {each.name};{chr(10)}" for each in [*per_channel, *computed])}  }};
   template <int N>
   struct Values {{
 {"".join(f"    Sum {each.name}[N];{chr(10)}" for each in per_output)}  }};
-  TCONV_DEVICE Channel of(int channel) const {{ return {{{", ".join(loads)}}}; }}
+  TCONV_DEVICE Channel of(int channel) const {{
+    Channel of;
+{"".join(f"    {load};{chr(10)}" for load in loads)}    return of;
+  }}
   template <int N>
   TCONV_DEVICE Values<N> fetch(const Element* to, bool present) const {{
     Values<N> values;
@@ -81,13 +94,47 @@ def _body(program: Program) -> list[str]:
             return operation.cuda.format(*arguments)
         return None if operation.symbol else f"{operation.name}({', '.join(arguments)})"
 
-    program = _without_quotients(program)
     safe = _safe_divisors(program)
     lines = []
     for node, name, text in written(program.nodes, leaf, call):
         kind = "bool" if node.operation is not None and node.operation.tests else "Sum"
         lines.append(f"const {kind} {name} = {text}" if name else f"return {text}")
     return lines
+
+
+def _by_channel(program: Program) -> tuple[Program, dict[Operand, Program]]:
+    """The program in two steps: what is computed for each output of further operands, and those for each channel."""
+    alone: list[bool] = []  # whether a value depends on the channel alone
+    for node in program.nodes:
+        if isinstance(node.what, Operand):
+            alone.append(node.what.kind in ("channel", "scalar"))
+        else:
+            alone.append(node.what != SUM and all(alone[argument] for argument in node.arguments))
+    read = {
+        argument
+        for place, node in enumerate(program.nodes)
+        for argument in node.arguments
+        if not alone[place] and alone[argument]
+    }
+    computed: dict[Operand, Program] = {}
+    nodes = list(program.nodes)
+    for place in sorted(read):
+        of_channel = _reaching(program.nodes, place)
+        operation = nodes[place].operation
+        if operation is not None and not operation.tests and any(isinstance(n.what, Operand) for n in of_channel):
+            known = Operand("channel", MOST_OPERANDS + len(computed))
+            computed[known] = Program(of_channel)
+            nodes[place] = Node(known)
+    return Program(_reaching(nodes, len(nodes) - 1)), computed
+
+
+def _reaching(nodes: Sequence[Node], result: int) -> tuple[Node, ...]:
+    """The nodes that one value is computed of, which is the last."""
+    wanted = {result}
+    for place in range(result, -1, -1):
+        wanted.update(nodes[place].arguments if place in wanted else ())
+    order = {place: number for number, place in enumerate(sorted(wanted))}
+    return tuple(Node(nodes[place].what, tuple(order[a] for a in nodes[place].arguments)) for place in order)
 
 
 def _without_quotients(program: Program) -> Program:
@@ -114,7 +161,7 @@ def _without_quotients(program: Program) -> Program:
 def _safe_divisors(program: Program) -> set[int]:
     """The places of values whose inverse is a normal number, whatever the sums and the operands are."""
     anything = Interval(torch.tensor(-math.inf).double(), torch.tensor(math.inf).double())
-    known = intervals(program, anything, [anything] * len(program.operands), unit=2.0**-23)
+    known = intervals(program, anything, [anything] * (2 * MOST_OPERANDS + MOST_OPERATIONS), unit=2.0**-23)
     return {
         place
         for place, (low, high) in enumerate(known)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -20,6 +20,7 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.precision import Wanted
+from tconv.evaluation.programs import check_program
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
@@ -70,6 +71,7 @@ class LayerCheck:
         judged_at: the problem that was run.
         time: None where it was not measured.
         others: the verdicts of the layer's other kernels, by their use: as `PlannedLayer.variants`.
+        of_programs: of all its kernels with a program behind them, by that and by their use.
     """
 
     layer: PlannedLayer
@@ -79,18 +81,21 @@ class LayerCheck:
     judged_at: Problem | None = None
     time: LayerTime | None = None
     others: Mapping[str, Verdict] = field(default_factory=dict)
+    of_programs: Mapping[str, Verdict] = field(default_factory=dict)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """Of every kernel that was judged, by the layer's name and by its use."""
         own = {} if self.verdict is None else {self.layer.name: self.verdict}
-        return own | {f"{self.layer.name}, {use}": verdict for use, verdict in self.others.items()}
+        others = {**self.others, **self.of_programs}
+        return own | {f"{self.layer.name}, {use}": verdict for use, verdict in others.items()}
 
     @property
     def equal(self) -> bool:
         """Whether every kernel of the layer was judged, and is equal."""
         verdicts = self.verdicts.values()
-        return len(verdicts) == len(self.layer.variants) and all(verdict.equal for verdict in verdicts)
+        expected = len(self.layer.variants) * (1 + len(self.layer.programs))
+        return len(verdicts) == expected and all(verdict.equal for verdict in verdicts)
 
     @property
     def shrunk(self) -> str:
@@ -139,9 +144,11 @@ def check_layers(
             candidates.append(_candidate(of_sizes, problem, compiled, gpu))
             verdicts[use] = _judge(candidates[-1], plan, problem, device)
         own = verdicts.pop("")
+        of_programs = dict(_with_programs(file, layer, run_at, compiled, gpu))
         release()
         time = _time(candidates[0], full[0], gpu) if gpu and bench and own.equal else None
-        yield LayerCheck(layer, builds, own, _pytorch_error(run_at[0], device), run_at[0], time, verdicts)
+        error = _pytorch_error(run_at[0], device)
+        yield LayerCheck(layer, builds, own, error, run_at[0], time, verdicts, of_programs)
 
 
 def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[dict[Problem, Cut]]:
@@ -150,6 +157,21 @@ def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> 
         wanted = list(dict.fromkeys([plan.problem, problem, further_draws(problem)]))
         cuts = file.cuts(wanted, skip=int(use.endswith("elsewhere")))
         yield dict(zip(wanted, cuts, strict=True))
+
+
+def _with_programs(
+    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], compiled: Compiler, gpu: Gpu | None
+) -> Iterator[tuple[str, Verdict]]:
+    """The verdicts of all the layer's kernels with each of its programs."""
+    for program in layer.programs:
+        for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
+            few = further_draws(problem)
+            few = replace(few, layer=replace(few.layer, tail=program))
+            (cut,) = file.cuts([few], skip=int(use.endswith("elsewhere")))
+            candidate = _emulated(cut, few) if gpu is None else launch_on_gpu(cut, few, compiled, gpu)
+            wanted = _wanted(plan.problem)
+            verdict = check_program(candidate, few, wanted, device="cpu" if gpu is None else "cuda")
+            yield ", ".join(filter(None, [f"then {program}", use])), verdict
 
 
 class Compiler:
@@ -230,19 +252,23 @@ def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler
 
 
 def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str) -> Verdict:
-    wanted: Wanted = "tf32" if problem.layer.precision in TF32 else "fp32"
     family = FAMILIES.get(plan.kernel.family)
     reach = "exact" if family is None else family.reach
-    return check_layer(candidate, problem, wanted, device=device, draw_count=_DRAWS[device], reach=reach)
+    draws = _DRAWS[device]
+    return check_layer(candidate, problem, _wanted(problem), device=device, draw_count=draws, reach=reach)
+
+
+def _wanted(problem: Problem) -> Wanted:
+    return "tf32" if problem.layer.precision in TF32 else "fp32"
 
 
 def _emulated(cut: Cut, problem: Problem) -> Candidate:
     """The launch in the emulator, as a candidate."""
     how = told_for_few(cut, problem, Gpu.h200().multiprocessors)
 
-    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         y = torch.empty(problem.output_shape, dtype=x.dtype)
-        run(how.source, launches(cut.kernel, how, problem, *_as_launched(how, x, weight, bias), y))
+        run(how.source, launches(cut.kernel, how, problem, *_as_launched(how, x, weight, bias), y, operands))
         return y
 
     return candidate
@@ -291,10 +317,11 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
     kernel, preparing, of_inputs = load_all(plan, cubin, device, cut.kernel)
     launch = Launcher(kernel, plan, device, preparing, of_inputs)
 
-    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         x, weight, bias = _as_launched(how, x, weight, bias)
         y = torch.empty(problem.output_shape, dtype=x.dtype, device=x.device)
-        launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
+        read = tuple(operand.data_ptr() for operand in operands)
+        launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), operands=read)
         return y
 
     return candidate

@@ -24,6 +24,7 @@ class Request:
     Args:
         archs: to compile for; empty for the GPU's own, or `pipeline.COMMON_ARCHS`.
         search: on a GPU, measure the leading kernels of each layer, unless nothing is timed.
+        fuse: hand what stands behind layers to their kernels.
         missing: what load_inline lacks on this machine, one clause each with the line that gets it.
     """
 
@@ -35,6 +36,7 @@ class Request:
     only_faster: bool = False
     bench: bool = True
     search: bool = True
+    fuse: bool = True
     missing: tuple[str, ...] = ()
     timeout_s: float = TIMEOUT_SECONDS
 
@@ -54,6 +56,7 @@ class Outcome:
         mistakes: why kernels that were chosen first were not equal, where the plainest ones took their places.
         searched: what the search found.
         shared_gpu: other programs used the GPU while times were taken.
+        apart: why calls of layers have nothing handed to their kernels, one clause each.
     """
 
     request: Request
@@ -68,6 +71,7 @@ class Outcome:
     mistakes: tuple[str, ...] = ()
     searched: Searched = field(default_factory=Searched)
     shared_gpu: bool = False
+    apart: tuple[str, ...] = ()
 
     @property
     def replaced(self) -> tuple[LayerCheck, ...]:
@@ -120,6 +124,7 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
         "search": [_answer_to_dict(answer) for answer in outcome.searched.answers],
         "search_mistakes": list(outcome.searched.mistakes),
         "search_kept": outcome.searched.kept,
+        "apart": list(outcome.apart),
         "layers": [_layer_to_dict(check) for check in outcome.layers],
         "whole_file": None if outcome.report is None else outcome.report.to_dict(),
         "seconds": {step: round(taken, 3) for step, taken in outcome.seconds.items()},
@@ -152,12 +157,14 @@ def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
         "count": layer.count,
         "left": layer.reason if layer.left else None,
         "plan": _plan_to_dict(plan),
+        "programs": list(layer.programs),
         "other_plans": {use: _plan_to_dict(other) for use, other in layer.variants.items() if use},
         "builds": [vars(made) for made in check.builds],
         "judged_at": None if check.judged_at is None else list(check.judged_at.input_shape),
         "pytorch_error": check.pytorch_error,
         "verdict": None if check.verdict is None else check.verdict.to_dict(),
         "other_verdicts": {use: verdict.to_dict() for use, verdict in check.others.items()},
+        "program_verdicts": {use: verdict.to_dict() for use, verdict in check.of_programs.items()},
         "time_ms": None if check.time is None else {**vars(check.time), "speedup": check.time.speedup},
     }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tconv.codegen.generate import PlannedLayer, generate
+from tconv.codegen.generate import NO_TAILS, PlannedLayer, Tails, generate
 from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
@@ -51,6 +51,7 @@ def plan_layers(
     families: Collection[str] = tuple(FAMILIES),
     tuned: Answers = _NOT_TUNED,
     measured: Mapping[Question, Sequence[Tuned]] = MappingProxyType({}),
+    programs: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[PlannedLayer, ...]:
     """The plans of every transposed convolution, each with the precision it is to run in, and those for casts of it.
 
@@ -61,6 +62,7 @@ def plan_layers(
         wanted: as it is understood of this file.
         tuned: what was measured on this GPU.
         measured: and all kernels that were tried for that, the fastest first.
+        programs: by what is called behind layers.
 
     Raises:
         ModelFileError: the model has none that can be replaced.
@@ -114,6 +116,8 @@ def plan_layers(
             next(iter(own[problem][1:]), None),
             tuple(cast.get(casts[problem] or problem, ())),
             tuple(each for each in gemm(problem) if is_dense(each.layer)),
+            tuple(dict.fromkeys(programs.get(calls, "") for calls in traced.tails)) or ("",),
+            tuple(dict.fromkeys(programs.get(calls, "") for calls in traced.in_evaluation)),
         )
         for traced, problem in zip(trace.layers, asked, strict=True)
     )
@@ -124,13 +128,22 @@ def plan_layers(
     return layers
 
 
-def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, wanted: Wanted) -> str:
+def build(
+    model: Path,
+    layers: Collection[PlannedLayer],
+    gpu: Gpu,
+    wanted: Wanted,
+    text: str | None = None,
+    tails: Tails = NO_TAILS,
+) -> str:
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
     Args:
         wanted: as it is understood of this file.
+        text: the model file's with its tails handed over; its own if None.
+        tails: what is known of those.
     """
-    source = read_source(model)
+    source = read_source(model) if text is None else text
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
     rewritten = rewrite(source, model.name, keep)
     plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
@@ -139,7 +152,7 @@ def build(model: Path, layers: Collection[PlannedLayer], gpu: Gpu, wanted: Wante
         settled = dict(zip(plans, pool.map(partial(_without_spills, gpu=gpu), plans), strict=True))
     finally:
         pool.shutdown(cancel_futures=True)
-    return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted)
+    return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted, tails)
 
 
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:

@@ -25,6 +25,7 @@ from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.check import Compiler, LayerCheck, check_layers
 from tconv.rewriter.findings import with_findings
+from tconv.rewriter.fusing import Fused, with_tails
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_output, draft
 from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
@@ -96,40 +97,59 @@ class _Job:
                 self.say("measuring the leading kernels")
                 known, alone = self._tuned(gpu), not self.shared
                 searched = search(found, gpu, pool, self.request.precision, self._resolve, known, alone)
-            return replace(self._written(found, gpu, searched), searched=searched)
+            fused = self._with_tails(found)
+            return replace(self._written(fused, gpu, searched), searched=searched, apart=fused.apart)
+
+    def _with_tails(self, found: Trace) -> Fused:
+        if not self.request.fuse:
+            return Fused(found)
+        self.say("looking at what stands behind the layers")
+        return with_tails(self.request.model, found, self.workshop, timeout_s=self.request.timeout_s)
 
     def _searches(self) -> bool:
         return self.request.search and self.request.bench
 
-    def _written(self, found: Trace, gpu: Gpu, searched: Searched) -> Outcome:
-        wanted = understood(self.request.precision, found.tf32)
-        outcome = self._first_attempt(found, gpu, wanted, searched)
+    def _written(self, fused: Fused, gpu: Gpu, searched: Searched) -> Outcome:
+        wanted = understood(self.request.precision, fused.trace.tf32)
+        outcome, fused = self._first_attempt(fused, gpu, wanted, searched)
         if outcome.written or not outcome.equal or len(outcome.slower) == len(outcome.replaced):
             return outcome
         layers = leave([check.layer for check in outcome.layers], outcome.slower, _NOT_FASTER)
-        return replace(self._attempt(layers, gpu, wanted, takes_slower=True), mistakes=outcome.mistakes)
+        attempt = self._attempt(fused, layers, gpu, wanted, takes_slower=True)
+        return replace(attempt, mistakes=outcome.mistakes)
 
-    def _first_attempt(self, found: Trace, gpu: Gpu, wanted: Wanted, searched: Searched) -> Outcome:
-        """With every family; where they are not equal, with the one whose arithmetic is the plainest."""
+    def _first_attempt(self, fused: Fused, gpu: Gpu, wanted: Wanted, searched: Searched) -> tuple[Outcome, Fused]:
+        """With every family; where they are not equal, with the one whose arithmetic is the plainest, and no tails."""
         mistakes: tuple[str, ...] = ()
         tuned = {**self._tuned(gpu), **searched.tuned}
-        for families in (tuple(FAMILIES), _PLAINEST):
+        for families, with_them in ((tuple(FAMILIES), fused), (_PLAINEST, fused.without)):
             self.say("planning")
             layers = plan_layers(
-                found, self.request.model, gpu, wanted, self._resolve, families, tuned, searched.measured
+                with_them.trace,
+                self.request.model,
+                gpu,
+                wanted,
+                self._resolve,
+                families,
+                tuned,
+                searched.measured,
+                with_them.programs,
             )
-            outcome = self._attempt(layers, gpu, wanted, takes_slower=not self.request.only_faster)
-            if outcome.equal or all(layer.plan.kernel.family in _PLAINEST for layer in layers):
+            outcome = self._attempt(with_them, layers, gpu, wanted, takes_slower=not self.request.only_faster)
+            plainest = all(layer.plan.kernel.family in _PLAINEST and not layer.programs for layer in layers)
+            if outcome.equal or plainest:
                 break
             mistakes = outcome.reasons
         # What the plainest do not get equal, either, may be the model's own doing.
-        return replace(outcome, mistakes=mistakes if outcome.equal else ())
+        return replace(outcome, mistakes=mistakes if outcome.equal else ()), with_them
 
-    def _attempt(self, layers: Sequence[PlannedLayer], gpu: Gpu, wanted: Wanted, takes_slower: bool) -> Outcome:
+    def _attempt(
+        self, fused: Fused, layers: Sequence[PlannedLayer], gpu: Gpu, wanted: Wanted, takes_slower: bool
+    ) -> Outcome:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
         request = self.request
         while True:
-            text = build(request.model, layers, gpu, wanted)
+            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails)
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:

@@ -187,6 +187,8 @@ class Cutter:
         plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used])
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
+        if layer.tail:
+            plan = self._file["_with_program"](plan, layer.tail)
         return cut_of(plan.kernel, self._file["_cuda_source"])
 
     def replaced(self) -> dict[str, Any] | None:
@@ -213,10 +215,11 @@ class Cutter:
         builds: list[tuple[list[Any], torch.device]] = []
         stand_ins = {
             "_build": lambda kernels, device: builds.append((kernels, device)),
+            "_watched": lambda: False,  # by us alone
             "_launch": lambda plan, *tensors: launches.update([plan.kernel.layer.describe()]),
         }
-        before = {name: self._file[name] for name in stand_ins}
-        self._file.update(stand_ins)
+        before = {name: self._file[name] for name in stand_ins if name in self._file}
+        self._file.update({name: stand_ins[name] for name in before})
         try:
             yield launches, builds
         finally:

@@ -34,10 +34,10 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
     def build(kernels: Sequence[Any], device: Any) -> None:
         """Nothing to do: the emulator builds at the launch."""
 
-    def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor) -> None:
+    def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *operands: Tensor) -> None:
         cut = cut_of(plan.kernel, namespace["_cuda_source"])
         how = told(cut, plan, namespace["_PLANNED"].multiprocessors, ask)
-        run(how.source, launches(cut.kernel, how, plan, x, weight, bias, y), mode=mode, order=order)
+        run(how.source, launches(cut.kernel, how, plan, x, weight, bias, y, operands), mode=mode, order=order)
 
     for name, replacement in (("_build", build), ("_launch", launch)):
         if name not in namespace:

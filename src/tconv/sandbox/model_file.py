@@ -6,14 +6,15 @@ Such a file is somebody's program. It is loaded in a worker process only, and wh
 
 from __future__ import annotations
 
+import ast
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from tconv.errors import Trouble
@@ -64,8 +65,17 @@ class LoadedModel:
         return list(inputs)
 
 
-def load(path: str | Path, class_name: str = "Model") -> LoadedModel:
+def load(
+    path: str | Path,
+    class_name: str = "Model",
+    text: str | ast.Module | None = None,
+    names: Mapping[str, Any] = MappingProxyType({}),
+) -> LoadedModel:
     """Run a model file and find its parts. For use in a worker process.
+
+    Args:
+        text: runs in the file's place; its own if None.
+        names: what that needs beside its own.
 
     Raises:
         ModelFileError: no such file, not Python, it raises, it imports what is not installed, it has no such class.
@@ -79,11 +89,12 @@ def load(path: str | Path, class_name: str = "Model") -> LoadedModel:
         raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from None
     module = ModuleType(f"tconv_model_{path.stem}")
     module.__file__ = str(path)
+    vars(module).update(names)
     # Dataclasses and pickling look a class's module up; imports of files beside this one work as in a script.
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.parent))
     with blamed(path, "the file"):
-        exec(compile(source, str(path), "exec"), module.__dict__)
+        exec(compile(source if text is None else text, str(path), "exec"), module.__dict__)
     model_class = getattr(module, class_name, None)
     if not isinstance(model_class, type):
         raise ModelFileError(f"{path.name} has no class {class_name}: define one, a torch.nn.Module")

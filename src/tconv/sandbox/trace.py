@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import nn
 
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
+from tconv.sandbox.behind import Callees, Place, Tails
 from tconv.sandbox.model_file import LoadedModel, ModelFileError, blamed, load
 from tconv.sandbox.recording import Recorder
 from tconv.sandbox.without_cuda import CudaMeansCpu
@@ -41,6 +43,8 @@ class TracedLayer:
         count: how often a forward pass runs it on this problem.
         called: it is a call of a function, not a module.
         line: of the model file, for a call of a function that stands there.
+        tails: what is called behind it as the file is written, as `behind.Tails` notes it; "" where nothing is.
+        in_evaluation: the same of the model in evaluation mode, where that is another one.
     """
 
     name: str
@@ -48,6 +52,8 @@ class TracedLayer:
     count: int = 1
     called: bool = False
     line: int | None = None
+    tails: tuple[str, ...] = ()
+    in_evaluation: tuple[str, ...] = ()
 
     @property
     def elsewhere(self) -> bool:
@@ -57,10 +63,19 @@ class TracedLayer:
 
 @dataclass(frozen=True)
 class Trace:
-    """The layers in the order of their first run; `tf32` says whether the model file leaves TF32 allowed."""
+    """What a forward pass runs.
+
+    Args:
+        layers: in the order of their first run.
+        tf32: whether the model file leaves TF32 allowed.
+        sites: what tails call, by the number of the call that hands them over.
+        modules: the classes of modules that tails call, by their names in `torch.nn`.
+    """
 
     layers: tuple[TracedLayer, ...]
     tf32: bool = True
+    sites: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
 
 
 def layers(
@@ -84,11 +99,11 @@ def trace(
         workshop: starts the file's process; one of its own if None.
     """
     if isinstance(model, LoadedModel):
-        return _decode(_trace(model))
+        return decode_trace(_trace(model))
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
         worker = stack.enter_context(shop.start(Tracer, timeout_s=timeout_s, path=str(Path(model).resolve())))
-        return _decode(worker.call("trace", timeout_s=timeout_s))
+        return decode_trace(worker.call("trace", timeout_s=timeout_s))
 
 
 class Tracer:
@@ -98,22 +113,38 @@ class Tracer:
         # Also where there is a GPU: fake tensors of two devices do not meet, and sizes are the same everywhere.
         self._stack = ExitStack()
         self._stack.enter_context(CudaMeansCpu())
+        self._path = path
         self._model = load(path)
 
     def trace(self) -> dict[str, Any]:
         return _trace(self._model)
 
+    def callees(self, source: str) -> list[tuple[Place, list[str]]]:
+        """What the calls in the file's text call."""
+        callees = Callees(source)
+        _trace(load(self._path, text=callees.tree, names=callees.names))
+        return callees.found()
 
-def _trace(model: LoadedModel) -> dict[str, Any]:
+    def fused(self, text: str, lines: list[int], runtime: str) -> dict[str, Any]:
+        """The layers of a text that hands tails to them, with those; the arguments are those of `behind.Tails`."""
+        tails = Tails(runtime, lines)
+        model = load(self._path, text=text, names=tails.names)
+        with tails.of_sequences():
+            traced = _trace(model, tails)
+        sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
+        return {**traced, "sites": sites, "modules": sorted(tails.modules)}
+
+
+def _trace(model: LoadedModel, tails: Tails | None = None) -> dict[str, Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            found = record(model)
+            found = record(model, tails)
     except ModelFileError as unreal:
         try:
             with _limited_memory(), torch.no_grad():
-                found = record(model)
+                found = record(model, tails)
         except ModelFileError as error:
             if "allocate" not in str(error):
                 raise
@@ -121,8 +152,11 @@ def _trace(model: LoadedModel) -> dict[str, Any]:
     return {"layers": [asdict(layer) for layer in found], "tf32": allows_tf32()}
 
 
-def record(model: LoadedModel) -> list[TracedLayer]:
+def record(model: LoadedModel, tails: Tails | None = None) -> list[TracedLayer]:
     """The transposed convolutions that PyTorch runs in one forward pass, in this process.
+
+    Args:
+        tails: notes what the model hands to them, also in evaluation mode.
 
     Raises:
         ModelFileError: the model does not run.
@@ -131,9 +165,14 @@ def record(model: LoadedModel) -> list[TracedLayer]:
     if not isinstance(module, nn.Module):
         raise ModelFileError(f"Model in {model.path.name} is not a torch.nn.Module")
     inputs = model.make_inputs(0)
-    recorder = _NamedRecorder(module, str(model.path))
+    recorder = _NamedRecorder(module, str(model.path), None if tails is None else tails.lines)
+    if tails is not None:
+        tails.tell = recorder.note
     with torch.compiler.set_stance("force_eager"), recorder.watching(), recorder, blamed(model.path, "forward"):
         outputs = module(*inputs)
+        if tails is not None and any(each.training for each in module.modules()):
+            recorder.evaluates = True
+            module.eval()(*inputs)
     if not _has_tensor(outputs):
         kind = type(outputs).__name__
         raise ModelFileError(f"forward in {model.path.name} returns no tensor but {kind}: return one")
@@ -143,12 +182,17 @@ def record(model: LoadedModel) -> list[TracedLayer]:
 class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
     """Notes transposed convolutions by the module that runs them, or by the line that calls the function."""
 
-    def __init__(self, model: nn.Module, path: str) -> None:
+    def __init__(self, model: nn.Module, path: str, lines: Sequence[int] | None) -> None:
         super().__init__()
+        self._lines = lines
         self._names = {module: name for name, module in model.named_modules()}
         self._path = path
         self._inside: list[nn.Module] = []
         self._found: Counter[TracedLayer] = Counter()
+        self._last: TracedLayer | None = None
+        self._behind: dict[bool, dict[TracedLayer, Counter[str]]] = {False: {}, True: {}}
+        #: The model runs once more, in evaluation mode.
+        self.evaluates = False
 
     def watching(self) -> ExitStack:
         """While it is entered, the recorder knows which modules are running."""
@@ -167,11 +211,28 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         while self.convolutions:  # taken out at once: they hold tensors
             call = self.convolutions.pop()
             if call.problem is not None:
-                self._found[self._layer(call.problem)] += 1
+                self._last = found = self._layer(call.problem)
+                self._found[found] += not self.evaluates
+                self._behind[self.evaluates].setdefault(found, Counter())[""] += 1
         return result
 
+    def note(self, calls: str) -> None:
+        """What is called behind the layer that ran last."""
+        if self._last is not None:
+            behind = self._behind[self.evaluates][self._last]
+            behind[calls] += 1
+            behind[""] -= 1
+
     def layers(self) -> list[TracedLayer]:
-        return [TracedLayer(key.name, key.problem, count, key.called, key.line) for key, count in self._found.items()]
+        def tails(layer: TracedLayer, evaluates: bool) -> tuple[str, ...]:
+            found = self._behind[evaluates].get(layer, Counter())
+            return tuple(+found) if self._lines is not None else ()
+
+        return [
+            replace(layer, count=count, tails=tails(layer, False), in_evaluation=tails(layer, True))
+            for layer, count in self._found.items()
+            if count
+        ]
 
     def _layer(self, problem: Problem) -> TracedLayer:
         module = self._inside[-1] if self._inside else None
@@ -180,7 +241,8 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
             return TracedLayer(name, problem)
         file, line = self._caller()
         here = file == self._path
-        where = f"line {line}" if here else f"{Path(file).name} line {line}"
+        users = line if self._lines is None or not here else self._lines[line - 1]
+        where = f"line {users}" if here else f"{Path(file).name} line {line}"
         return TracedLayer(f"{name}, {where}" if name else where, problem, 1, True, line if here else None)
 
     def _caller(self) -> tuple[str, int]:
@@ -227,8 +289,11 @@ def _available_bytes() -> int | None:
 
 def decode_layer(fields: dict[str, Any]) -> TracedLayer:
     """The inverse of dataclasses.asdict, also after a passage through JSON."""
-    return TracedLayer(**{**fields, "problem": Problem.from_dict(fields["problem"])})
+    behind = {name: tuple(fields[name]) for name in ("tails", "in_evaluation")}
+    return TracedLayer(**{**fields, **behind, "problem": Problem.from_dict(fields["problem"])})
 
 
-def _decode(fields: dict[str, Any]) -> Trace:
-    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"])
+def decode_trace(fields: dict[str, Any]) -> Trace:
+    """The answer of `Tracer.trace` and `Tracer.fused`, after a passage through JSON."""
+    sites = {int(number): tuple(calls) for number, calls in fields.get("sites", {}).items()}
+    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"], sites, tuple(fields.get("modules", ())))

@@ -15,6 +15,7 @@ from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
 from tconv.kernels.source import (
     ANY_LAYER,
+    PROGRAMS,
     Launched,
     configuration,
     family_header,
@@ -23,6 +24,8 @@ from tconv.kernels.source import (
     prepares_weights,
 )
 from tconv.planner import FAMILIES, Kernel
+from tconv.pointwise.functor import functor
+from tconv.pointwise.program import parse
 from tconv.problem import PRECISIONS, Layer
 
 #: What families share.
@@ -55,7 +58,9 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
     asked += ["preparing_threads"] * any(map(prepares_weights, families))
     user = " ".join([user, _HOST_ASKS, *asked, *_of_configurations()])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
-    headers = header_texts(list(map(family_header, families)))
+    programs = sorted({kernel.layer.tail for kernel in kernels} - {""})
+    user = " ".join([user, *(functor(parse(program), "program") for program in programs)])
+    headers = header_texts([*map(family_header, families), *[PROGRAMS] * bool(programs)])
     primitives = "\n".join(text for name, text in headers.items() if name.startswith(f"{PRIMITIVES}/"))
     texts = {PRIMITIVES: listed(primitives, kernels)}
     for family in families:

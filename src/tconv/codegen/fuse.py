@@ -1,0 +1,572 @@
+"""The user's source with what stands behind transposed convolutions handed to them: ``cuda_fused(layer, x, tail=…)``.
+
+A layer's result is followed through the expression in which the layer is called, and then through the statements behind
+that, as long as they are calls and operators that the pointwise language has, on it and on what needs no computation.
+They become a function, the *tail*, in the words that the user wrote: it runs where a kernel does not compute the same.
+Values in between must be used nowhere else.
+
+What is called there was seen in a forward pass (`Calls`): of a name alone nothing is known.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import textwrap
+import tokenize
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeGuard
+
+from tconv.codegen.names import Names
+from tconv.pointwise.calls import known_calls
+from tconv.sandbox.behind import FUSED, LAYER, POINTWISE, Place, place_of
+
+#: What each call was seen to call, by where it stands.
+Calls = Mapping[Place, Collection[str]]
+
+_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
+_IN_PLACE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
+_COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+#: Methods that give a view.
+_VIEWS = frozenset({"detach", "expand", "flatten", "permute", "reshape", "squeeze", "transpose", "unsqueeze", "view"})
+_FUNCTION_MODULES = ("torch", "torch.nn.functional", "torch.special")
+#: Functions of numbers, and what makes a tensor of one.
+_OF_NUMBERS = frozenset({"float", "int", "math.sqrt", "math.exp", "math.log", "torch.tensor"})
+_FOUR = " " * 4
+_COLUMNS = 110
+
+
+@dataclass(frozen=True)
+class FusedSite:
+    """One layer's call with what was handed to it.
+
+    Args:
+        layer: where the call stands in the user's source.
+        line: of the statement.
+    """
+
+    layer: Place
+    line: int
+
+
+@dataclass(frozen=True)
+class FusedSource:
+    """A source after that.
+
+    Args:
+        text: the whole file.
+        lines: of each line of `text`, from 1 on, the line of the user's source that it came from.
+        sites: the calls that were given tails, by their numbers.
+        apart: why nothing goes with other layers' calls, where something stands behind them.
+    """
+
+    text: str
+    lines: tuple[int, ...]
+    sites: tuple[FusedSite, ...] = ()
+    apart: Mapping[Place, str] = field(default_factory=dict)
+
+    def origin(self, line: int) -> int:
+        """The line of the user's source."""
+        return self.lines[line - 1] if 0 < line <= len(self.lines) else line
+
+
+def fuse(
+    source: str,
+    calls: Calls,
+    without: Collection[Place] = (),
+    comments: Mapping[Place, str] = MappingProxyType({}),
+    numbered: bool = False,
+) -> FusedSource:
+    """The source with the tails of its layers.
+
+    Args:
+        without: layers' calls that stay as they are.
+        comments: what to say above a statement, by the place of its layer's call.
+        numbered: say the number of its site in each call.
+    """
+    return _Fuser(source, calls, without, comments, numbered).result()
+
+
+@dataclass(frozen=True)
+class _Edit:
+    start: int
+    end: int
+    text: str
+
+
+@dataclass
+class _Chain:
+    """A layer's call and what was found to stand behind it.
+
+    Args:
+        layer: the call.
+        expression: the largest one around it that the language has.
+        name: what the result of `expression` is assigned to; None where that is part of something larger.
+        statements: further ones, whole.
+        part: of the statement behind those, an expression of the language; None for none.
+    """
+
+    layer: ast.Call
+    expression: ast.expr
+    statement: ast.stmt
+    name: str | None = None
+    statements: list[ast.stmt] = field(default_factory=list)
+    part: tuple[ast.stmt, ast.expr] | None = None
+
+
+class _Fuser:
+    def __init__(
+        self, source: str, calls: Calls, without: Collection[Place], comments: Mapping[Place, str], numbered: bool
+    ) -> None:
+        self._bytes = source.encode()
+        self._lines = self._bytes.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+        self._newline = "\r\n" if b"\r\n" in self._bytes else "\n"
+        self._tree = ast.parse(source)
+        self._names = Names(self._tree)
+        self._calls, self._without, self._comments, self._numbered = calls, without, comments, numbered
+        self._known = known_calls()
+        self._parents = {child: node for node in ast.walk(self._tree) for child in ast.iter_child_nodes(node)}
+        self._strings = {
+            line
+            for token in tokenize.generate_tokens(io.StringIO(source).readline)
+            if token.start[0] != token.end[0]
+            and token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
+            for line in range(token.start[0], token.end[0] + 1)
+        }
+        self._apart: dict[Place, str] = {}
+        self._sites: list[FusedSite] = []
+
+    def result(self) -> FusedSource:
+        edits: list[_Edit] = []
+        taken: set[ast.stmt] = set()
+        for function in ast.walk(self._tree):
+            if isinstance(function, ast.FunctionDef) and not self._is_scripted(function):
+                for block in _blocks(function):
+                    for number, statement in enumerate(block):
+                        if statement in taken:
+                            continue
+                        chain = self._chain(function, block, number)
+                        if chain is not None:
+                            edits += self._rewritten(function, chain)
+                            self._sites.append(FusedSite(place_of(chain.layer), statement.lineno))
+                            taken.update([*chain.statements, *([chain.part[0]] if chain.part else [])])
+        edits.sort(key=lambda edit: edit.start)
+        text, lines = self._apply(edits)
+        return FusedSource(text, lines, tuple(self._sites), self._apart)
+
+    def _is_scripted(self, function: ast.FunctionDef) -> bool:
+        """Whether something reads the function's text, as TorchScript does."""
+        return any(self._names.dotted(each) not in ("torch.no_grad", None) for each in function.decorator_list)
+
+    # ---- what stands behind a layer
+
+    def _chain(self, function: ast.FunctionDef, block: Sequence[ast.stmt], number: int) -> _Chain | None:
+        statement = block[number]
+        if not isinstance(statement, ast.Assign | ast.Return | ast.Expr | ast.AugAssign):
+            return None
+        layers = [node for node in _within(statement) if self._is_layer(node)]
+        layers = [node for node in layers if place_of(node) not in self._without]
+        if len(layers) != 1 or not self._stands_alone(statement):
+            for layer in layers:
+                self._apart[place_of(layer)] = "more than one layer, or more than one statement, stands in its line"
+            return None
+        layer = layers[0]
+        chain = _Chain(layer, self._largest(layer, frozenset(), layer), statement)
+        whole = isinstance(statement, ast.Assign) and statement.value is chain.expression
+        target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
+        if whole and isinstance(target, ast.Name):
+            chain.name = target.id
+            self._extend(function, block, number, chain)
+        if chain.expression is layer and not chain.statements and chain.part is None:
+            ends = self._what_ends(block, number, layer)
+            if ends is not None:
+                self._apart.setdefault(place_of(layer), ends)
+            return None
+        return chain
+
+    def _is_layer(self, node: ast.expr) -> TypeGuard[ast.Call]:
+        return isinstance(node, ast.Call) and set(self._calls.get(place_of(node), ())) == {LAYER}
+
+    def _what_ends(self, block: Sequence[ast.stmt], number: int, layer: ast.Call) -> str | None:
+        """Why nothing goes with a layer; None where nothing stands behind it."""
+        around = self._parents[layer]
+        while isinstance(around, ast.List | ast.Tuple | ast.keyword):
+            around = self._parents[around]
+        if isinstance(around, ast.expr):
+            return f"around it stands {self._short(around)}"
+        return f"behind it stands {self._short(block[number + 1])}" if number + 1 < len(block) else None
+
+    def _short(self, node: ast.expr | ast.stmt) -> str:
+        text = " ".join(self._text(node).split())
+        return f"`{text}`" if len(text) <= 60 else f"`{text[:57]}...`"
+
+    def _largest(self, inner: ast.expr, region: frozenset[str], hole: ast.Call | None) -> ast.expr:
+        """The largest expression of the language around `inner`."""
+        found = inner
+        while isinstance(parent := self._parents[found], ast.expr | ast.keyword):
+            around = self._parents[parent] if isinstance(parent, ast.keyword) else parent
+            # The function of a method's call stands between the two.
+            if isinstance(around, ast.Attribute) and isinstance(self._parents[around], ast.Call):
+                around = self._parents[around]
+            if not (isinstance(around, ast.expr) and self._is_value(around, region, hole)):
+                break
+            found = around
+        return found
+
+    def _extend(self, function: ast.FunctionDef, block: Sequence[ast.stmt], number: int, chain: _Chain) -> None:
+        """Adds to a chain the statements behind it, as many as leave no value in between to others."""
+        assert chain.name is not None
+        region = {chain.name}
+        outside = self._outside([chain.expression], region | {""}, chain.layer)
+        accepted: list[tuple[ast.stmt, str]] = []
+        part: tuple[ast.stmt, ast.expr] | None = None
+        if chain.name in outside:
+            return
+        for statement in block[number + 1 :]:
+            if not self._stands_alone(statement):
+                break
+            kept = self._kept(statement, frozenset(region))
+            if kept is None:
+                part = self._part(statement, frozenset(region))
+                break
+            outside |= self._outside([statement], region | {kept}, None)
+            if kept in outside:
+                break
+            region.add(kept)
+            accepted.append((statement, kept))
+            if isinstance(statement, ast.Return):
+                break
+        if part is not None:
+            inside = [chain.statement, *(statement for statement, _ in accepted)]
+            if self._end_there(function, block, [*inside, part[0]], region - _bound(part[0])):
+                chain.statements, chain.part = [statement for statement, _ in accepted], part
+                return
+        while accepted:
+            last, kept = accepted[-1]
+            inside = [chain.statement, *(statement for statement, _ in accepted)]
+            if isinstance(last, ast.Return) or self._end_there(function, block, inside, region - {kept}):
+                chain.statements = [statement for statement, _ in accepted]
+                return
+            accepted.pop()
+            region = {chain.name, *(name for _, name in accepted)}
+
+    def _kept(self, statement: ast.stmt, region: frozenset[str]) -> str | None:
+        """The name that holds the result of a statement that the language has; None for others."""
+        if isinstance(statement, ast.Return):
+            there = statement.value is not None and self._is_value(statement.value, region, None)
+            return "return" if there and not isinstance(statement.value, ast.Name) else None
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target = statement.targets[0]
+            return target.id if isinstance(target, ast.Name) and self._is_value(statement.value, region, None) else None
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+            there = statement.target.id in region and isinstance(statement.op, _IN_PLACE)
+            value = statement.value
+            there = there and (self._is_value(value, region, None) or self._is_still(value, region))
+            return statement.target.id if there else None
+        if isinstance(statement, ast.Expr) and self._is_value(statement.value, region, None):
+            return _changed(statement.value)
+        return None
+
+    def _part(self, statement: ast.stmt, region: frozenset[str]) -> tuple[ast.stmt, ast.expr] | None:
+        """The expression of a statement in which alone it uses the region's values, if the language has that."""
+        if not isinstance(statement, ast.Assign | ast.Return | ast.Expr | ast.AugAssign):
+            return None
+        uses = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id in region]
+        uses = [n for n in uses if isinstance(n.ctx, ast.Load)]
+        held = isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
+        if not uses or held or any(map(self._is_layer, _within(statement))):
+            return None
+        largest = self._largest(uses[0], region, None)
+        there = set(ast.walk(largest))
+        if isinstance(largest, ast.Name) or not all(use in there for use in uses):
+            return None
+        return (statement, largest)
+
+    def _end_there(
+        self, function: ast.FunctionDef, block: Sequence[ast.stmt], inside: Sequence[ast.stmt], names: Collection[str]
+    ) -> bool:
+        """Whether nobody reads these names behind the statements `inside`, which stand in a row in `block`."""
+        there = {node for statement in inside for node in ast.walk(statement)}
+        first, last = inside[0], block.index(inside[-1])
+        loops = any(
+            isinstance(node, ast.For | ast.While | ast.AsyncFor) and any(first is inner for inner in ast.walk(node))
+            for node in ast.walk(function)
+        )
+        for name in names:
+            reads = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+            reads = [n for n in reads if isinstance(n.ctx, ast.Load) and n not in there]
+            if not loops:
+                reads = [n for n in reads if n.lineno >= first.lineno]
+            if not reads:
+                continue
+            for statement in block[last + 1 :]:
+                if any(isinstance(n, ast.Name) and n.id == name and n in reads for n in ast.walk(statement)):
+                    return False
+                if isinstance(statement, ast.Assign) and name in _bound(statement):
+                    break
+            else:
+                return False
+        return True
+
+    # ---- the language
+
+    def _is_value(self, node: ast.expr, region: frozenset[str], hole: ast.Call | None) -> bool:
+        """Whether an expression is one of the language, of a layer's result: `hole`, or what names of `region` hold."""
+        if node is hole or (isinstance(node, ast.Name) and node.id in region):
+            return True
+        if isinstance(node, ast.UnaryOp):
+            return isinstance(node.op, ast.USub) and self._is_value(node.operand, region, hole)
+        if isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.Pow):
+                return self._is_value(node.left, region, hole) and self._is_still(node.right, region)
+            return isinstance(node.op, _OPERATORS) and self._are_values([node.left, node.right], region, hole)
+        if isinstance(node, ast.Compare):
+            compares = len(node.ops) == 1 and isinstance(node.ops[0], _COMPARISONS)
+            return compares and self._are_values([node.left, *node.comparators], region, hole)
+        if not isinstance(node, ast.Call):
+            return False
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        dotted = self._names.dotted(node.func)
+        if dotted is not None:
+            module, _, name = dotted.rpartition(".")
+            known = module in _FUNCTION_MODULES and self._is_known(name)
+            return known and self._are_values(arguments, region, hole)
+        if isinstance(node.func, ast.Attribute) and self._is_value(node.func.value, region, hole):
+            return self._is_known(node.func.attr) and self._are_values([node.func.value, *arguments], region, hole)
+        if not self._is_module(node):
+            return False
+        return len(node.args) == 1 and not node.keywords and self._is_value(node.args[0], region, hole)
+
+    def _is_known(self, name: str) -> bool:
+        return name.removesuffix("_") in self._known
+
+    def _is_module(self, node: ast.Call) -> bool:
+        seen = set(self._calls.get(place_of(node), ()))
+        return bool(seen) and seen <= POINTWISE and self._is_still(node.func, frozenset())
+
+    def _are_values(self, nodes: Sequence[ast.expr], region: frozenset[str], hole: ast.Call | None) -> bool:
+        """Whether at least one is, and the others need no computation."""
+        of = [self._is_value(node, region, hole) for node in nodes]
+        return any(of) and all(is_one or self._is_still(node, region) for is_one, node in zip(of, nodes, strict=True))
+
+    def _is_still(self, node: ast.AST, region: frozenset[str]) -> bool:
+        """Whether to evaluate an expression, more than once, changes nothing and takes no time."""
+        parts: Sequence[ast.AST]
+        if isinstance(node, ast.Constant):
+            return True
+        if isinstance(node, ast.Name):
+            return node.id not in region
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id in region:
+                return node.attr in ("device", "dtype")
+            return self._is_still(node.value, region)
+        if isinstance(node, ast.Subscript):
+            parts = [node.value, node.slice]
+        elif isinstance(node, ast.Slice):
+            parts = [part for part in (node.lower, node.upper, node.step) if part is not None]
+        elif isinstance(node, ast.Tuple | ast.List):
+            parts = node.elts
+        elif isinstance(node, ast.UnaryOp):
+            parts = [node.operand]
+        elif isinstance(node, ast.BinOp):
+            parts = [node.left, node.right]
+        elif isinstance(node, ast.Call):
+            parts = [*node.args, *(keyword.value for keyword in node.keywords)]
+            called = node.func.id if isinstance(node.func, ast.Name) else None
+            if (self._names.dotted(node.func) or called) not in _OF_NUMBERS:
+                if not (isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS):
+                    return False
+                parts = [node.func.value, *parts]
+        else:
+            return False
+        return all(self._is_still(part, region) for part in parts)
+
+    def _outside(self, nodes: Sequence[ast.AST], region: Collection[str], hole: ast.Call | None) -> set[str]:
+        """The names that these read and that are no values of the region."""
+        gone = set() if hole is None else set(ast.walk(hole))
+        names = (n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and n not in gone)
+        found = {n.id for n in names if isinstance(n.ctx, ast.Load)}
+        return found - set(region) if hole is None else found
+
+    # ---- its text
+
+    def _rewritten(self, function: ast.FunctionDef, chain: _Chain) -> Iterator[_Edit]:
+        used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {a.arg for a in _arguments(function)}
+        modules = self._modules(chain)
+        comment = self._comments.get(place_of(chain.layer))
+        indent = self._bytes[self._starts[chain.statement.lineno - 1] : self._offset(chain.statement)].decode()
+        said = textwrap.wrap(comment, _COLUMNS - len(indent), break_long_words=False) if comment else []
+        above = "".join(f"{indent}# {line}{self._newline}" for line in said)
+        first = self._starts[chain.statement.lineno - 1]
+        if not chain.statements and chain.part is None:
+            call = self._fused_call(chain, self._lambda(chain.layer, chain.expression, _free("y", used)), modules)
+            yield _Edit(first, first, above)
+            yield _Edit(self._offset(chain.expression), self._end(chain.expression), call)
+            return
+        assert chain.name is not None
+        last = chain.statements[-1] if chain.statements else chain.statement
+        kept = self._result_name(last, chain.name)
+        whole = chain.part is None and isinstance(last, ast.Return)
+        target = "return" if whole else f"{chain.name if chain.part else kept} ="
+        # From here on the statements' own lines.
+        start, end = self._starts[chain.statement.end_lineno or 0], self._starts[last.end_lineno or 0]
+        alone = chain.expression is chain.layer
+        tail = _free("tail", used)
+        only = self._only_expression(chain)
+        if only is not None and alone:
+            between = self._bytes[start : self._starts[only[0].lineno - 1]].decode()
+            call = self._fused_call(chain, f"lambda {chain.name}: {self._text(only[1])}", modules)
+            yield _Edit(first, start, f"{between}{above}{indent}{target} {call}{self._newline}")
+            start = self._starts[only[0].lineno - 1]
+            end = start if chain.part else end
+        else:
+            body = f"{indent}def {tail}({chain.name}):{self._newline}"
+            if not alone:
+                text = self._lambda(chain.layer, chain.expression, chain.name).partition(": ")[2]
+                body += f"{indent}{_FOUR}{chain.name} = {text}{self._newline}"
+            for line in self._bytes[start:end].decode().splitlines(keepends=True):
+                body += _FOUR + line if line.strip() else line
+            result = self._text(chain.part[1]) if chain.part else kept
+            body += "" if whole else f"{indent}{_FOUR}return {result}{self._newline}"
+            yield _Edit(first, start, body + self._newline)
+            yield _Edit(end, end, f"{above}{indent}{target} {self._fused_call(chain, tail, modules)}{self._newline}")
+        if end > start:
+            yield _Edit(start, end, "")
+        if chain.part is not None:
+            yield _Edit(self._offset(chain.part[1]), self._end(chain.part[1]), chain.name)
+
+    def _only_expression(self, chain: _Chain) -> tuple[ast.stmt, ast.expr] | None:
+        """The one expression that stands behind a chain's first statement, if that is all and takes one line."""
+        only: tuple[ast.stmt, ast.expr] | None = None
+        if chain.part is not None and not chain.statements:
+            only = chain.part
+        elif chain.part is None and len(chain.statements) == 1:
+            statement = chain.statements[0]
+            if isinstance(statement, ast.Return | ast.Assign) and statement.value is not None:
+                only = statement, statement.value
+        return only if only is not None and only[1].lineno == only[1].end_lineno else None
+
+    def _result_name(self, statement: ast.stmt, name: str) -> str:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            return statement.targets[0].id
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+            return statement.target.id
+        if isinstance(statement, ast.Expr):
+            return _changed(statement.value) or name
+        return name
+
+    def _lambda(self, layer: ast.Call, expression: ast.expr, name: str) -> str:
+        start, end = self._offset(expression), self._end(expression)
+        before, behind = self._bytes[start : self._offset(layer)], self._bytes[self._end(layer) : end]
+        return f"lambda {name}: {before.decode()}{name}{behind.decode()}"
+
+    def _fused_call(self, chain: _Chain, tail: str, modules: Sequence[str]) -> str:
+        layer = chain.layer
+        function = self._text(layer.func)
+        given = self._bytes[self._end(layer.func) : self._end(layer)].decode().strip()[1:-1].strip().rstrip(",")
+        if "\n" in given or "#" in given:
+            given = ast.unparse(layer)[len(ast.unparse(layer.func)) + 1 : -1]
+        words = [function, *([given] if given else []), f"tail={tail}"]
+        if modules:
+            words.append(f"modules=({', '.join(modules)},)")
+        words += [f"site={len(self._sites)}"] * self._numbered
+        return f"{FUSED}({', '.join(words)})"
+
+    def _modules(self, chain: _Chain) -> list[str]:
+        """The texts of the modules that a chain calls."""
+        nodes = [chain.expression, *chain.statements, *([chain.part[1]] if chain.part else [])]
+        inner = set(ast.walk(chain.layer))
+        calls = [n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call) and n not in inner]
+        calls = [n for n in calls if self._names.dotted(n.func) is None and self._is_module(n)]
+        return list(dict.fromkeys(self._text(n.func) for n in sorted(calls, key=place_of)))
+
+    def _stands_alone(self, statement: ast.stmt) -> bool:
+        """Whether a statement has its lines for itself, and no text of several lines in them."""
+        first, last = statement.lineno, statement.end_lineno or statement.lineno
+        before = self._bytes[self._starts[first - 1] : self._offset(statement)]
+        behind = self._bytes[self._end(statement) : self._starts[last]].strip()
+        lines = range(first, last + 1)
+        return not before.strip() and behind[:1] in (b"", b"#") and not any(line in self._strings for line in lines)
+
+    def _offset(self, node: ast.expr | ast.stmt) -> int:
+        return self._starts[node.lineno - 1] + node.col_offset
+
+    def _end(self, node: ast.expr | ast.stmt) -> int:
+        return self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+
+    def _text(self, node: ast.expr | ast.stmt) -> str:
+        return self._bytes[self._offset(node) : self._end(node)].decode()
+
+    def _apply(self, edits: Sequence[_Edit]) -> tuple[str, tuple[int, ...]]:
+        """The text, and of each of its lines the line that it began in."""
+        text, lines, at = "", [1], 0
+        for edit in [*edits, _Edit(len(self._bytes), len(self._bytes), "")]:
+            kept = self._bytes[at : edit.start].decode()
+            first = self._line_at(at)
+            lines += range(first + 1, first + 1 + kept.count("\n"))
+            lines += [self._line_at(edit.start)] * edit.text.count("\n")
+            text += kept + edit.text
+            at = max(at, edit.end)
+            if text.endswith("\n"):
+                lines[-1] = self._line_at(at)
+        return text, tuple(lines)
+
+    def _line_at(self, offset: int) -> int:
+        return next((n for n, start in enumerate(self._starts) if start > offset), len(self._starts))
+
+
+def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
+    """The function's statements that stand in a row, without those of functions and classes in it."""
+    waiting: list[ast.AST] = [function]
+    while waiting:
+        node = waiting.pop()
+        for _, value in ast.iter_fields(node):
+            if isinstance(value, list) and value and isinstance(value[0], ast.stmt):
+                yield value
+            for child in value if isinstance(value, list) else [value]:
+                inner = ast.stmt | ast.ExceptHandler | getattr(ast, "match_case", ast.ExceptHandler)
+                if isinstance(child, inner) and not isinstance(child, ast.FunctionDef | ast.ClassDef):
+                    waiting.append(child)
+
+
+def _within(statement: ast.stmt) -> Iterator[ast.expr]:
+    """The expressions of a statement, without those of functions in it."""
+    waiting = [child for child in ast.iter_child_nodes(statement)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.expr):
+            yield node
+        own = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+        if not isinstance(node, own):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _changed(node: ast.expr) -> str | None:
+    """The name whose tensor methods change in place, one behind another; None for other expressions."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.endswith("_"):
+        node = node.func.value
+        if isinstance(node, ast.Name):
+            return node.id
+    return None
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that an assignment binds, each by itself."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _arguments(function: ast.FunctionDef) -> list[ast.arg]:
+    of = function.args
+    return [*of.posonlyargs, *of.args, *of.kwonlyargs, *(a for a in (of.vararg, of.kwarg) if a is not None)]
+
+
+def _free(name: str, used: Collection[str]) -> str:
+    """A name that is not used yet."""
+    names = [name, *(f"{name}_{number}" for number in range(len(used)))]
+    return next(each for each in names if each not in used)

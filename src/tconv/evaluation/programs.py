@@ -1,0 +1,226 @@
+"""When a transposed convolution with a program behind it is equal to PyTorch's: as a layer is, carried through it.
+
+`docs/evaluation.md` states the rules. What a right sum may be, its float64 value give or take rule 2's bound, is an
+interval; interval arithmetic says what the program may make of that, its own rounding included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation import rules
+from tconv.evaluation.bits import fingerprint
+from tconv.evaluation.comparison import Worst, further, square, worst
+from tconv.evaluation.draws import draw
+from tconv.evaluation.equality import further_draws
+from tconv.evaluation.poison import poisoned
+from tconv.evaluation.precision import Wanted, arithmetic, resolve
+from tconv.evaluation.reference import Exact, Operands, conv_transpose, exact
+from tconv.evaluation.tolerance import POOLED_SLACK, Tolerance, half_ulp
+from tconv.evaluation.verdict import Check, Verdict
+from tconv.pointwise.evaluate import evaluate, shape_of
+from tconv.pointwise.interval import Interval, bounds
+from tconv.pointwise.program import Program, parse
+from tconv.problem import TF32, Problem
+
+#: ``candidate(x, weight, bias, *operands) -> y``, the operands in the shapes of `pointwise.evaluate.shape_of`.
+Candidate = Callable[..., Tensor]
+
+
+def check_program(
+    candidate: Candidate,
+    problem: Problem,
+    wanted: Wanted = "match",
+    *,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+) -> Verdict:
+    """Judge one transposed convolution with the program of its layer's `tail`, on fresh inputs, weights and operands.
+
+    Args:
+        candidate: called with x (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,) or None, and
+            what the program reads; returns (N, C_out, *output). What it raises goes through.
+        wanted: the arithmetic that the sums may use on float32: PyTorch's on this problem, "tf32" or "fp32".
+    """
+    device = torch.device(device)
+    problem = further_draws(problem)
+    program = parse(problem.layer.tail)
+    precision = resolve(problem, wanted, device=device, seed=seed)
+    tensors = draw(problem, device, seed)
+    with arithmetic(precision):
+        sums = conv_transpose(*tensors, problem)
+    operands = _operands(program, problem, sums, seed)
+
+    def run() -> Tensor:
+        with poisoned(device, sums.nbytes):
+            return candidate(*tensors, *operands)
+
+    before = [fingerprint(t) for t in (*tensors, *operands) if t is not None]
+    got = run()
+    form = rules.same_form(got, sums)
+    if not form.passed:
+        return Verdict((form,))
+    after = [fingerprint(t) for t in (*tensors, *operands) if t is not None]
+    again = fingerprint(run()) == fingerprint(got)
+    compared = _Compared(Tolerance.of(problem.layer, precision), program)
+    compared.add(got, evaluate(program, sums, operands), tensors, operands, problem)
+    checks = [
+        form,
+        Check("inputs unchanged", before == after, reason="" if before == after else "the call changed its tensors"),
+        Check("same bits twice", again, reason="" if again else "two runs on the same tensors differ"),
+        compared.every_element(),
+        compared.pooled(),
+        _nonfinite(candidate, program, problem, tensors, operands),
+    ]
+    return Verdict(tuple(checks))
+
+
+def _operands(program: Program, problem: Problem, sums: Tensor, seed: int) -> list[Tensor]:
+    """Normal ones; where the program has no value of some, as a square root has none, of their sizes."""
+    generator = torch.Generator(sums.device).manual_seed(seed + 1)
+    drawn = [
+        torch.randn(shape_of(operand.kind, problem.output_shape), generator=generator, device=sums.device)
+        for operand in program.operands
+    ]
+    drawn = [operand.to(sums.dtype) for operand in drawn]
+    if bool(evaluate(program, sums, drawn).isnan().any()):
+        return [operand.abs() for operand in drawn]
+    return drawn
+
+
+@dataclass
+class _Compared:
+    """A candidate's results beside what the program makes of float64 sums, and beside PyTorch's.
+
+    The numbers are sums of squares: of differences from the program of the float64 sums, of the candidate, of PyTorch
+    and of the program of sums of rounded operands; of what any order of summation and the output's rounding may
+    change; and of the results themselves.
+    """
+
+    tolerance: Tolerance
+    program: Program
+    outside: Worst = field(default_factory=Worst)
+    theirs_outside: Worst = field(default_factory=Worst)
+    candidate: float = 0.0
+    baseline: float = 0.0
+    rounded: float = 0.0
+    least: float = 0.0
+    result: float = 0.0
+
+    def add(
+        self, got: Tensor, baseline: Tensor, tensors: Operands, operands: Sequence[Tensor], problem: Problem
+    ) -> None:
+        unit = 2 * self.tolerance.epsilon
+        for part in exact(tensors, problem, rounded=self.tolerance.precision in TF32):
+            there = [_part(operand, part) for operand in operands]
+            wide = [operand.double() for operand in there]
+            value = evaluate(self.program, part.result, wide)
+            allowed = self.tolerance.factor * part.magnitude
+            low, high = self._hull(part.result, allowed, there, unit)
+            ours, theirs = part.of(got).double(), part.of(baseline).double()
+            place = {"first": part.samples.start, "row": part.rows.start}
+            self.outside = further(self.outside, _worst(ours, value, low, high, place))
+            self.theirs_outside = further(self.theirs_outside, _worst(theirs, value, low, high, place))
+            sane = self._hull(part.result, self.tolerance.pooled_floor * part.result.abs(), there, unit)
+            finite = value.isfinite()
+            self.candidate += _square(ours - value, finite)
+            self.baseline += _square(theirs - value, finite)
+            self.least += _square(torch.maximum(sane[1] - value, value - sane[0]), finite)
+            self.result += _square(value, finite)
+            if part.rounded:
+                rounded = part.rounded["tf32"]
+                self.rounded += _square(evaluate(self.program, rounded, wide) - value, finite)
+
+    def _hull(self, sums: Tensor, allowed: Tensor, operands: Sequence[Tensor], unit: float) -> Interval:
+        """What may be stored where sums are so far from `sums`."""
+        low, high = bounds(self.program, Interval(sums - allowed, sums + allowed), operands, unit)
+        dtype = self.tolerance.dtype
+        return Interval(low - half_ulp(low, dtype), high + half_ulp(high, dtype))
+
+    def every_element(self) -> Check:
+        """Rule 2."""
+        passed: bool | None = self.outside.ratio <= 1
+        reason = self.outside.describe()
+        if not passed and self.outside.ratio <= self.theirs_outside.ratio:
+            passed, reason = None, f"not required: PyTorch's own result is outside; {reason}"
+        got = abs(self.outside.got - self.outside.expected)
+        return Check("every element", passed, got, self.outside.allowed, reason)
+
+    def pooled(self) -> Check:
+        """Rule 3."""
+
+        def relative(of: float) -> float:
+            return 0.0 if of == 0.0 else math.sqrt(of / self.result) if self.result else math.inf
+
+        theirs = relative(self.baseline)
+        allowances = {
+            "1.25 × PyTorch's": POOLED_SLACK * theirs,
+            "of summation and rounding": relative(self.least),
+        }
+        if self.tolerance.precision in TF32:
+            allowances["1.25 × that of rounded operands"] = POOLED_SLACK * relative(self.rounded)
+        return rules.within("pooled error", relative(self.candidate), theirs, allowances)
+
+
+def _square(tensor: Tensor, where: Tensor) -> float:
+    return square(torch.where(where, tensor, 0.0))
+
+
+def _part(operand: Tensor, part: Exact) -> Tensor:
+    """What of an operand goes with a part of the output."""
+    samples = part.samples if operand.shape[0] > 1 else slice(None)
+    return operand[samples, :, part.rows if operand.shape[2] > 1 else slice(None)]
+
+
+def _worst(got: Tensor, value: Tensor, low: Tensor, high: Tensor, place: dict[str, int]) -> Worst:
+    """The element furthest outside its interval; an interval without ends allows what has none."""
+    unknown = (low.isnan() | high.isnan()) & got.isnan()
+    unknown |= (low == -math.inf) & (high == math.inf)
+    inside = unknown | ((got >= low) & (got <= high))
+    allowed = torch.where(got > value, high - value, value - low).clamp_min(torch.finfo(torch.float64).tiny)
+    expected = torch.where(inside, got, value.nan_to_num(nan=0.0))
+    return worst(got, expected, allowed.nan_to_num(nan=0.0, posinf=math.inf).clamp_min(1e-300), **place)
+
+
+def _nonfinite(
+    candidate: Candidate, program: Program, problem: Problem, tensors: Operands, operands: Sequence[Tensor]
+) -> Check:
+    """Infinities and NaN, of sums by the bias and of operands, give what PyTorch gives.
+
+    A result whose sign hangs on rounding is no difference: those near it are left out.
+    """
+    name = "infinities and NaN"
+    bias = None if tensors.bias is None else _with_nonfinite(tensors.bias)
+    changed = [_with_nonfinite(operand) for operand in operands]
+    if bias is None and not operands:
+        return Check(name, None, reason="not checked: the layer has no bias, and the program reads nothing")
+    given = tensors._replace(bias=bias)
+    wide = Operands(*(None if t is None else t.double() for t in given))  # type: ignore[arg-type]
+    expected = evaluate(program, conv_transpose(*wide, problem), [operand.double() for operand in changed])
+    expected = expected.to(problem_dtype(problem))
+    got = candidate(*given, *changed)
+    same = (got.isnan() == expected.isnan()) & ((got == expected) | ~(got.isinf() | expected.isinf()))
+    if bool(same.all()):
+        return Check(name, True)
+    index = tuple(int(i) for i in (~same).nonzero()[0])
+    values = f"got {float(got[index]):.9g}, expected {float(expected[index]):.9g}"
+    return Check(name, False, reason=f"at {list(index)} {values}")
+
+
+def problem_dtype(problem: Problem) -> torch.dtype:
+    """Of its tensors."""
+    dtype: torch.dtype = getattr(torch, problem.layer.dtype)
+    return dtype
+
+
+def _with_nonfinite(tensor: Tensor) -> Tensor:
+    """∞, −∞ and NaN at every other element, as far as there are three."""
+    changed = tensor.clone()
+    for place, value in enumerate((math.inf, -math.inf, math.nan)):
+        changed.view(-1)[2 * place + 1 :: 7] = value
+    return changed

@@ -1,0 +1,127 @@
+"""What stands behind a model file's layers, handed to their kernels: which text says so, and by which programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tconv.codegen.fuse import FusedSource, fuse
+from tconv.codegen.generate import Tails, tails_text
+from tconv.errors import InvalidProgram
+from tconv.pointwise.calls import program_of
+from tconv.rewriter.pipeline import read_source
+from tconv.sandbox.behind import Place
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.trace import TIMEOUT_SECONDS, Trace, Tracer, decode_trace
+from tconv.sandbox.worker import Workshop
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A model file with tails.
+
+    Args:
+        trace: what the file runs.
+        text: of the file that hands tails over; None for its own.
+        programs: by what tails call, as the written file notes it.
+        apart: why other calls of layers have none, one clause each.
+        before: what the file runs without tails; None where `trace` says it.
+    """
+
+    trace: Trace
+    text: str | None = None
+    programs: Mapping[str, str] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
+    before: Trace | None = None
+
+    @property
+    def tails(self) -> Tails:
+        """What the written file knows of them."""
+        return Tails(self.programs, self.trace.modules)
+
+    @property
+    def without(self) -> Fused:
+        """The file without them."""
+        return Fused(self.before or self.trace, apart=self.apart)
+
+
+def with_tails(model: Path, found: Trace, workshop: Workshop, *, timeout_s: float = TIMEOUT_SECONDS) -> Fused:
+    """The model file with tails for all layers that can have one.
+
+    Args:
+        found: what the file itself runs.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+        WorkerFailed: its process ended, or took too long.
+    """
+    source = read_source(model)
+    try:
+        with workshop.start(Tracer, timeout_s=timeout_s, path=str(model.resolve())) as worker:
+            seen = worker.call("callees", timeout_s=timeout_s, source=source)
+            calls = {_place(place): called for place, called in seen}
+            refused: dict[Place, str] = {}
+
+            def run(fused: FusedSource) -> Trace:
+                asked = {"text": fused.text, "lines": list(fused.lines), "runtime": tails_text()}
+                return decode_trace(worker.call("fused", timeout_s=timeout_s, **asked))
+
+            while True:
+                fused = fuse(source, calls, refused, numbered=True)
+                traced = run(fused)
+                programs, reasons = _programs(traced)
+                wrong = _refused(fused, traced, reasons)
+                if not wrong:
+                    break
+                refused |= wrong
+            final = fuse(source, calls, refused, _comments(fused, traced, programs))
+            traced = run(final)
+    except ModelFileError as error:
+        return Fused(found, apart=(f"the file with tails does not run: {error}",))
+    apart = [f"line {place[0]}: {reason}" for place, reason in sorted({**fused.apart, **refused}.items())]
+    apart += _of_sequences(traced, reasons)
+    return Fused(traced, final.text, programs, tuple(apart), found) if programs else Fused(found, apart=tuple(apart))
+
+
+def _comments(fused: FusedSource, traced: Trace, programs: Mapping[str, str]) -> dict[Place, str]:
+    """What each site's kernel computes, where that is one program."""
+    found: dict[Place, str] = {}
+    for number, site in enumerate(fused.sites):
+        of_site = dict.fromkeys(programs[calls] for calls in traced.sites.get(number, ()) if calls in programs)
+        if len(of_site) == 1:
+            found[site.layer] = f"In one kernel: {next(iter(of_site))}"
+    return found
+
+
+def _place(numbers: list[int]) -> Place:
+    first, column, last, end = numbers
+    return first, column, last, end
+
+
+def _programs(traced: Trace) -> tuple[dict[str, str], dict[str, str]]:
+    """The programs of all calls that have one, and why others have none."""
+    programs: dict[str, str] = {}
+    reasons: dict[str, str] = {}
+    for calls in {calls for layer in traced.layers for calls in (*layer.tails, *layer.in_evaluation)} - {""}:
+        try:
+            programs[calls] = program_of(calls).text
+        except InvalidProgram as error:
+            reasons[calls] = str(error)
+    return programs, reasons
+
+
+def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> dict[Place, str]:
+    """The sites none of whose tails has a program, and those that were not reached."""
+    wrong: dict[Place, str] = {}
+    for number, site in enumerate(fused.sites):
+        found = traced.sites.get(number, ())
+        if all(calls in reasons for calls in found):
+            wrong[site.layer] = reasons[found[0]] if found else "what stands behind it is in training mode, or hooked"
+    return wrong
+
+
+def _of_sequences(traced: Trace, reasons: Mapping[str, str]) -> list[str]:
+    """Why modules behind layers are no programs."""
+    of_layers = ((layer.name, calls) for layer in traced.layers for calls in (*layer.tails, *layer.in_evaluation))
+    return list(dict.fromkeys(f"{name}: {reasons[calls]}" for name, calls in of_layers if calls in reasons))

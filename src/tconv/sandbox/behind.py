@@ -1,0 +1,155 @@
+"""What stands behind the transposed convolutions of a model file: what its lines call, as a forward pass shows it.
+
+Seen twice: in the file as it is, what each call in its text calls (`Callees`); and in the file with tails handed to its
+layers, what these compute, noted as the written file will note it (`Tails`).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: The function of written files that calls a layer with what stands behind it.
+FUSED = "cuda_fused"
+#: Where a call stands: first line and column, last line and column, as `ast` counts.
+Place = tuple[int, int, int, int]
+#: What a call was seen to call: a transposed convolution, or one of these modules, by their names in `torch.nn`, which
+#: compute each element of its own.
+LAYER = "transposed convolution"
+POINTWISE = frozenset(
+    {
+        *("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "CELU", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "ELU"),
+        *("GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid", "Mish", "PReLU"),
+        *("ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softsign", "Tanh", "Tanhshrink", "Threshold"),
+    }
+)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_FUNCTIONS = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+_PROBE = "__tconv_called__"
+#: These look at the frame that calls them.
+_LEFT_ALONE = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
+#: By their classes.
+_POINTWISE = {getattr(nn, name): name for name in sorted(POINTWISE)}
+
+
+def place_of(node: ast.expr) -> Place:
+    """Where an expression stands."""
+    return node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0
+
+
+class Callees:
+    """A file's text with probes in it, which note what is called."""
+
+    def __init__(self, source: str) -> None:
+        self.tree = ast.parse(source)
+        self._places: list[Place] = []
+        self._seen: dict[int, set[str]] = defaultdict(set)
+        self._layers: dict[int, set[int]] = defaultdict(set)
+        for node in [n for n in ast.walk(self.tree) if isinstance(n, ast.FunctionDef)]:
+            for statement in node.body:
+                self._instrument(statement)
+        ast.fix_missing_locations(self.tree)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the text needs beside its own."""
+        return {_PROBE: self._probe}
+
+    def found(self) -> list[tuple[Place, list[str]]]:
+        """Of each call that ran, what it called: a layer, a pointwise module by its class's name, or something else."""
+        return [(self._places[number], sorted(seen)) for number, seen in self._seen.items()]
+
+    def _instrument(self, statement: ast.stmt) -> None:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and not getattr(node, "probed", False):
+                if isinstance(node.func, ast.Name) and node.func.id in _LEFT_ALONE:
+                    continue
+                number = ast.Constant(len(self._places))
+                self._places.append(place_of(node))
+                probe = ast.Call(ast.Name(_PROBE, ast.Load()), [number, node.func], [])
+                node.func = ast.copy_location(probe, node.func)
+                node.probed = probe.probed = True  # type: ignore[attr-defined]
+
+    def _probe(self, number: int, called: Any) -> Any:
+        self._seen[number].add(_kind(called))
+        return called
+
+
+def _kind(called: Any) -> str:
+    if any(called is function for function in _FUNCTIONS):
+        return LAYER
+    if isinstance(called, _TRANSPOSED):
+        own = any(type(called).forward is theirs.forward for theirs in _TRANSPOSED)
+        return LAYER if own else "a layer of its own class"
+    return _POINTWISE.get(type(called), type(called).__name__)
+
+
+class Tails:
+    """Notes what the tails of layers compute, while a file that hands them over runs.
+
+    Args:
+        runtime: how written files do that: the definitions of `_Notes`, `_Result`, `_is_plain` and `CudaSequential`.
+        lines: of each line of the file's text, the user's.
+    """
+
+    def __init__(self, runtime: str, lines: Sequence[int]) -> None:
+        self.lines = lines
+        self.sites: dict[int, set[str]] = defaultdict(set)
+        self.modules: set[str] = set()
+        self._runtime: dict[str, Any] = {
+            "functools": functools,
+            "nn": nn,
+            "torch": torch,
+            "_CudaForward": _TRANSPOSED,
+            "_POINTWISE": tuple(_POINTWISE),
+        }
+        exec(runtime, self._runtime)
+        self._runtime[FUSED] = self._fused
+        #: Told of the calls behind the layer that ran last.
+        self.tell: Callable[[str], None] = lambda calls: None
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the file's text needs beside its own."""
+        return {FUSED: self._fused}
+
+    @contextmanager
+    def of_sequences(self) -> Iterator[None]:
+        """While it is entered, modules in a `nn.Sequential` are a tail of the layer before them."""
+        before = nn.Sequential.forward
+        nn.Sequential.forward = self._runtime["CudaSequential"].forward  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            nn.Sequential.forward = before  # type: ignore[method-assign]
+
+    def _fused(
+        self,
+        layer: Callable[..., Tensor],
+        *inputs: Any,
+        tail: Callable[[Any], Any],
+        modules: Sequence[nn.Module] = (),
+        site: int | None = None,
+        **options: Any,
+    ) -> Tensor:
+        result = layer(*inputs, **options)
+        ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and layer._forward_hooks)
+        if ours and result.dim() == self._batched_dims(layer, inputs) and all(map(self._runtime["_is_plain"], modules)):
+            notes = self._runtime["_Notes"](tuple(result.shape), result)
+            last = tail(self._runtime["_Result"](notes, "y"))
+            calls = "; ".join([*notes.calls, notes.said(last)])
+            self.tell(calls)
+            self.modules.update(_POINTWISE[type(module)] for module in modules)
+            if site is not None:
+                self.sites[site].add(calls)
+        return tail(result)
+
+    def _batched_dims(self, layer: Any, inputs: Sequence[Any]) -> int:
+        return len(layer.kernel_size) + 2 if isinstance(layer, _TRANSPOSED) else inputs[1].dim()

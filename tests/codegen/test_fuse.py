@@ -1,0 +1,373 @@
+"""What stands behind layers becomes a function in the file's text: what is taken, and that it means the same."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from codegen_helpers import workshop
+
+from tconv.rewriter.fusing import Fused, with_tails
+from tconv.sandbox.model_file import load
+from tconv.sandbox.trace import trace
+
+MODEL = """
+import math
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(3, 3, 3, 2, 1, 1)
+        self.ups = nn.ModuleList([nn.ConvTranspose2d(3, 3, 2, 2), nn.ConvTranspose2d(3, 3, 2, 2)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(3), nn.BatchNorm2d(3)])
+        self.conv, self.act, self.norm = nn.Conv2d(3, 3, 1), nn.LeakyReLU(0.1, inplace=True), nn.BatchNorm2d(3)
+        self.pool, self.drop, self.same = nn.MaxPool2d(2), nn.Dropout(0.5), nn.Identity()
+        self.scale, self.weight = nn.Parameter(torch.rand(3, 1, 1)), nn.Parameter(torch.rand(3, 3, 2, 2))
+        self.factor, self.seen = 0.5, []
+        layers = nn.ConvTranspose2d(3, 3, 2, 2), nn.BatchNorm2d(3), nn.ReLU(True), nn.Conv2d(3, 3, 1)
+        self.sequence = nn.Sequential(*layers)
+
+{forward}
+
+def get_inputs():
+    return [torch.rand(2, 3, 4, 5), torch.rand(2, 3, 8, 10)]
+"""
+
+#: A forward pass, and what its kernels compute behind layers, in the order of the text.
+BODIES: dict[str, tuple[str, list[str]]] = {
+    "an expression": ("return torch.relu(self.up(x)) + skip", ["max(y, 0) + output0"]),
+    "statements": (
+        """
+        y = self.up(x)
+        # a comment
+        y = y * self.scale
+
+        y = self.act(y)
+        return y + skip
+        """,
+        ["t0 = y * channel0; where(t0 > 0, t0, t0 * 0.1) + output1"],
+    ),
+    "a value that is returned, too": (
+        """
+        y = self.up(x)
+        z = torch.relu(y)
+        return y, z
+        """,
+        [],
+    ),
+    "a value that is read later": (
+        """
+        y = self.up(x)
+        z = torch.relu(y)
+        z = z * 2
+        return self.pool(z) + y.mean()
+        """,
+        [],
+    ),
+    "a value that is read later, and bound anew before": (
+        """
+        y = self.up(x)
+        z = torch.relu(y)
+        y = self.conv(z)
+        return y + z
+        """,
+        ["max(y, 0)"],
+    ),
+    "in place": (
+        """
+        y = self.up(x)
+        y += 1
+        y.mul_(2).clamp_(min=0)
+        y = F.relu(y, inplace=True)
+        y -= skip
+        return y
+        """,
+        ["max(max((y + 1) * 2, 0), 0) - output0"],
+    ),
+    "in place, by another name": (
+        """
+        y = self.up(x)
+        z = y
+        y += 1
+        return y * z
+        """,
+        ["t0 = y + 1; t0 * t0"],
+    ),
+    "a copy of it": (
+        """
+        y = self.up(x)
+        before = y.clone().detach()
+        y += skip
+        return y * before
+        """,
+        ["(y + output0) * y"],
+    ),
+    "an operand that is bound anew": (
+        """
+        held = skip
+        y = self.up(x)
+        y = y + held
+        held = y * 2
+        return held
+        """,
+        ["y + output0"],
+    ),
+    "an operand of the result's name": ("y = skip\n        y = self.up(x) + y\n        return y * 2", ["y + output0"]),
+    "an operand that is computed": ("return self.up(x) + self.conv(skip)", []),
+    "an operand that is viewed": (
+        "return self.up(x) * self.scale.view(1, -1, 1, 1) + self.scale[None]",
+        ["y * channel0 + channel1"],
+    ),
+    "numbers": ("return self.up(x) * math.sqrt(2) / (1 - self.factor)", ["y * 1.4142135623730951 / 0.5"]),
+    "modules in a list": (
+        """
+        for up, norm in zip(self.ups, self.norms):
+            x = up(x)
+            x = self.act(norm(x))
+        return x
+        """,
+        ["t0 = (y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3; where(t0 > 0, t0, t0 * 0.1)"],
+    ),
+    "a value that the next turn of a loop reads": (
+        """
+        z = 0
+        for up in self.ups:
+            x = x + z
+            y = up(x)
+            z = torch.relu(y)
+            z = z.mean() + y.mean()
+        return z
+        """,
+        [],
+    ),
+    "by index": ("return F.silu(self.norms[0](self.ups[1](x)))", None),  # type: ignore[dict-item]
+    "a part of a statement": (
+        """
+        y = self.up(x)
+        y = y * 2
+        return self.pool(torch.tanh(y))
+        """,
+        ["tanh(y * 2)"],
+    ),
+    "a part of a statement that also reads another value": (
+        """
+        y = self.up(x)
+        z = y * 2
+        return self.pool(torch.tanh(z)) + y.mean()
+        """,
+        [],
+    ),
+    "a branch": (
+        """
+        y = self.up(x)
+        if self.factor > 0:
+            y = self.sequence[0](x)
+            y = torch.sigmoid(y)
+            return y
+        return y
+        """,
+        ["sigmoid(y)"],
+    ),
+    "a branch behind it": (
+        """
+        y = self.up(x)
+        y = torch.sigmoid(y)
+        if self.factor > 0:
+            y = y * 2
+        return y
+        """,
+        ["sigmoid(y)"],
+    ),
+    "more than one statement in a line": ("y = self.up(x); y = torch.relu(y)\n        return y", []),
+    "a statement in the line of its head": ("if True: y = torch.relu(self.up(x))\n        return y", []),
+    "two layers in a statement": ("return torch.relu(self.up(x)) + torch.relu(self.sequence[0](x))", []),
+    "a comprehension": ("return torch.stack([torch.relu(up(x)) for up in self.ups])", []),
+    "a condition": ("return torch.relu(self.up(x) if self.factor else x)", []),
+    "concatenation": ("return torch.cat([self.up(x), skip], 1)", []),
+    "concatenation of what stands behind it": ("return torch.cat([torch.relu(self.up(x)), skip], 1)", ["max(y, 0)"]),
+    "a function": (
+        """
+        y = F.conv_transpose2d(
+            x,  # the input
+            self.weight,
+            stride=(2, 2),
+        )
+        y = torch.where(y > 0, y, y * self.factor)
+        return y
+        """,
+        ["where(y > 0, y, y * 0.5)"],
+    ),
+    "arguments in a tuple": (
+        """
+        arguments = (x, self.weight, None, 2)
+        return F.gelu(F.conv_transpose2d(*arguments), approximate="tanh")
+        """,
+        ["0.5 * y * (1 + tanh(0.7978845608028654 * (y + 0.044715 * (y * y * y))))"],
+    ),
+    "an output size": ("return torch.relu(self.up(x, output_size=(8, 9)))", ["max(y, 0)"]),
+    "a print between": (
+        """
+        y = self.up(x)
+        self.seen.append(y)
+        return torch.relu(y)
+        """,
+        [],
+    ),
+    "a function in it": (
+        """
+        y = self.up(x)
+        z = torch.relu(y)
+
+        def later():
+            return y.sum()
+
+        return z + later()
+        """,
+        [],
+    ),
+    "a walrus": ("return torch.relu(y := self.up(x)) + y.mean()", []),
+    "several targets": ("y = z = self.up(x)\n        return torch.relu(y) + z.mean()", []),
+    "names that are taken": (
+        """
+        y, tail = skip, 2.0
+        z = self.up(x) + y
+        z = z * tail
+        return z
+        """,
+        ["(y + output0) * 2"],
+    ),
+    "a sequence": ("return self.sequence(x)", ["(y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3"]),
+    "dropout": ("return torch.relu(self.drop(self.same(self.up(x))))", ["max(y, 0)"]),
+    "a maximum along an axis": ("return self.up(x).max(1)", []),
+    "a sum of a comparison": ("return self.up(x) * (skip > 0)", []),
+    "a method of the model's own": ("return self.own(self.up(x))\n\n    def own(self, y):\n        return y + 1", []),
+}
+
+
+def written(tmp_path: Path, body: str, crlf: bool = False) -> Path:
+    forward = f"    def forward(self, x, skip):\n        {textwrap.dedent(body).strip()}" if "\n" not in body else body
+    if "\n" in body and body.lstrip() != body:
+        lines = textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
+        forward = f"    def forward(self, x, skip):\n{lines}"
+    elif "\n" in body:
+        forward = f"    def forward(self, x, skip):\n        {body}"
+    path = tmp_path / "model.py"
+    text = MODEL.replace("{forward}", forward + "\n")
+    path.write_bytes(text.replace("\n", "\r\n").encode() if crlf else text.encode())
+    return path
+
+
+def fused_of(path: Path) -> Fused:
+    return with_tails(path, trace(path, workshop=workshop()), workshop())
+
+
+def programs_of(fused: Fused) -> list[str]:
+    calls = [calls for layer in fused.trace.layers for calls in (*layer.tails, *layer.in_evaluation)]
+    return list(dict.fromkeys(fused.programs[each] for each in calls if each in fused.programs))
+
+
+def cuda_fused(layer: Callable[..., Any], *inputs: Any, tail: Callable[..., Any], modules: Any = (), **o: Any) -> Any:
+    assert all(isinstance(module, torch.nn.Module) for module in modules)
+    return tail(layer(*inputs, **o))
+
+
+def results(path: Path, text: str | None, training: bool) -> Any:
+    model = load(path, text=text, names={"cuda_fused": cuda_fused})
+    module = model.construct(3)
+    module.train(training)
+    found = [module(*model.make_inputs(seed)) for seed in (1, 2)]
+    return [*found, *(t for t in module.state_dict().values()), len(module.seen)]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_what_is_taken_means_the_same(name: str, tmp_path: Path) -> None:
+    body, programs = BODIES[name]
+    path = written(tmp_path, body)
+    fused = fused_of(path)
+    text = fused.text
+    if programs is not None:
+        assert programs_of(fused) == programs or (name == "a sequence" and programs_of(fused)[0].startswith("max"))
+    for training in (False, True):
+        assert same(results(path, text, training), results(path, None, training)), text
+    assert text is None or ("cuda_fused(" in text) == (name != "a sequence")
+
+
+def test_lines_end_as_they_did(tmp_path: Path) -> None:
+    path = written(tmp_path, BODIES["statements"][0], crlf=True)
+    text = fused_of(path).text
+    assert text is not None and text.count("\n") == text.count("\r\n")
+    assert same(results(path, text, False), results(path, None, False))
+
+
+def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
+    text = fused_of(written(tmp_path, BODIES["statements"][0])).text
+    assert text is not None
+    assert textwrap.dedent(text.partition("def forward(self, x, skip):\n")[2].partition("\ndef ")[0]).strip() == (
+        textwrap.dedent("""
+            def tail(y):
+                # a comment
+                y = y * self.scale
+
+                y = self.act(y)
+                return y + skip
+
+            # In one kernel: t0 = y * channel0; where(t0 > 0, t0, t0 * 0.1) + output1
+            return cuda_fused(self.up, x, tail=tail, modules=(self.act,))
+        """).strip()
+    )
+
+
+def test_lines_are_the_users(tmp_path: Path) -> None:
+    """A call of a function is named by its line in the user's file."""
+    body = """
+        y = self.up(x)
+        y = y * 2
+        y = y + 1
+        y = self.conv(y)
+        return F.conv_transpose2d(y, self.weight)
+    """
+    path = written(tmp_path, body)
+    plain, fused = trace(path, workshop=workshop()), fused_of(path)
+    assert [layer.name for layer in fused.trace.layers] == [layer.name for layer in plain.layers]
+    number = fused.trace.layers[1].line
+    assert fused.text is not None and number is not None
+    assert "F.conv_transpose2d" in fused.text.splitlines()[number - 1]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return torch.cat([self.up(x), skip], 1)", "around it stands `torch.cat([self.up(x), skip], 1)`"),
+        ("y = self.up(x)\n        return self.pool(y)", "behind it stands `return self.pool(y)`"),
+        ("return self.up(x) + torch.relu(skip[..., :1])", "around it stands"),
+        ("return self.up(x) * skip[..., :1]", "has not one value for each output"),
+    ],
+)
+def test_what_is_not_taken_is_explained(body: str, reason: str, tmp_path: Path) -> None:
+    fused = fused_of(written(tmp_path, body))
+    assert fused.text is None and len(fused.apart) == 1 and reason in fused.apart[0], fused.apart
+    line = MODEL.partition("{forward}")[0].count("\n") + 2
+    assert fused.apart[0].startswith(f"line {line}: ")
+
+
+def test_every_text_is_python(tmp_path: Path) -> None:
+    for body, _ in list(BODIES.values())[::7]:
+        text = fused_of(written(tmp_path, body)).text
+        assert text is None or ast.parse(text)
