@@ -18,7 +18,7 @@ from tconv.pointwise.functions import where as where_value
 from tconv.pointwise.program import KINDS, SUM, Builder, Program
 
 #: What gives the values that it takes.
-_SAME = ("alias", "clone", "contiguous", "detach")
+_SAME = ("clone", "contiguous", "detach")
 
 
 def program_of(calls: str) -> Program:
@@ -56,7 +56,8 @@ class _Calls:
     def _call(self, tree: ast.expr) -> Value:
         if not isinstance(tree, ast.Call):
             value = self._argument(tree)
-            assert isinstance(value, Value)
+            if not isinstance(value, Value):
+                raise InvalidProgram(f"it gives a number, {value!r}, and no tensor")
             return value
         assert isinstance(tree.func, ast.Name)
         name = tree.func.id

@@ -1,0 +1,342 @@
+"""Files whose kernels compute what stands behind layers, in the emulator: when they do, and that all else stays."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from codegen_helpers import Namespace, executed, fused_text
+from torch import Tensor, nn
+
+from tconv.sandbox.emulated import install
+
+BLOCK = """
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self, slope=0.2, padding=1, act=nn.Mish):
+            super().__init__()
+            self.up = nn.ConvTranspose2d(5, 6, 3, 2, padding, 1)
+            self.norm, self.act, self.slope = nn.BatchNorm2d(6, momentum=0.3), act(), slope
+            self.gate = nn.Parameter(torch.rand(6, 1, 1))
+        def forward(self, x, skip, gate):
+            y = self.up(x)
+            y = self.norm(y)
+            y = F.leaky_relu(y, self.slope, inplace=True) * self.gate
+            return self.act(y) * gate + skip
+
+    def get_init_inputs():
+        return []
+    def get_inputs():
+        return [torch.rand(2, 5, 4, 5), torch.rand(2, 6, 8, 10), torch.rand(2, 6, 1, 1)]
+"""
+SEQUENCE = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.ConvTranspose2d(5, 6, 3, 2)
+            self.up = nn.Sequential(layer, nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Dropout())
+            self.last = nn.Sequential(nn.ConvTranspose2d(6, 1, 4, 2), nn.Tanh())
+        def forward(self, x):
+            return self.last(self.up(x))
+
+    def get_inputs():
+        return [torch.rand(2, 5, 3, 4)]
+"""
+
+
+class File:
+    """A written file in the emulator, beside the model file that it was made from, and what it launches."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.ours, self.theirs = executed(text), executed(path.read_text(encoding="utf-8"))
+        install(self.ours)
+        self.programs: list[str] = []
+        launch = self.ours["_launch"]
+
+        def counted(plan: Any, *tensors: Any) -> None:
+            self.programs.append(plan.kernel.layer.tail)
+            launch(plan, *tensors)
+
+        self.ours["_launch"] = counted
+
+    def models(self, *arguments: Any, training: bool = False, **options: Any) -> tuple[nn.Module, nn.Module]:
+        """ModelNew and Model with the same parameters, statistics among them."""
+        torch.manual_seed(5)
+        theirs = self.theirs["Model"](*arguments, **options)
+        for tensor in theirs.state_dict().values():
+            if tensor.is_floating_point():
+                tensor.copy_(torch.rand_like(tensor) - 0.3 * (tensor.dim() > 1))
+        ours = self.ours["ModelNew"](*arguments, **options)
+        ours.load_state_dict(theirs.state_dict())
+        return ours.train(training), theirs.train(training)
+
+
+Made = Callable[[str], File]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    files: dict[str, tuple[Path, str]] = {}
+
+    def make(text: str) -> File:
+        if text not in files:
+            path = tmp_path_factory.mktemp("tails") / "model.py"
+            path.write_text(textwrap.dedent(text), encoding="utf-8")
+            files[text] = path, fused_text(path, ("direct", "mma"))
+        return File(*files[text])
+
+    return make
+
+
+def inputs(batch: int = 2, dtype: torch.dtype = torch.float32, rows: int = 4) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(batch)
+    shapes = [(batch, 5, rows, 5), (batch, 6, 2 * rows, 10), (batch, 6, 1, 1)]
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def close(ours: Tensor, theirs: Tensor, tolerance: float = 2e-3) -> bool:
+    return torch.allclose(ours.double(), theirs.double(), rtol=tolerance, atol=tolerance)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_one_kernel_computes_all_of_it(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    with torch.no_grad(), silent():
+        assert close(ours(*inputs()), theirs(*inputs()))
+    (program,) = file.programs
+    assert "rsqrt(channel1 + 1e-05)" in program and program.endswith("* sample5 + output6")
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_other_sizes(made: Made, batch: int, rows: int) -> None:
+    """In a batch of one sample, what each sample has looks like what all have."""
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    with torch.no_grad(), silent():
+        assert close(ours(*inputs(batch, rows=rows)), theirs(*inputs(batch, rows=rows)))
+    assert all(file.programs) and len(file.programs) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_types(made: Made, dtype: torch.dtype) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    ours.to(dtype)
+    tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float64: 1e-10}[dtype]
+    with torch.no_grad():
+        expected = theirs.double()(*(t.double() for t in inputs(dtype=dtype)))
+        assert close(ours(*inputs(dtype=dtype)), expected, tolerance)
+    assert all(file.programs) and len(file.programs) == 1
+
+
+def test_operands_of_other_strides(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    x, skip, gate = inputs()
+    given = [x, skip.transpose(2, 3).contiguous().transpose(2, 3), gate[:1].expand(2, -1, -1, -1)]
+    with torch.no_grad():
+        assert close(ours(*given), theirs(*given))
+        last = [t.contiguous(memory_format=torch.channels_last) for t in inputs()]
+        assert close(ours(*last), theirs(*last))
+        assert ours(*last).is_contiguous(memory_format=torch.channels_last)
+    assert all(file.programs) and len(file.programs) == 3
+
+
+def test_training_is_as_it_was(made: Made) -> None:
+    """Statistics of the batch, and gradients: of what the lines say, through PyTorch's own."""
+    file = made(BLOCK)
+    ours, theirs = file.models(training=True)
+    for module in (ours, theirs):
+        module(*inputs()).square().mean().backward()
+    assert file.programs == [""]
+    assert same_state(ours, theirs)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert mine.grad is not None and other.grad is not None and close(mine.grad, other.grad, 1e-2)
+    with torch.no_grad():
+        assert close(ours(*inputs()), theirs(*inputs()))
+    assert file.programs == ["", ""] and same_state(ours, theirs)
+
+
+def same_state(ours: nn.Module, theirs: nn.Module) -> bool:
+    pairs = zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
+    return all(close(mine, other) for mine, other in pairs)
+
+
+def test_gradients_in_evaluation(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    for module in (ours, theirs):
+        module.requires_grad_(False)
+    given = inputs()
+    given[1].requires_grad_()  # what the tail reads, and nothing else
+    found = [torch.autograd.grad(module(*given).sum(), given[1])[0] for module in (ours, theirs)]
+    assert close(*found) and file.programs == [""]
+
+
+def test_other_arguments_of_the_constructor(made: Made) -> None:
+    """Another number is another program, which the file does not have: the lines say what it is."""
+    file = made(BLOCK)
+    for arguments in ({"slope": 0.7}, {"act": nn.Sigmoid}, {"act": Own}):
+        ours, theirs = file.models(**arguments)
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert close(ours(*inputs()), theirs(*inputs()))
+        told = [str(each.message) for each in caught if "tconv optimize makes one" in str(each.message)]
+        assert len(told) == ("slope" in arguments), arguments
+    assert file.programs == ["", "", ""]
+    ours, theirs = file.models(padding=0)
+    with torch.no_grad():
+        x, skip, gate = inputs()
+        skip = torch.randn(2, 6, 10, 12)
+        assert close(ours(x, skip, gate), theirs(x, skip, gate))
+    assert file.programs[3]
+
+
+class Own(nn.Module):
+    def forward(self, y: Tensor) -> Tensor:
+        return y.abs() if y.isfinite().all() else y
+
+
+def test_hooks_are_called_once_with_tensors(made: Made) -> None:
+    for place in ("up", "norm", "act"):
+        file = made(BLOCK)
+        ours, theirs = file.models()
+        seen: list[Any] = []
+
+        def hook(module: nn.Module, given: Any, result: Any, seen: list[Any] = seen) -> None:
+            seen.append(result)
+
+        for module in (ours, theirs):
+            getattr(module, place).register_forward_hook(hook)
+        with torch.no_grad():
+            assert close(ours(*inputs()), theirs(*inputs()))
+        assert len(seen) == 2 and all(isinstance(result, Tensor) for result in seen)
+        assert close(seen[0], seen[1]) and file.programs == [""]
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    ours.up.register_forward_pre_hook(lambda module, given: (given[0] * 2,))  # before the layer: no matter
+    with torch.no_grad():
+        x, *others = inputs()
+        assert close(ours(x, *others), theirs(x * 2, *others))
+    assert all(file.programs)
+
+
+def test_parameters_are_followed(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    with torch.no_grad():
+        ours(*inputs())
+        for module in (ours, theirs):
+            module.norm.running_var.mul_(3)
+            module.norm.weight.data.add_(0.5)
+            module.gate.copy_(torch.full((6, 1, 1), 0.7))
+        assert close(ours(*inputs()), theirs(*inputs()))
+    assert all(file.programs) and len(file.programs) == 2
+
+
+def test_values_that_are_not_finite(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    x, skip, gate = inputs()
+    skip[0, 1, 2, 3], skip[1, 2, 3, 4], gate[1, 3] = float("inf"), float("nan"), float("-inf")
+    with torch.no_grad():
+        mine, other = ours(x, skip, gate), theirs(x, skip, gate)
+    assert torch.allclose(mine, other, rtol=2e-3, atol=2e-3, equal_nan=True) and all(file.programs)
+
+
+def test_sequences(made: Made) -> None:
+    file = made(SEQUENCE)
+    ours, theirs = file.models()
+    x = torch.randn(3, 5, 4, 4)
+    with torch.no_grad(), silent():
+        assert close(ours(x), theirs(x))
+    assert [bool(program) for program in file.programs] == [True, True]
+    assert repr(ours).replace("ModelNew", "Model") == repr(theirs) and list(ours.state_dict()) == list(
+        theirs.state_dict()
+    )
+    for training in (True, False):
+        torch.manual_seed(1)
+        mine = ours.train(training)(x)
+        torch.manual_seed(1)
+        assert close(mine, theirs.train(training)(x)) and same_state(ours, theirs)
+    assert len(file.programs) == 6 and not any(file.programs[2:])
+    assert isinstance(ours.up[:2], nn.Sequential) and close(ours.up[:2](x), theirs.up[:2](x))
+
+
+def test_copies_and_pickles(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = made(SEQUENCE)
+    module = ModuleType("written_file")
+    vars(module).update(file.ours)
+    monkeypatch.setitem(sys.modules, "written_file", module)
+    for name in ("ModelNew", "CudaSequential", "CudaConvTranspose2d"):
+        monkeypatch.setattr(file.ours[name], "__module__", "written_file")
+    ours, theirs = file.models()
+    x = torch.randn(1, 5, 3, 3)
+    stored = io.BytesIO()
+    torch.save(ours, stored)
+    stored.seek(0)
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), torch.load(stored, weights_only=False)):
+        with torch.no_grad():
+            assert close(other(x), theirs(x))
+    assert len(file.programs) == 6 and all(file.programs)
+
+
+def test_what_is_built_at_first(made: Made) -> None:
+    """As the model is built: here to train, where only the last layer's kernel takes a program."""
+    file = made(SEQUENCE)
+    model = file.ours["ModelNew"]()
+    built = [kernel.layer.tail for kernel in file.ours["_module_kernels"](model)]
+    assert built == ["", "tanh(y)"]
+
+
+def test_compilers_see_the_lines(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        assert close(compiled(*inputs()), theirs(*inputs()))
+    assert file.programs == [""]
+
+
+def test_unbatched(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    ours.norm = theirs.norm = nn.Identity()
+    x, skip, gate = (t[0] for t in inputs())
+    with torch.no_grad():
+        assert close(ours(x, skip, gate), theirs(x, skip, gate))
+    assert file.programs == [""]
+
+
+def test_a_file_without_tails_knows_nothing_of_them(made: Made) -> None:
+    text = SEQUENCE.replace(", nn.Tanh()", "").replace(
+        "nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Dropout()", "nn.PixelShuffle(1)"
+    )
+    file: Namespace = made(text).ours
+    assert not {"_Notes", "cuda_fused", "CudaSequential", "_PROGRAMS"} & set(file)
+    assert "tail" not in file["_conv_transpose"].__code__.co_varnames

@@ -1,0 +1,162 @@
+"""What a written file notes of the lines behind a layer is what they compute: function by function, against PyTorch."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tconv.codegen.generate import tails_text
+from tconv.errors import InvalidProgram
+from tconv.pointwise.calls import known_calls, program_of
+from tconv.pointwise.evaluate import evaluate, shape_of
+from tconv.sandbox.behind import POINTWISE
+
+SHAPE = (2, 3, 4, 5)
+Function = Callable[..., Any]
+Y = Any
+
+FUNCTIONS: dict[str, Function] = {
+    "operators": lambda y: ((1 - y) * 2 + y - 0.5) / 3 + 2 / (y * y + 1) - (-y) ** 3,
+    "operators with tensors": lambda y, o, c: (o + y) * c - (c - y) / (o * o + 1) + o / (2 + y * y),
+    "in place": lambda y: y.add_(1).mul_(2).clamp_(max=3).sub_(0.5).div_(1.5),
+    "in place by operators": lambda y: in_place(y),
+    "in place by functions": lambda y: F.relu(torch.relu_(y + 0) - 0.1, inplace=True) + F.leaky_relu_(y, 0.3),
+    "named numbers": lambda y: torch.add(y, 1, alpha=2) + torch.sub(y, 2.0, alpha=0.5) + torch.rsub(y, 1),
+    "other names": lambda y: torch.multiply(torch.true_divide(y, 3), torch.negative(y)) + torch.absolute(y).subtract(1),
+    "clamps": lambda y: y.clamp(-0.5, 0.7) + torch.clamp_min(y, 0.1) + torch.clip(y, max=0.3) + y.clamp_max(0.4),
+    "extremes": lambda y, o: torch.max(y, o) + torch.min(o, y) + torch.maximum(y, o * 2) - y.minimum(o),
+    "comparisons": lambda y, o: torch.where(y > o, y, o * 2) + (y <= 0.1) * 3 + torch.where(y.ne(0), 1.0, y),
+    "exponentials": lambda y: torch.exp(y) + torch.expm1(y) + torch.log1p(y.abs()) + (y * y + 1).log(),
+    "roots": lambda y: (y * y + 1).sqrt() + torch.rsqrt(y * y + 2) + torch.reciprocal(y * y + 3) + torch.square(y),
+    "powers": lambda y: y**2 + torch.pow(y.abs() + 1, 1.7) + (y.abs() + 1) ** -0.5 + y.pow(3),
+    "snake": lambda y, c: y + (c * c + 1e-9).reciprocal() * torch.sin(c * y).pow(2),
+    "erf, tanh, sigmoid": lambda y: (
+        torch.erf(y) + torch.tanh(y) + torch.sigmoid(y) + F.tanh(y) + F.sigmoid(y) + y.tanh()
+    ),
+    "special": lambda y: torch.special.expit(y) + torch.special.erf(y) + torch.special.expm1(y),
+    "gelu": lambda y: F.gelu(y) + F.gelu(y, approximate="tanh"),
+    "exponential units": lambda y: F.elu(y, 0.7) + F.celu(y, 1.3) + F.selu(y) + F.elu(y, alpha=0.5, inplace=False),
+    "linear units": lambda y: F.relu6(y * 5) + F.leaky_relu(y) + F.leaky_relu(y, 0.2, False) + torch.selu(y) + y.relu(),
+    "hard": lambda y: F.hardtanh(y, -0.4, 0.3) + F.hardsigmoid(y * 4) + F.hardswish(y * 4) + F.threshold(y, 0.1, -2.0),
+    "soft": lambda y: F.softplus(y) + F.softplus(y, 2, 3) + F.softsign(y) + F.logsigmoid(y) + F.tanhshrink(y),
+    "mish and silu": lambda y: F.mish(y) + F.silu(y) + F.silu(y, inplace=False),
+    "prelu": lambda y, v, s: F.prelu(y, v) + torch.prelu(y, s),
+    "batch norm": lambda y, v, w: (
+        F.batch_norm(y, v, w * w + 0.1, w, v, False, 0.1, 1e-3) + F.batch_norm(y, v, w * w + 1)
+    ),
+    "addcmul": lambda y, o, c: torch.addcmul(y, o, c, value=0.5) + torch.addcdiv(o, y, c * c + 1),
+    "what changes nothing": lambda y: F.dropout(y.clone().detach().contiguous(), training=False) * 2,
+}
+#: Tensors that functions take, by the names of their parameters.
+OPERANDS = {"o": SHAPE, "c": (3, 1, 1), "v": (3,), "w": (3,), "s": (1,), "n": (2, 3, 1, 1)}
+
+
+def in_place(y: Y) -> Y:
+    held = y
+    y += 1
+    y *= held
+    y -= 0.5
+    y /= 2
+    return held + y
+
+
+@functools.cache
+def runtime() -> dict[str, Any]:
+    found: dict[str, Any] = {"functools": functools, "nn": nn, "torch": torch}
+    exec(tails_text(), found)
+    return found
+
+
+def noted(function: Function, operands: list[Tensor], shape: tuple[int, ...] = SHAPE) -> tuple[str, list[Tensor]]:
+    notes = runtime()["_Notes"](shape, torch.empty(0, dtype=torch.float64))
+    last = function(runtime()["_Result"](notes, "y"), *operands)
+    return "; ".join([*notes.calls, notes.said(last)]), notes.operands
+
+
+def drawn(function: Function, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    names = function.__code__.co_varnames[1 : function.__code__.co_argcount]
+    return [torch.randn(OPERANDS[name], generator=generator, dtype=torch.float64) for name in names]
+
+
+def as_operands(program: Any, tensors: list[Tensor]) -> list[Tensor]:
+    shapes = [shape_of(operand.kind, SHAPE) for operand in program.operands]
+    return [tensor.reshape(shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_program_is_the_function(name: str) -> None:
+    function, operands = FUNCTIONS[name], drawn(FUNCTIONS[name])
+    calls, read = noted(function, operands)
+    program = program_of(calls)
+    y = 2 * torch.randn(SHAPE, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    expected = function(y.clone(), *operands)
+    assert torch.allclose(evaluate(program, y, as_operands(program, read)), expected, rtol=1e-10, atol=1e-12)
+
+
+def modules() -> list[nn.Module]:
+    arguments: dict[str, tuple[Any, ...]] = {"Threshold": (0.1, 2.0), "PReLU": (3,)}
+    made = [getattr(nn, name)(*arguments.get(name, (3,) * name.startswith("BatchNorm"))) for name in sorted(POINTWISE)]
+    return [module.double().eval() for module in made]
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda module: type(module).__name__)
+def test_every_pointwise_module_has_a_program(module: nn.Module) -> None:
+    shape = {"1d": (2, 3, 7), "3d": (2, 3, 2, 3, 4)}.get(type(module).__name__[-2:].lower(), SHAPE)
+    for tensor in module.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(torch.rand_like(tensor) + 0.5)
+    calls, read = noted(module, [], shape)
+    program = program_of(calls)
+    y = 2 * torch.randn(shape, dtype=torch.float64)
+    operands = [t.detach().reshape(shape_of(o.kind, shape)) for t, o in zip(read, program.operands, strict=True)]
+    assert torch.allclose(evaluate(program, y, operands), module(y.clone()), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda y: F.dropout(y), "dropout draws numbers"),
+        (lambda y, v, w: F.batch_norm(y, v, w, training=True), "statistics of the batch"),
+        (lambda y: y.max(1), "of two tensors"),
+        (lambda y: torch.max(y, 1), "of two tensors"),
+        (lambda y, c: y + c[:, :, :, None, None], "has not one value"),
+        (lambda y: y + torch.ones(4, 1, dtype=torch.float64), "has not one value"),
+        (lambda y: y + torch.ones(3, 1, 1), "has not one value"),  # of another type
+        (lambda y: torch.div(y, 2, rounding_mode="floor"), "rounding_mode"),
+        (lambda y: torch.cumsum(y, 1), "none of the language"),
+        (lambda y: y.half(), "none of the language"),
+        (lambda y: y.clamp(torch.nn.functional, 1), "something else"),
+        (lambda y: y**y, "pow takes a constant"),
+        (lambda y: 1, "gives a number"),
+    ],
+)
+def test_what_has_no_program_says_why(function: Function, words: str) -> None:
+    calls, _ = noted(function, drawn(function))
+    with pytest.raises(InvalidProgram, match=words):
+        program_of(calls)
+
+
+def test_numbers_are_told_apart() -> None:
+    """Also those that are equal to Python: a note is text."""
+    numbers = (0.0, -0.0, 1, 1.0, True, math.inf, None, "none")
+    assert len({noted(lambda y, n=n: y.clamp(n), [])[0] for n in numbers}) == len(numbers)
+
+
+def test_all_names_are_functions_or_methods() -> None:
+    missing = [
+        name
+        for name in known_calls()
+        if not any(hasattr(place, name) for place in (torch, F, Tensor, torch.special))
+        and not hasattr(Tensor, f"__{name}__")
+        and not hasattr(torch._C._nn, name)
+        and not name.startswith(("special_", "_"))
+    ]
+    assert missing == []
