@@ -245,6 +245,24 @@ BODIES: dict[str, tuple[str, list[str]]] = {
         """,
         ["(y + output0) * 2"],
     ),
+    "modules in a row": (
+        """
+        y = self.norm(self.up(x))
+        # a comment
+        y = self.act(y)
+        return self.pool(self.drop(y))
+        """,
+        ["t0 = (y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3; where(t0 > 0, t0, t0 * 0.1)"],
+    ),
+    "modules in no row": (
+        """
+        y = self.norm(self.up(x))
+        z = self.act(y)
+        z = self.drop(y)
+        return z
+        """,
+        ["t0 = (y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3; where(t0 > 0, t0, t0 * 0.1)"],
+    ),
     "a sequence": ("return self.sequence(x)", ["(y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3"]),
     "dropout": ("return torch.relu(self.drop(self.same(self.up(x))))", ["max(y, 0)"]),
     "a maximum along an axis": ("return self.up(x).max(1)", []),
@@ -275,7 +293,9 @@ def programs_of(fused: Fused) -> list[str]:
     return list(dict.fromkeys(fused.programs[each] for each in calls if each in fused.programs))
 
 
-def cuda_fused(layer: Callable[..., Any], *inputs: Any, tail: Callable[..., Any], modules: Any = (), **o: Any) -> Any:
+def cuda_fused(layer: Callable[..., Any], *inputs: Any, tail: Any, modules: Any = (), **o: Any) -> Any:
+    if isinstance(tail, list):
+        modules, tail = tail, torch.nn.Sequential(*tail)
     assert all(isinstance(module, torch.nn.Module) for module in modules)
     return tail(layer(*inputs, **o))
 
@@ -329,7 +349,7 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
                 return y + skip
 
             # In one kernel: t0 = y * channel0; where(t0 > 0, t0, t0 * 0.1) + output1
-            return cuda_fused(self.up, x, tail=tail, modules=(self.act,))
+            return cuda_fused(self.up, x, tail=tail, modules=[self.act])
         """).strip()
     )
 

@@ -35,7 +35,8 @@ _FUNCTION_MODULES = ("torch", "torch.nn.functional", "torch.special")
 #: Functions of numbers, and what makes a tensor of one.
 _OF_NUMBERS = frozenset({"float", "int", "math.sqrt", "math.exp", "math.log", "torch.tensor"})
 _FOUR = " " * 4
-_COLUMNS = 110
+#: Of comments, and of calls in one line with their tails.
+_COLUMNS, _LONGEST = 110, 120
 
 
 @dataclass(frozen=True)
@@ -347,7 +348,7 @@ class _Fuser:
 
     def _is_module(self, node: ast.Call) -> bool:
         seen = set(self._calls.get(place_of(node), ()))
-        return bool(seen) and seen <= POINTWISE and self._is_still(node.func, frozenset())
+        return bool(seen) and seen <= POINTWISE.keys() and self._is_still(node.func, frozenset())
 
     def _are_values(self, nodes: Sequence[ast.expr], region: frozenset[str], hole: ast.Call | None) -> bool:
         """Whether at least one is, and the others need no computation."""
@@ -397,14 +398,15 @@ class _Fuser:
 
     def _rewritten(self, function: ast.FunctionDef, chain: _Chain) -> Iterator[_Edit]:
         used = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)} | {a.arg for a in _arguments(function)}
-        modules = self._modules(chain)
+        modules, row = self._modules(chain), self._row(chain)
         comment = self._comments.get(place_of(chain.layer))
         indent = self._bytes[self._starts[chain.statement.lineno - 1] : self._offset(chain.statement)].decode()
         said = textwrap.wrap(comment, _COLUMNS - len(indent), break_long_words=False) if comment else []
         above = "".join(f"{indent}# {line}{self._newline}" for line in said)
         first = self._starts[chain.statement.lineno - 1]
         if not chain.statements and chain.part is None:
-            call = self._fused_call(chain, self._lambda(chain.layer, chain.expression, _free("y", used)), modules)
+            tail = row or self._lambda(chain.layer, chain.expression, _free("y", used))
+            call = self._fused_call(chain, tail, [] if row else modules)
             yield _Edit(first, first, above)
             yield _Edit(self._offset(chain.expression), self._end(chain.expression), call)
             return
@@ -418,10 +420,16 @@ class _Fuser:
         alone = chain.expression is chain.layer
         tail = _free("tail", used)
         only = self._only_expression(chain)
+        in_line = ""
         if only is not None and alone:
-            between = self._bytes[start : self._starts[only[0].lineno - 1]].decode()
             call = self._fused_call(chain, f"lambda {chain.name}: {self._text(only[1])}", modules)
-            yield _Edit(first, start, f"{between}{above}{indent}{target} {call}{self._newline}")
+            in_line = f"{indent}{target} {call}{self._newline}"
+        if row:
+            call = f"{indent}{target} {self._fused_call(chain, row, [])}{self._newline}"
+            yield _Edit(first, start, self._comments_between(start, end) + above + call)
+        elif only is not None and in_line and len(in_line) <= _LONGEST:
+            between = self._bytes[start : self._starts[only[0].lineno - 1]].decode()
+            yield _Edit(first, start, between + above + in_line)
             start = self._starts[only[0].lineno - 1]
             end = start if chain.part else end
         else:
@@ -439,6 +447,33 @@ class _Fuser:
             yield _Edit(start, end, "")
         if chain.part is not None:
             yield _Edit(self._offset(chain.part[1]), self._end(chain.part[1]), chain.name)
+
+    def _comments_between(self, start: int, end: int) -> str:
+        """The lines of comments there."""
+        lines = self._bytes[start:end].decode().splitlines(keepends=True)
+        return "".join(line for line in lines if line.lstrip().startswith("#"))
+
+    def _row(self, chain: _Chain) -> str:
+        """A list of modules whose calls, one behind another, a chain is; empty if it is something else."""
+        words: list[str] = []
+
+        def follow(node: ast.expr | None, name: str | None) -> bool:
+            """Whether an expression is such calls on the layer, or on what `name` holds."""
+            found: list[str] = []
+            while isinstance(node, ast.Call) and node is not chain.layer and self._is_module(node):
+                found.insert(0, self._text(node.func))
+                node = node.args[0]
+            words.extend(found)
+            return node is chain.layer if name is None else isinstance(node, ast.Name) and node.id == name
+
+        alike, name = follow(chain.expression, None), chain.name
+        for statement in chain.statements:
+            if not isinstance(statement, ast.Assign | ast.Return):
+                return ""
+            alike = alike and follow(statement.value, name)
+            name = self._result_name(statement, "")
+        alike = alike and (chain.part is None or follow(chain.part[1], name))
+        return f"[{', '.join(words)}]" if alike and words else ""
 
     def _only_expression(self, chain: _Chain) -> tuple[ast.stmt, ast.expr] | None:
         """The one expression that stands behind a chain's first statement, if that is all and takes one line."""
@@ -473,7 +508,7 @@ class _Fuser:
             given = ast.unparse(layer)[len(ast.unparse(layer.func)) + 1 : -1]
         words = [function, *([given] if given else []), f"tail={tail}"]
         if modules:
-            words.append(f"modules=({', '.join(modules)},)")
+            words.append(f"modules=[{', '.join(modules)}]")
         words += [f"site={len(self._sites)}"] * self._numbered
         return f"{FUSED}({', '.join(words)})"
 

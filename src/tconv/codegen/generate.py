@@ -29,6 +29,7 @@ from tconv.planner.direct.tile import DirectTile
 from tconv.pointwise.functor import functor
 from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem, Triple
+from tconv.sandbox.behind import POINTWISE
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
@@ -177,7 +178,7 @@ def generate(
                 "_CALLS", [f"{_string(calls)}: {_string(program)}" for calls, program in sorted(tails.programs.items())]
             ),
             "_BEHIND = {}\n": _dict_of("_BEHIND", _behind(planned)),
-            "_POINTWISE = ()\n": _tuple_of("_POINTWISE", [f"nn.{name}" for name in tails.modules]),
+            "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
@@ -394,6 +395,12 @@ def _string(text: str) -> str:
     if len(lines) < 2:
         return f'"{text}"'
     return "(\n" + "\n".join(f'        "{line} "' for line in lines[:-1]) + f'\n        "{lines[-1]}"\n    )'
+
+
+def _pointwise(name: str) -> str:
+    """What is recorded of a class of modules."""
+    said = (str(tuple(names.split())).replace("'", '"') for names in POINTWISE[name])
+    return f"nn.{name}: ({', '.join(said)})"
 
 
 def _behind(layers: Sequence[PlannedLayer]) -> list[str]:

@@ -47,8 +47,8 @@ _RECORDED = {}
 _PROGRAMS = {}
 _CALLS = {}
 _BEHIND = {}
-# Modules that are called there. To call them on a `_Result`, too, changes nothing.
-_POINTWISE = ()
+# Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
+_POINTWISE = {}
 # ---- where tails are fused
 # ---- where functions are called
 # Layers that are called as functions: they are built along with the modules.
@@ -447,7 +447,7 @@ class _Notes:
         in_place = kwargs.get("inplace", False) or (function.endswith("_") and not function.startswith("__"))
         if function.startswith("__i"):
             name, in_place = name[1:], True
-        by_channel = name in ("batch_norm", "prelu")  # their vectors have one value for each
+        by_channel = name in ("batch_norm", "prelu")  # their tensors have one value for each
         said = [self.said(value, by_channel) for value in args]
         said += [f"{key}={self.said(value, by_channel)}" for key, value in kwargs.items()]
         self.calls.append(f"{result} = {name}({', '.join(said)})")
@@ -461,8 +461,11 @@ class _Notes:
             return value._name
         if not isinstance(value, torch.Tensor):
             return repr(value) if value is None or isinstance(value, (bool, int, float, str)) else "?"
-        shape = tuple(value.shape) + (1,) * (len(self.shape) - 2) * (by_channel and value.dim() == 1)
-        kind = _kind((1,) * (len(self.shape) - len(shape)) + shape, self.shape)
+        shape = tuple(value.shape)
+        if by_channel:
+            kind = {1: "scalar", self.shape[1]: "channel"}.get(value.numel())
+        else:
+            kind = _kind((1,) * (len(self.shape) - len(shape)) + shape, self.shape)
         if kind is None or value.dtype != self.dtype or value.device != self.device:
             return "?"
         number = next((n for n, operand in enumerate(self.operands) if operand is value), len(self.operands))
@@ -522,11 +525,40 @@ def _is_plain(module):
     return type(module) in _POINTWISE and not (hooked or counts)
 
 
+# What modules in a row were found to compute, behind which layers: the program.
+_KNOWN = {}
+
+
+class _Row:
+    """Modules that are called one behind another. What they are, and their numbers, says what they compute."""
+
+    def __init__(self, modules):
+        self.modules = modules
+
+    def __call__(self, y):
+        for module in self.modules:
+            y = module(y)
+        return y
+
+    def read(self, like):
+        """What they are, beside a layer's result of such elements, and their tensors."""
+        said, tensors = [like.dtype, like.device], []
+        for module in self.modules:
+            numbers, names = _POINTWISE[type(module)]
+            said += [type(module), *(getattr(module, name) for name in numbers)]
+            tensors += [getattr(module, name) for name in names]
+        kinds = [None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+        return (*said, *kinds), [tensor for tensor in tensors if tensor is not None]
+
+
 def cuda_fused(layer, *inputs, tail, modules=(), **options):
     """Equal to ``tail(layer(*inputs))``, which calls those modules: in one kernel where this file has one for it.
 
-    Where it has none, and where gradients are asked for, the tail runs behind the layer.
+    A list of modules stands for their calls in a row. Where the file has no kernel for a tail, and where gradients are
+    asked for, it runs behind the layer.
     """
+    if isinstance(tail, list):
+        modules, tail = tail, _Row(tail)
     ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
     if isinstance(layer, _CudaForward):
         ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
@@ -551,6 +583,12 @@ def _fused(tensors, options, tail):
     if (_OPERATOR is not None and torch.compiler.is_compiling()) or _wants_gradients(tensors):
         return None
     plan = _planned(tensors, options)
+    said = None
+    if isinstance(tail, _Row):
+        read, operands = tail.read(tensors[0])
+        said = (plan.layer.spatial_dims, plan.layer.out_channels, *read)
+        if said in _KNOWN:
+            return None if _wants_gradients(operands) else _run(_with_program(plan, _KNOWN[said]), *tensors, *operands)
     shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
     notes = _Notes(shape, tensors[0])
     last = tail(_Result(notes, "y"))
@@ -565,6 +603,8 @@ def _fused(tensors, options, tail):
         warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
     if program is None or _wants_gradients(notes.operands):
         return None
+    if said and list(map(id, notes.operands)) == list(map(id, operands)):
+        _KNOWN[said] = program
     return _run(_with_program(plan, program), *tensors, *notes.operands)
 
 
@@ -649,11 +689,7 @@ class CudaSequential(nn.Sequential):
             layer, behind = modules.pop(0), []
             while isinstance(layer, _CudaForward) and modules and type(modules[0]) in _POINTWISE:
                 behind.append(modules.pop(0))
-            if behind:
-                tail = functools.partial(functools.reduce, lambda y, module: module(y), behind)
-                input = cuda_fused(layer, input, tail=tail, modules=behind)
-            else:
-                input = layer(input)
+            input = cuda_fused(layer, input, tail=behind) if behind else layer(input)
         return input
 
 

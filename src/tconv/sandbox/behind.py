@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,11 +24,19 @@ Place = tuple[int, int, int, int]
 #: What a call was seen to call: a transposed convolution, or one of these modules, by their names in `torch.nn`, which
 #: compute each element of its own.
 LAYER = "transposed convolution"
-POINTWISE = frozenset(
+_NORM = ("training track_running_stats momentum eps", "running_mean running_var weight bias")
+_DROPOUT = ("training p", "")
+#: With the attributes that say what they compute: numbers and such, and tensors in the order in which they are read.
+POINTWISE: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        *("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "CELU", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "ELU"),
-        *("GELU", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid", "Mish", "PReLU"),
-        *("ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softsign", "Tanh", "Tanhshrink", "Threshold"),
+        **{name: _NORM for name in ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")},
+        **{name: _DROPOUT for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d")},
+        **{name: ("alpha", "") for name in ("CELU", "ELU")},
+        **{name: ("min_val max_val", "") for name in ("Hardtanh", "ReLU6")},
+        **{"GELU": ("approximate", ""), "LeakyReLU": ("negative_slope", ""), "PReLU": ("", "weight")},
+        **{"Softplus": ("beta threshold", ""), "Threshold": ("threshold value", "")},
+        **{name: ("", "") for name in ("Hardsigmoid", "Hardswish", "Identity", "LogSigmoid", "Mish", "ReLU", "SELU")},
+        **{name: ("", "") for name in ("SiLU", "Sigmoid", "Softsign", "Tanh", "Tanhshrink")},
     }
 )
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -108,7 +117,7 @@ class Tails:
             "nn": nn,
             "torch": torch,
             "_CudaForward": _TRANSPOSED,
-            "_POINTWISE": tuple(_POINTWISE),
+            "_POINTWISE": {kind: tuple(map(str.split, POINTWISE[name])) for kind, name in _POINTWISE.items()},
         }
         exec(runtime, self._runtime)
         self._runtime[FUSED] = self._fused
@@ -134,22 +143,25 @@ class Tails:
         self,
         layer: Callable[..., Tensor],
         *inputs: Any,
-        tail: Callable[[Any], Any],
+        tail: Callable[[Any], Any] | list[nn.Module],
         modules: Sequence[nn.Module] = (),
         site: int | None = None,
         **options: Any,
     ) -> Tensor:
+        if isinstance(tail, list):
+            modules = tail
+        run: Callable[[Any], Any] = self._runtime["_Row"](tail) if isinstance(tail, list) else tail
         result = layer(*inputs, **options)
         ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and layer._forward_hooks)
         if ours and result.dim() == self._batched_dims(layer, inputs) and all(map(self._runtime["_is_plain"], modules)):
             notes = self._runtime["_Notes"](tuple(result.shape), result)
-            last = tail(self._runtime["_Result"](notes, "y"))
+            last = run(self._runtime["_Result"](notes, "y"))
             calls = "; ".join([*notes.calls, notes.said(last)])
             self.tell(calls)
             self.modules.update(_POINTWISE[type(module)] for module in modules)
             if site is not None:
                 self.sites[site].add(calls)
-        return tail(result)
+        return run(result)
 
     def _batched_dims(self, layer: Any, inputs: Sequence[Any]) -> int:
         return len(layer.kernel_size) + 2 if isinstance(layer, _TRANSPOSED) else inputs[1].dim()

@@ -1,0 +1,108 @@
+"""The whole job without a GPU where something stands behind the layers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from codegen_helpers import executed
+
+from tconv.cli.optimize import _show
+from tconv.codegen import generate
+from tconv.pointwise.functor import functor
+from tconv.rewriter.outcome import Outcome, Request, to_dict
+from tconv.rewriter.run import optimize
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
+    pytest.mark.usefixtures("one_workshop"),
+]
+
+MODEL = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose1d(3, 4, 4, 2)
+            self.last = nn.ConvTranspose1d(4, 3, 2)
+            self.norm = nn.BatchNorm1d(4)
+        def forward(self, x):
+            x = self.up(x)
+            x = self.norm(x)
+            x = torch.relu(x) * 0.5
+            return torch.cat([self.last(x), x[:, :3, 1:]], 2)
+
+    def get_inputs():
+        return [torch.rand(3, 3, 9)]
+"""
+PROGRAM = "max((y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3, 0) * 0.5"
+Write = Callable[..., Path]
+
+
+def outcome_of(model: Path, **options: object) -> Outcome:
+    return optimize(Request(model, model.with_name("out.py"), archs=("sm_90a",), **options))  # type: ignore[arg-type]
+
+
+def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    """In evaluation mode: the model is built to train."""
+    outcome = outcome_of(model_file(MODEL))
+    assert outcome.written and outcome.equal and outcome.mistakes == ()
+    up, last = outcome.layers
+    assert up.layer.tails == ("",) and up.layer.in_evaluation == (PROGRAM,) and last.layer.programs == ()
+    assert len(up.of_programs) == len(up.layer.variants) and not last.of_programs
+    text = outcome.request.output.read_text()
+    assert re.search(rf"^# +then {re.escape(PROGRAM)}$", text, re.MULTILINE)
+    assert f"# In one kernel: {PROGRAM[:60]}" in text
+    assert "cuda_fused(self.up, x, tail=tail, modules=(self.norm,))" in text
+    (line,) = (number for number, each in enumerate(MODEL.splitlines()) if "torch.cat" in each)
+    assert outcome.apart == (f"line {line}: around it stands `torch.cat([self.last(x), x[:, :3, 1:]], 2)`",)
+    told = json.loads(json.dumps(to_dict(outcome)))
+    assert told["layers"][0]["programs"] == [PROGRAM] and told["apart"] == list(outcome.apart)
+    assert set(told["layers"][0]["program_verdicts"]) == set(up.of_programs)
+    _show(outcome)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Not fused: line" in shown and ", then max((y" in shown
+
+
+def test_without_fusing(model_file: Write) -> None:
+    outcome = outcome_of(model_file(MODEL), fuse=False)
+    assert outcome.written and outcome.apart == () and all(not each.layer.programs for each in outcome.layers)
+    text = outcome.request.output.read_text()
+    assert "cuda_fused" not in text and "_PROGRAMS" not in text and "        x = torch.relu(x) * 0.5\n" in text
+    assert "_PROGRAMS" not in executed(text)
+
+
+def test_a_wrong_program_is_not_written(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file goes without, and says that this is a bug."""
+
+    def wrong(program: object, name: str) -> str:
+        return functor(program, name).replace("Sum(0.5)", "Sum(0.5001)")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(generate, "functor", wrong)
+    outcome = outcome_of(model_file(MODEL))
+    assert outcome.written and outcome.equal and all(not each.layer.programs for each in outcome.layers)
+    assert "cuda_fused" not in outcome.request.output.read_text()
+    assert any(f"then {PROGRAM}" in mistake and "pooled error" in mistake for mistake in outcome.mistakes), (
+        outcome.mistakes
+    )
+
+
+def test_a_file_that_does_not_run_with_tails_goes_without(model_file: Write) -> None:
+    """As one that looks at who calls its functions."""
+    held = """        @property
+        def half(self):
+            import sys
+            assert sys._getframe(1).f_code.co_name == "forward"
+            return 0.5
+        def forward"""
+    text = MODEL.replace("torch.relu(x) * 0.5", "torch.relu(x) * self.half").replace("        def forward", held)
+    outcome = outcome_of(model_file(text))
+    assert outcome.written and outcome.equal and "cuda_fused" not in outcome.request.output.read_text()
+    (reason,) = outcome.apart
+    assert reason.startswith("the file with tails does not run: ") and "AssertionError" in reason
