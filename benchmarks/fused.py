@@ -1,15 +1,19 @@
-"""Whole models with arithmetic behind their transposed convolutions, by PyTorch, `torch.compile` and tconv's backend.
+"""Whole models with arithmetic behind their layers: by PyTorch, `torch.compile`, tconv's backend and written files.
 
-    PYTHONPATH=src python3 benchmarks/fused.py [--only NAME] [--type bfloat16] [--channels-last]
+    PYTHONPATH=src python3 benchmarks/fused.py [--only NAME] [--type bfloat16] [--channels-last] [--no-files]
 
-The models are those of benchmarks/fused/ and two of the examples. Writes benchmarks/results/fused.json, or of another
-type or memory format fused-bfloat16.json and so on: medians of milliseconds with a cold L2 cache, and how far each
-result is from PyTorch's in exact arithmetic, beside how far PyTorch's own is.
+The models are those of benchmarks/fused/ and two of the examples. A file is what `tconv optimize --no-search` writes of
+a model; files are built side by side before anything is timed, in float32 and contiguous alone.
+
+Writes benchmarks/results/fused.json, or of another type or memory format fused-bfloat16.json and so on: medians of
+milliseconds with a cold L2 cache, and how far each result is from PyTorch's in exact arithmetic, beside how far
+PyTorch's own is.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,7 +28,13 @@ from runs import measure_missing, milliseconds, parser
 
 import tconv
 from tconv.compiler import backend
+from tconv.evaluation.precision import Resolve, resolve, understood
 from tconv.evaluation.stopwatch import CudaClock
+from tconv.planner import Gpu
+from tconv.rewriter.fusing import with_tails
+from tconv.rewriter.pipeline import build, plan_layers
+from tconv.sandbox.trace import trace
+from tconv.sandbox.worker import Workshop
 from tconv.tuning.trials import Distance
 
 #: Results may be so many times as far from exact ones as PyTorch's own.
@@ -49,7 +59,45 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-def measure(path: Path, dtype: torch.dtype, channels_last: bool, clock: CudaClock) -> Results:
+def written(path: Path, gpu: Gpu, arithmetic: Resolve) -> str:
+    """The text that `tconv optimize` writes of a model file."""
+    with Workshop() as workshop:
+        fused = with_tails(path, trace(path, workshop=workshop), workshop)
+    wanted = understood("match", fused.trace.tf32)
+    layers = plan_layers(fused.trace, path, gpu, wanted, arithmetic, programs=fused.programs)
+    return build(path, layers, gpu, wanted, fused.text, fused.tails)
+
+
+def file_of(name: str) -> Path:
+    """Where the file of a model goes."""
+    return ROOT / "build" / "fused" / f"{name}_new.py"
+
+
+def write(name: str) -> int:
+    """Writes the file of a model, and builds its kernels."""
+    from tconv.jit.loader import gpu_of
+
+    path = file_of(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = written(models()[name], gpu_of(0), partial(resolve, device=torch.device("cuda")))
+    path.write_text(text, encoding="utf-8")
+    file = loaded(path)
+    model = file.ModelNew(*file.get_init_inputs()).cuda().eval()
+    with torch.no_grad():
+        model(*(t.cuda() for t in file.get_inputs()))
+    return 0
+
+
+def write_all(names: list[str]) -> None:
+    """The files of these models, each by a process of its own."""
+    script = [sys.executable, __file__, "--write"]
+    processes = {name: subprocess.Popen([*script, name]) for name in names}
+    failed = [name for name, process in processes.items() if process.wait() != 0]
+    if failed:
+        raise RuntimeError(f"the files of {', '.join(failed)} were not built")
+
+
+def measure(path: Path, dtype: torch.dtype, channels_last: bool, files: bool, clock: CudaClock) -> Results:
     """Of one model."""
     torch.manual_seed(0)
     file = loaded(path)
@@ -67,10 +115,16 @@ def measure(path: Path, dtype: torch.dtype, channels_last: bool, clock: CudaCloc
                     layer.weight.data = _channels_last(layer.weight)
         allowed = _AS_FAR * Distance.between(model(*inputs), exact).pooled + 1e-6
         found: Results = {"pytorch_ms": {"default": milliseconds(partial(model, *inputs), clock)}, "reasons": []}
-        for name, compiler in (("compile", "inductor"), ("tconv", backend)):
+        sides: dict[str, Callable[[], Any]] = {
+            "compile": partial(torch.compile, model, backend="inductor"),
+            "tconv": partial(torch.compile, model, backend=backend),
+        }
+        if files:
+            sides["file"] = partial(_of_file, path.stem, model)
+        for name, made in sides.items():
             torch._dynamo.reset()
             started = time.perf_counter()
-            compiled = torch.compile(model, backend=compiler)
+            compiled = made()
             distance = Distance.between(compiled(*inputs), exact).pooled
             found[f"{name}_seconds"] = round(time.perf_counter() - started, 1)
             if not distance <= allowed:
@@ -80,6 +134,14 @@ def measure(path: Path, dtype: torch.dtype, channels_last: bool, clock: CudaCloc
     found["equal"] = not found["reasons"]
     print(path.stem, {key: value for key, value in found.items() if key.endswith("_ms")}, flush=True)
     return found
+
+
+def _of_file(name: str, model: torch.nn.Module) -> torch.nn.Module:
+    """The model of a written file, with the parameters of this one."""
+    file = loaded(file_of(name))
+    made: torch.nn.Module = file.ModelNew(*file.get_init_inputs()).cuda().eval()
+    made.load_state_dict(model.state_dict())
+    return made
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
@@ -101,13 +163,21 @@ def main() -> int:
     made = parser(__doc__)
     made.add_argument("--type", default="float32", help="of weights and inputs")
     made.add_argument("--channels-last", action="store_true", help="memory format of weights and inputs")
+    made.add_argument("--no-files", action="store_true", help="no written files")
+    made.add_argument("--write", default="", metavar="NAME", help="write and build the file of one model, and no more")
     options = made.parse_args()
     if not torch.cuda.is_available():
         print("fused.py measures on a GPU, and there is none here", file=sys.stderr)
         return 2
+    if options.write:
+        return write(options.write)
     clock, dtype = CudaClock(), getattr(torch, options.type)
+    files = dtype == torch.float32 and not options.channels_last and not options.no_files
+    if files:
+        write_all([name for name in models() if options.only in name])
     parts = ["fused", *[options.type] * (options.type != "float32"), *["channels_last"] * options.channels_last]
-    wanted = {name: partial(measure, path, dtype, options.channels_last, clock) for name, path in models().items()}
+    of_all = partial(measure, dtype=dtype, channels_last=options.channels_last, files=files, clock=clock)
+    wanted = {name: partial(of_all, path) for name, path in models().items()}
     return measure_missing("-".join(parts), wanted, options)
 
 
