@@ -109,6 +109,7 @@ class Layer:
 
     Args:
         tail: the text of the program that is applied to its outputs (`tconv.pointwise`); none of them is empty.
+        into: how many channels the tensor has of which the outputs are a slice; 0 where they are all of it.
 
     Raises:
         InvalidProblem: for values that PyTorch refuses as well.
@@ -125,6 +126,7 @@ class Layer:
     bias: bool = False
     precision: Precision = "fp32"
     tail: str = ""
+    into: int = 0
 
     def __post_init__(self) -> None:
         if self.spatial_dims not in (1, 2, 3):
@@ -144,6 +146,8 @@ class Layer:
                 f"got in_channels={self.in_channels}, out_channels={self.out_channels}, groups={self.groups}; "
                 "each must be at least 1"
             )
+        if self.into and self.into < self.out_channels:
+            raise InvalidProblem(f"got into={self.into} with {self.out_channels} channels; it must be no less, or 0")
         for name in ("in_channels", "out_channels"):
             if getattr(self, name) % self.groups:
                 raise InvalidProblem(
@@ -192,8 +196,9 @@ class Layer:
             used = values[3 - self.spatial_dims :]
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
-        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
-        return " ".join([*words, self.precision, *([f"then {self.tail}"] if self.tail else [])])
+        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
+        words += [f"then {self.tail}"] * bool(self.tail) + [f"into {self.into} channels"] * bool(self.into)
+        return " ".join(words)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from tconv.emulator import Copies, Mode, Order, run
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.kernels import source
-from tconv.kernels.instances import AXES, Instance, instances, programmed
+from tconv.kernels.instances import AXES, Instance, instances, programmed, sliced
 from tconv.planner import FAMILIES, Gpu
 from tconv.planner.plan import Plan
 from tconv.pointwise.evaluate import shape_of
@@ -21,6 +21,7 @@ from tconv.problem import PRECISIONS, TF32, Problem
 from tconv.sandbox.emulated import launches
 
 INSTANCES = {instance.name: instance for family in AXES for instance in instances(family)}
+SLICED = {instance.name: instance for family in AXES for instance in sliced(family)}
 PROGRAMMED = {instance.name: instance for family in AXES for instance in programmed(family)}
 
 #: With so few multiprocessors, blocks whose weights are resident go through several boxes.

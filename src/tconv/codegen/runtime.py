@@ -18,10 +18,10 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail"
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
 
 
-class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
+class _Layer(namedtuple("_Layer", _FIELDS, defaults=("", 0))):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
     # (what a layer knows of itself)

@@ -33,6 +33,23 @@ def programmed(family: str) -> Iterator[Instance]:
         yield replace(with_program(instance, PROGRAMS[program]), name=f"{instance.name}-{program}")
 
 
+def sliced(family: str) -> Iterator[Instance]:
+    """Some of the instances of `family`, each with outputs that are a slice of a tensor with more channels.
+
+    channels_last ones have as many more as keep what is stored together at multiples of its size.
+    """
+    for instance in list(instances(family))[2::6]:
+        layer, last = instance.problem.layer, getattr(instance.kernel.tile, "channels_last", 0)
+        together = 16 // layer.item_bytes if last else 1
+        into = (layer.out_channels + 5 + together - 1) // together * together + together
+        yield replace(
+            instance,
+            name=f"{instance.name}-slice",
+            problem=replace(instance.problem, layer=replace(layer, into=into)),
+            kernel=replace(instance.kernel, layer=replace(instance.kernel.layer, into=into)),
+        )
+
+
 def with_program(instance: Instance, program: str) -> Instance:
     """The instance with the program of this text behind it."""
     problem, kernel = instance.problem, instance.kernel

@@ -124,6 +124,7 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
         "groups": layer.groups,
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
+        "y_channels": layer.into or layer.out_channels,
         "has_bias": int(layer.bias),
         "has_program": int(bool(layer.tail)),
     }

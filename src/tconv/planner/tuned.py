@@ -32,9 +32,11 @@ class Question:
         return self.on_tensor_cores() if FAMILIES[family].on_tensor_cores else self.problem
 
     def of_layer(self) -> Question:
-        """The question without what stands behind the layer: as it was measured."""
+        """The question without what becomes of the layer's outputs: as it was measured."""
         layer = self.problem.layer
-        return replace(self, problem=replace(self.problem, layer=replace(layer, tail=""))) if layer.tail else self
+        if not (layer.tail or layer.into):
+            return self
+        return replace(self, problem=replace(self.problem, layer=replace(layer, tail="", into=0)))
 
     def on_tensor_cores(self) -> Problem:
         """The problem in the arithmetic of tensor cores."""

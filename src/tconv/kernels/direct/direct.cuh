@@ -53,6 +53,7 @@
 #include "direct/launch.cuh"
 #include "direct/products.cuh"
 #include "direct/store.cuh"
+#include "primitives/layer.cuh"
 
 namespace tconv {
 
@@ -266,7 +267,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       }
       const int slab = at.depth * Depth::stride + depth_phase;
       const int row = at.height * Height::stride - Tile::row_origin + height_phase;
-      const long long plane = (static_cast<long long>(at.sample) * Layer::groups + part.group) * CO + own_channel;
+      const long long plane = first_output_channel<Layer>(at.sample, part.group) + own_channel;
       const bool inside = at.sample >= 0 && slab < output_depth;
       const DirectTarget<Element> target = {
           y,

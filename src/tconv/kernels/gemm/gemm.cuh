@@ -313,7 +313,7 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
       if (place.sample < 0 || place.width < 0 || depth >= output_depth || row >= output_height ||
           output_column >= output_width)
         continue;
-      Element* const at = y + (static_cast<long long>(place.sample) * Layer::groups + group) * CO * output_plane +
+      Element* const at = y + first_output_channel<Layer>(place.sample, group) * output_plane +
                           (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
       for (int r = 0; r < 16 * Tile::high; ++r) {
         const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;

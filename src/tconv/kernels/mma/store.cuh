@@ -18,7 +18,7 @@ struct MmaTurn {
   using Index = typename Layer::Index;
   using Height = typename Shape::Height;
   using Width = typename Shape::Width;
-  static constexpr int channels = Layer::groups * Layer::group_out_channels, slots = Shape::turn_slots;
+  static constexpr int channels = Layer::y_channels, slots = Shape::turn_slots;
   static constexpr int places = 8 * Shape::turn_position_tiles, pitch = Shape::turn_pitch / Shape::staged_bytes;
   // Neighbouring column phases, and how many times as many a turn has.
   static constexpr int run = slots < Width::stride ? slots : Width::stride, runs = ceil_div(slots, run);

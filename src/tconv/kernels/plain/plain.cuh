@@ -146,7 +146,7 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
-    const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
+    const long long first = first_output_channel<Layer>(samples[p], group) + first_channel;
 #pragma unroll
     for (int o = 0; o < Tile::channels; ++o) {
       if (first_channel + o >= CO) break;

@@ -48,7 +48,7 @@ struct WgmmaStore {
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
-  static constexpr int channels = Layer::groups * Layer::group_out_channels;
+  static constexpr int channels = Layer::y_channels;
   static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = run == Width::stride ? Tile::Box::columns * run : run;
