@@ -70,6 +70,7 @@ def decide(
     gpu: Gpu | None = None,
     family: str | None = None,
     tail: str = "",
+    into: int = 0,
 ) -> Decision:
     """Decides what runs ``conv_transposeNd(input, weight, …)``.
 
@@ -79,6 +80,7 @@ def decide(
         family: insists on this kernel family; else PyTorch's operator runs what it was measured or is predicted to
             run faster, unless TCONV_INSIST is set.
         tail: the text of a program that the kernel applies to its results (`tconv.pointwise`).
+        into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
 
     Raises:
         Unsupported: `family` cannot run the call.
@@ -89,7 +91,8 @@ def decide(
         _check_kinds(tensors, anywhere=gpu is not None)
         dims = weight.dim() - 2 if spatial_dims is None else spatial_dims
         problem = _problem(dims, input, weight, bias, (stride, padding, output_padding, groups, dilation))
-        problem = replace(problem, layer=replace(problem.layer, tail=tail)) if tail else problem
+        if tail or into:
+            problem = replace(problem, layer=replace(problem.layer, tail=tail, into=into))
         gpu = gpu or _gpu_under(input)
         decision = replace(decision, problem=problem, gpu=gpu, memory_format=result_format(input, weight))
         plan = _plan(problem, gpu, family, channels_last=_is_channels_last(input, decision.memory_format, dims))

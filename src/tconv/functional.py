@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tconv import ops, tails
+from tconv import ops, slices, tails
 from tconv.tails import Tail
 
 
@@ -27,6 +27,7 @@ def conv_transpose1d(
     *,
     tail: Tail | None = None,
     tail_inputs: Sequence[Tensor] = (),
+    out: Tensor | None = None,
 ) -> Tensor:
     """Transposed convolution over one spatial axis.
 
@@ -37,13 +38,17 @@ def conv_transpose1d(
         tail: what is computed of each result, in the same kernel where tconv runs the layer and no gradient is asked
             for.
         tail_inputs: what the tail takes beside the result; each broadcasts to it.
+        out: where the result goes, of its shape, dtype and device; it shares no memory with other tensors of the call.
+            A kernel writes there at once where this is a slice of the channels of a contiguous or channels_last tensor;
+            else the result is copied.
 
     Returns:
         (N, out_channels, L_out), with L_out = (L - 1)*stride - 2*padding + dilation*(kernel - 1) + output_padding + 1;
         without N if the input has none.
 
     Raises:
-        RuntimeError: PyTorch's own, for arguments that its operator refuses.
+        RuntimeError: PyTorch's own, for arguments that its operator refuses; a gradient is asked for, and `out` given.
+        ValueError: `out` has another shape, dtype or device than the result.
         NotWarmedUp: the kernel is not loaded and a CUDA graph is being captured.
         CompileError, MissingToolchain: the kernel cannot be built on this machine.
         InvalidProgram: the tail is none that a kernel can compute; the message names the operation.
@@ -52,6 +57,8 @@ def conv_transpose1d(
     with a tail, ``tail(…, *tail_inputs)`` of that.
     """
     arguments = (stride, padding, output_padding, groups, dilation)
+    if out is not None:
+        return slices.conv_transpose(1, input, weight, bias, *arguments, out=out, tail=tail, tail_inputs=tail_inputs)
     if tail is None:
         return ops.conv_transpose(1, input, weight, bias, *arguments)
     return tails.conv_transpose(1, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
@@ -69,6 +76,7 @@ def conv_transpose2d(
     *,
     tail: Tail | None = None,
     tail_inputs: Sequence[Tensor] = (),
+    out: Tensor | None = None,
 ) -> Tensor:
     """Transposed convolution over two spatial axes.
 
@@ -76,7 +84,7 @@ def conv_transpose2d(
         input: (N, in_channels, H, W), or (in_channels, H, W); contiguous or channels_last.
         weight: (in_channels, out_channels / groups, kernel_h, kernel_w).
         bias: (out_channels,), or None.
-        tail, tail_inputs: as of `conv_transpose1d`.
+        tail, tail_inputs, out: as of `conv_transpose1d`.
 
     Returns:
         (N, out_channels, H_out, W_out) in the memory format that PyTorch would choose; each size as in
@@ -89,6 +97,8 @@ def conv_transpose2d(
     with a tail, ``tail(…, *tail_inputs)`` of that.
     """
     arguments = (stride, padding, output_padding, groups, dilation)
+    if out is not None:
+        return slices.conv_transpose(2, input, weight, bias, *arguments, out=out, tail=tail, tail_inputs=tail_inputs)
     if tail is None:
         return ops.conv_transpose(2, input, weight, bias, *arguments)
     return tails.conv_transpose(2, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)
@@ -106,6 +116,7 @@ def conv_transpose3d(
     *,
     tail: Tail | None = None,
     tail_inputs: Sequence[Tensor] = (),
+    out: Tensor | None = None,
 ) -> Tensor:
     """Transposed convolution over three spatial axes.
 
@@ -113,7 +124,7 @@ def conv_transpose3d(
         input: (N, in_channels, D, H, W), or (in_channels, D, H, W); contiguous or channels_last_3d.
         weight: (in_channels, out_channels / groups, kernel_d, kernel_h, kernel_w).
         bias: (out_channels,), or None.
-        tail, tail_inputs: as of `conv_transpose1d`.
+        tail, tail_inputs, out: as of `conv_transpose1d`.
 
     Returns:
         (N, out_channels, D_out, H_out, W_out) in the memory format that PyTorch would choose; each size as in
@@ -126,6 +137,8 @@ def conv_transpose3d(
     with a tail, ``tail(…, *tail_inputs)`` of that.
     """
     arguments = (stride, padding, output_padding, groups, dilation)
+    if out is not None:
+        return slices.conv_transpose(3, input, weight, bias, *arguments, out=out, tail=tail, tail_inputs=tail_inputs)
     if tail is None:
         return ops.conv_transpose(3, input, weight, bias, *arguments)
     return tails.conv_transpose(3, input, weight, bias, *arguments, tail=tail, tail_inputs=tail_inputs)

@@ -122,23 +122,30 @@ def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
 
 
 def find_route(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], tail: str = ""
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    arguments: tuple[Any, ...],
+    tail: str = "",
+    into: int = 0,
 ) -> Route | None:
     """The route of a call, from the cache if a call of the same metadata was seen; None if PyTorch's operator runs.
 
     Args:
         tail: the text of the program that the kernel applies to its results.
+        into: how many channels the tensor has of which the result is a slice; 0 where it is all of it.
     """
     try:
         of_bias = None if bias is None else _metadata(bias)
         rounds = input.dtype is torch.float32 and allows_tf32()
-        key = (dims, rounds, tail, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
+        key = (dims, rounds, tail, into, _metadata(input), _metadata(weight), of_bias, *map(_plain, arguments))
     except (AttributeError, RuntimeError, TypeError):  # a tensor without strides, an argument of an odd type
         _log.debug("PyTorch runs: %s", decide(input, weight, bias, *arguments, spatial_dims=dims).reason)
         return None
     route = _routes.get(key, _UNSEEN)
     if route is _UNSEEN:
-        route = _new_route(dims, input, weight, bias, arguments, tail)
+        route = _new_route(dims, input, weight, bias, arguments, tail, into)
         if len(_routes) >= _MOST_ROUTES:  # lengths that never repeat must not fill the memory
             _routes.clear()
         _routes[key] = route
@@ -159,10 +166,10 @@ def _plain(argument: Any) -> int | tuple[int, ...]:
 
 
 def _new_route(
-    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], tail: str
+    dims: int, input: Tensor, weight: Tensor, bias: Tensor | None, arguments: tuple[Any, ...], tail: str, into: int
 ) -> Route | None:
     started = time.perf_counter()
-    decision = decide(input, weight, bias, *arguments, spatial_dims=dims, tail=tail)
+    decision = decide(input, weight, bias, *arguments, spatial_dims=dims, tail=tail, into=into)
     plan, planned = decision.plan, time.perf_counter()
     _log.debug("%s: %s", "PyTorch runs" if plan is None else "tconv runs", decision.reason)
     if plan is None:
@@ -213,6 +220,7 @@ def _launch(
     bias: Tensor | None,
     copy: PreparedCopy | None = None,
     operands: Sequence[Tensor] = (),
+    output: Tensor | None = None,
 ) -> Tensor:
     if route.copies:
         input = input if route.directly else input.contiguous()
@@ -220,16 +228,17 @@ def _launch(
         bias = bias if bias is None else bias.contiguous()
     if route.aligned:
         input, weight = aligned(input), weight if copy is not None else aligned(weight)
-    if route.directly:
+    given = output is not None
+    if output is None and route.directly:
         output = torch.empty(
             route.output_shape, dtype=input.dtype, device=input.device, memory_format=route.memory_format
         )
-    else:
+    elif output is None:
         output = input.new_empty(route.output_shape)
     of_weight, of_bias = weight.data_ptr() if copy is None else copy.address, 0 if bias is None else bias.data_ptr()
     read = tuple(operand.data_ptr() for operand in operands)
     route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None, read)
-    if route.directly or route.memory_format is torch.contiguous_format:
+    if given or route.directly or route.memory_format is torch.contiguous_format:
         return output
     return output.contiguous(memory_format=route.memory_format)
 
@@ -317,6 +326,34 @@ def fused(
     """
     route = find_route(dims, input, weight, bias, arguments, tail)
     return None if route is None else _launch(route, input, weight, bias, operands=_as_read(operands, route, input))
+
+
+def write(
+    dims: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    arguments: tuple[Any, ...],
+    out: Tensor,
+    place: tuple[int, bool],
+    tail: str = "",
+    operands: Sequence[Tensor] = (),
+) -> bool:
+    """Whether a kernel wrote the result of a batched call on a GPU to `out`, which has its shape, dtype and device.
+
+    Args:
+        place: of how many channels it is a slice, and whether they are the fastest axis.
+        tail, operands: as of `fused`.
+
+    Raises:
+        InvalidProgram: as `fused`.
+    """
+    channels, last = place
+    route = find_route(dims, input, weight, bias, arguments, tail, channels if channels > out.shape[1] else 0)
+    if route is None or route.directly != last:
+        return False
+    _launch(route, input, weight, bias, operands=_as_read(operands, route, input), output=out)
+    return True
 
 
 def _as_read(operands: Sequence[Tensor], route: Route, input: Tensor) -> list[Tensor]:

@@ -108,7 +108,7 @@ def conv_transpose(
     if reason is None:
         cast = ops.autocast(input, weight, bias)
         batched = cast[0] if input.dim() == dims + 2 else cast[0].unsqueeze(0)
-        shape = _result_shape(dims, batched, weight, arguments)
+        shape = result_shape(dims, batched, weight, arguments)
         if shape is None:
             return ops.conv_transpose(dims, input, weight, bias, *arguments)  # raises PyTorch's error
         shape = shape if input.dim() == dims + 2 else shape[1:]
@@ -121,11 +121,12 @@ def conv_transpose(
             if result is not None:
                 return result if input.dim() == dims + 2 else result.squeeze(0)
             reason = "PyTorch's operator runs the layer"
-    _log.debug("the tail runs by itself: %s", reason)
+    if not torch.compiler.is_compiling():
+        _log.debug("the tail runs by itself: %s", reason)
     return tail(ops.conv_transpose(dims, input, weight, bias, *arguments), *tail_inputs)
 
 
-def _result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any, ...]) -> tuple[int, ...] | None:
+def result_shape(dims: int, input: Tensor, weight: Tensor, arguments: tuple[Any, ...]) -> tuple[int, ...] | None:
     """Of a batched call; None for arguments that PyTorch refuses."""
     stride, padding, output_padding, groups, dilation = arguments
     lists = [ops.as_list(values, dims) for values in (stride, padding, output_padding, dilation)]
