@@ -13,6 +13,7 @@ import torch
 from codegen_helpers import workshop
 
 from tconv.rewriter.fusing import Fused, with_tails
+from tconv.sandbox.behind import parted
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 
@@ -192,7 +193,43 @@ BODIES: dict[str, tuple[str, list[str]]] = {
     "two layers in a statement": ("return torch.relu(self.up(x)) + torch.relu(self.sequence[0](x))", []),
     "a comprehension": ("return torch.stack([torch.relu(up(x)) for up in self.ups])", []),
     "a condition": ("return torch.relu(self.up(x) if self.factor else x)", []),
-    "concatenation": ("return torch.cat([self.up(x), skip], 1)", []),
+    "concatenation": ("return torch.cat([self.up(x), skip], 1)", [""]),
+    "concatenation inside": ("return self.conv(torch.cat((skip, self.up(x)), dim=1)[:, :3])", [""]),
+    "concatenation by statements": (
+        """
+        y = self.up(x)
+        y = torch.cat([skip, y, skip], 1)
+        return self.conv(y[:, 1:4]) + y[:, 1:4]
+        """,
+        [""],
+    ),
+    "concatenation that is returned": (
+        """
+        y = self.norm(self.up(x))
+        y = self.act(y)
+        return torch.cat([y, skip], axis=1)
+        """,
+        ["t0 = (y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3; where(t0 > 0, t0, t0 * 0.1)"],
+    ),
+    "concatenation in a larger statement": (
+        """
+        y = self.up(x) * 2
+        z = y + 1
+        return self.conv(torch.cat([skip, torch.relu(z)], 1)[:, 2:5]) + skip
+        """,
+        ["max(y * 2 + 1, 0)"],
+    ),
+    "concatenation of both": ("y = self.up(x)\n        return torch.cat([y, y * 2], 1)", []),
+    "concatenation along another axis": ("return torch.cat([self.up(x), skip], 2)", []),
+    "concatenation of what is computed": ("return torch.cat([self.up(x), self.conv(skip)], 1)", []),
+    "concatenation, and a value that is read later": (
+        """
+        y = self.up(x)
+        z = torch.cat([y, skip], 1)
+        return z, y
+        """,
+        [],
+    ),
     "concatenation of what stands behind it": ("return torch.cat([torch.relu(self.up(x)), skip], 1)", ["max(y, 0)"]),
     "a function": (
         """
@@ -289,15 +326,25 @@ def fused_of(path: Path) -> Fused:
 
 
 def programs_of(fused: Fused) -> list[str]:
-    calls = [calls for layer in fused.trace.layers for calls in (*layer.tails, *layer.in_evaluation)]
+    noted = [each for layer in fused.trace.layers for each in (*layer.tails, *layer.in_evaluation)]
+    calls = [parted(each)[0] for each in noted]
     return list(dict.fromkeys(fused.programs[each] for each in calls if each in fused.programs))
 
 
-def cuda_fused(layer: Callable[..., Any], *inputs: Any, tail: Any, modules: Any = (), **o: Any) -> Any:
+def cuda_fused(
+    layer: Callable[..., Any],
+    *inputs: Any,
+    tail: Any = None,
+    modules: Any = (),
+    before: Any = (),
+    behind: Any = (),
+    **o: Any,
+) -> Any:
     if isinstance(tail, list):
         modules, tail = tail, torch.nn.Sequential(*tail)
     assert all(isinstance(module, torch.nn.Module) for module in modules)
-    return tail(layer(*inputs, **o))
+    result = layer(*inputs, **o) if tail is None else tail(layer(*inputs, **o))
+    return torch.cat([*before, result, *behind], 1) if before or behind else result
 
 
 def results(path: Path, text: str | None, training: bool) -> Any:
@@ -374,7 +421,7 @@ def test_lines_are_the_users(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("return torch.cat([self.up(x), skip], 1)", "around it stands `torch.cat([self.up(x), skip], 1)`"),
+        ("return torch.cat([self.up(x), skip], 2)", "around it stands `torch.cat([self.up(x), skip], 2)`"),
         ("y = self.up(x)\n        return self.pool(y)", "behind it stands `return self.pool(y)`"),
         ("return self.up(x) + torch.relu(skip[..., :1])", "around it stands"),
         ("return self.up(x) * skip[..., :1]", "has not one value for each output"),

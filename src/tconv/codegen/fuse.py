@@ -29,6 +29,7 @@ Calls = Mapping[Place, Collection[str]]
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _IN_PLACE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+_CONCATENATIONS = ("torch.cat", "torch.concat", "torch.concatenate")
 #: Methods that give a view.
 _VIEWS = frozenset({"detach", "expand", "flatten", "permute", "reshape", "squeeze", "transpose", "unsqueeze", "view"})
 _FUNCTION_MODULES = ("torch", "torch.nn.functional", "torch.special")
@@ -97,6 +98,16 @@ class _Edit:
     text: str
 
 
+@dataclass(frozen=True)
+class _Joined:
+    """A call of ``torch.cat`` along the channels: the element that is a layer's result, and those around it."""
+
+    call: ast.Call
+    value: ast.expr
+    before: Sequence[ast.expr]
+    behind: Sequence[ast.expr]
+
+
 @dataclass
 class _Chain:
     """A layer's call and what was found to stand behind it.
@@ -106,7 +117,8 @@ class _Chain:
         expression: the largest one around it that the language has.
         name: what the result of `expression` is assigned to; None where that is part of something larger.
         statements: further ones, whole.
-        part: of the statement behind those, an expression of the language; None for none.
+        part: of the statement behind those, an expression of the language, or a concatenation; None for none.
+        joined: the concatenation that takes the result along the channels; None for none.
     """
 
     layer: ast.Call
@@ -115,6 +127,12 @@ class _Chain:
     name: str | None = None
     statements: list[ast.stmt] = field(default_factory=list)
     part: tuple[ast.stmt, ast.expr] | None = None
+    joined: _Joined | None = None
+
+    @property
+    def last(self) -> ast.expr | None:
+        """The expression of the statement behind the whole ones that gives the result; None for none."""
+        return None if self.part is None else self.joined.value if self.joined else self.part[1]
 
 
 class _Fuser:
@@ -178,12 +196,13 @@ class _Fuser:
             return None
         layer = layers[0]
         chain = _Chain(layer, self._largest(layer, frozenset(), layer), statement)
+        chain.joined = self._joined_around(chain.expression, frozenset())
         whole = isinstance(statement, ast.Assign) and statement.value is chain.expression
         target = statement.targets[0] if isinstance(statement, ast.Assign) and len(statement.targets) == 1 else None
         if whole and isinstance(target, ast.Name):
             chain.name = target.id
             self._extend(function, block, number, chain)
-        if chain.expression is layer and not chain.statements and chain.part is None:
+        if chain.expression is layer and not chain.statements and chain.part is None and chain.joined is None:
             ends = self._what_ends(block, number, layer)
             if ends is not None:
                 self._apart.setdefault(place_of(layer), ends)
@@ -226,6 +245,7 @@ class _Fuser:
         outside = self._outside([chain.expression], region | {""}, chain.layer)
         accepted: list[tuple[ast.stmt, str]] = []
         part: tuple[ast.stmt, ast.expr] | None = None
+        joined: _Joined | None = None
         if chain.name in outside:
             return
         for statement in block[number + 1 :]:
@@ -233,7 +253,8 @@ class _Fuser:
                 break
             kept = self._kept(statement, frozenset(region))
             if kept is None:
-                part = self._part(statement, frozenset(region))
+                joined = self._joined_in(statement, frozenset(region))
+                part = self._part(statement, frozenset(region)) if joined is None else (statement, joined.call)
                 break
             outside |= self._outside([statement], region | {kept}, None)
             if kept in outside:
@@ -246,6 +267,7 @@ class _Fuser:
             inside = [chain.statement, *(statement for statement, _ in accepted)]
             if self._end_there(function, block, [*inside, part[0]], region - _bound(part[0])):
                 chain.statements, chain.part = [statement for statement, _ in accepted], part
+                chain.joined = joined
                 return
         while accepted:
             last, kept = accepted[-1]
@@ -287,6 +309,37 @@ class _Fuser:
         if isinstance(largest, ast.Name) or not all(use in there for use in uses):
             return None
         return (statement, largest)
+
+    def _joined_around(self, value: ast.expr, region: frozenset[str]) -> _Joined | None:
+        """The concatenation along the channels of which an expression is an element, if the others are still."""
+        elements = self._parents[value]
+        call = self._parents.get(elements)
+        if not (isinstance(elements, ast.List | ast.Tuple) and isinstance(call, ast.Call) and elements in call.args):
+            return None
+        axis = [*call.args[1:], *(keyword.value for keyword in call.keywords if keyword.arg in ("dim", "axis"))]
+        along = len(axis) == 1 and isinstance(axis[0], ast.Constant) and axis[0].value == 1
+        known = self._names.dotted(call.func) in _CONCATENATIONS and call.args[0] is elements
+        others = [each for each in elements.elts if each is not value]
+        if not (along and known and others and len(call.args) + len(call.keywords) == 2):
+            return None
+        if not all(self._is_still(each, region) for each in others):
+            return None
+        place = elements.elts.index(value)
+        return _Joined(call, value, elements.elts[:place], elements.elts[place + 1 :])
+
+    def _joined_in(self, statement: ast.stmt, region: frozenset[str]) -> _Joined | None:
+        """The concatenation in a statement that alone uses the region's values, and that in one of its elements."""
+        if not isinstance(statement, ast.Assign | ast.Return | ast.Expr) or any(
+            map(self._is_layer, _within(statement))
+        ):
+            return None
+        uses = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id in region]
+        uses = [n for n in uses if isinstance(n.ctx, ast.Load)]
+        if not uses:
+            return None
+        largest = self._largest(uses[0], region, None)
+        there = set(ast.walk(largest))
+        return self._joined_around(largest, region) if all(use in there for use in uses) else None
 
     def _end_there(
         self, function: ast.FunctionDef, block: Sequence[ast.stmt], inside: Sequence[ast.stmt], names: Collection[str]
@@ -405,10 +458,12 @@ class _Fuser:
         above = "".join(f"{indent}# {line}{self._newline}" for line in said)
         first = self._starts[chain.statement.lineno - 1]
         if not chain.statements and chain.part is None:
-            tail = row or self._lambda(chain.layer, chain.expression, _free("y", used))
+            alone = chain.expression is chain.layer
+            tail = "" if alone else row or self._lambda(chain.layer, chain.expression, _free("y", used))
             call = self._fused_call(chain, tail, [] if row else modules)
+            taken = chain.joined.call if chain.joined else chain.expression
             yield _Edit(first, first, above)
-            yield _Edit(self._offset(chain.expression), self._end(chain.expression), call)
+            yield _Edit(self._offset(taken), self._end(taken), call)
             return
         assert chain.name is not None
         last = chain.statements[-1] if chain.statements else chain.statement
@@ -417,6 +472,8 @@ class _Fuser:
         target = "return" if whole else f"{chain.name if chain.part else kept} ="
         # From here on the statements' own lines.
         start, end = self._starts[chain.statement.end_lineno or 0], self._starts[last.end_lineno or 0]
+        instead = self._instead(chain)
+        target = instead or target
         alone = chain.expression is chain.layer
         tail = _free("tail", used)
         only = self._only_expression(chain)
@@ -424,7 +481,8 @@ class _Fuser:
         if only is not None and alone:
             call = self._fused_call(chain, f"lambda {chain.name}: {self._text(only[1])}", modules)
             in_line = f"{indent}{target} {call}{self._newline}"
-        if row:
+        nothing = alone and not chain.statements and isinstance(chain.last, ast.Name)
+        if row or nothing:
             call = f"{indent}{target} {self._fused_call(chain, row, [])}{self._newline}"
             yield _Edit(first, start, self._comments_between(start, end) + above + call)
         elif only is not None and in_line and len(in_line) <= _LONGEST:
@@ -439,14 +497,28 @@ class _Fuser:
                 body += f"{indent}{_FOUR}{chain.name} = {text}{self._newline}"
             for line in self._bytes[start:end].decode().splitlines(keepends=True):
                 body += _FOUR + line if line.strip() else line
-            result = self._text(chain.part[1]) if chain.part else kept
+            result = self._text(chain.last) if chain.last else kept
             body += "" if whole else f"{indent}{_FOUR}return {result}{self._newline}"
             yield _Edit(first, start, body + self._newline)
             yield _Edit(end, end, f"{above}{indent}{target} {self._fused_call(chain, tail, modules)}{self._newline}")
         if end > start:
             yield _Edit(start, end, "")
-        if chain.part is not None:
+        if chain.part is not None and instead:
+            statement = chain.part[0]
+            yield _Edit(self._starts[statement.lineno - 1], self._starts[statement.end_lineno or 0], "")
+        elif chain.part is not None:
             yield _Edit(self._offset(chain.part[1]), self._end(chain.part[1]), chain.name)
+
+    def _instead(self, chain: _Chain) -> str:
+        """What takes the place of a statement that is a concatenation and nothing else; empty for others."""
+        statement, call = chain.part or (None, None)
+        if chain.joined is None or call is not chain.joined.call:
+            return ""
+        if isinstance(statement, ast.Return) and statement.value is call:
+            return "return"
+        if isinstance(statement, ast.Assign) and statement.value is call and len(statement.targets) == 1:
+            return f"{self._text(statement.targets[0])} ="
+        return ""
 
     def _comments_between(self, start: int, end: int) -> str:
         """The lines of comments there."""
@@ -472,14 +544,14 @@ class _Fuser:
                 return ""
             alike = alike and follow(statement.value, name)
             name = self._result_name(statement, "")
-        alike = alike and (chain.part is None or follow(chain.part[1], name))
+        alike = alike and (chain.last is None or follow(chain.last, name))
         return f"[{', '.join(words)}]" if alike and words else ""
 
     def _only_expression(self, chain: _Chain) -> tuple[ast.stmt, ast.expr] | None:
         """The one expression that stands behind a chain's first statement, if that is all and takes one line."""
         only: tuple[ast.stmt, ast.expr] | None = None
-        if chain.part is not None and not chain.statements:
-            only = chain.part
+        if chain.part is not None and chain.last is not None and not chain.statements:
+            only = chain.part[0], chain.last
         elif chain.part is None and len(chain.statements) == 1:
             statement = chain.statements[0]
             if isinstance(statement, ast.Return | ast.Assign) and statement.value is not None:
@@ -506,15 +578,18 @@ class _Fuser:
         given = self._bytes[self._end(layer.func) : self._end(layer)].decode().strip()[1:-1].strip().rstrip(",")
         if "\n" in given or "#" in given:
             given = ast.unparse(layer)[len(ast.unparse(layer.func)) + 1 : -1]
-        words = [function, *([given] if given else []), f"tail={tail}"]
+        words = [function, *([given] if given else []), *[f"tail={tail}"] * bool(tail)]
         if modules:
             words.append(f"modules=[{', '.join(modules)}]")
+        if chain.joined is not None:
+            for name, parts in (("before", chain.joined.before), ("behind", chain.joined.behind)):
+                words += [f"{name}=[{', '.join(map(self._text, parts))}]"] * bool(parts)
         words += [f"site={len(self._sites)}"] * self._numbered
         return f"{FUSED}({', '.join(words)})"
 
     def _modules(self, chain: _Chain) -> list[str]:
         """The texts of the modules that a chain calls."""
-        nodes = [chain.expression, *chain.statements, *([chain.part[1]] if chain.part else [])]
+        nodes = [chain.expression, *chain.statements, *([chain.last] if chain.last else [])]
         inner = set(ast.walk(chain.layer))
         calls = [n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Call) and n not in inner]
         calls = [n for n in calls if self._names.dotted(n.func) is None and self._is_module(n)]

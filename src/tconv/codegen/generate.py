@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tconv import problem
 from tconv.codegen.excerpt import excerpt, methods
@@ -62,6 +62,31 @@ _LINE = "# " + "-" * 118 + "\n"
 _MODEL_MARK, _TEXT_MARK = f"{_LINE}# The model file\n{_LINE}", f"{_LINE}# The kernels\n{_LINE}"
 
 
+class Behind(NamedTuple):
+    """What becomes of a layer's outputs in its kernel.
+
+    Args:
+        program: what is computed of them; "" where nothing is.
+        into: how many channels the tensor has of which they are a slice; 0 where they are all of it.
+    """
+
+    program: str = ""
+    into: int = 0
+
+    def kernel(self, kernel: Kernel[Any]) -> Kernel[Any]:
+        """The same tile for a layer with this behind it."""
+        return replace(kernel, layer=self.layer(kernel.layer))
+
+    def layer(self, layer: Layer) -> Layer:
+        """A layer with this behind it."""
+        return replace(layer, tail=self.program, into=self.into)
+
+    def describe(self) -> str:
+        """``then max(y, 0), into 128 channels``."""
+        said = [f"then {self.program}"] * bool(self.program) + [f"into {self.into} channels"] * bool(self.into)
+        return ", ".join(said)
+
+
 @dataclass(frozen=True)
 class PlannedLayer:
     """A transposed convolution of the model and how it is computed.
@@ -77,8 +102,8 @@ class PlannedLayer:
         cast: what is recorded for the other width of floating point, float32 or 16 bits; the best one first.
         gemm: the problems that the file's kernel for dense layers runs instead: this one at other sizes and on other
             GPUs, and in the other width.
-        tails: the programs behind it in the model as it is built; "" where it also runs without.
-        in_evaluation: those in evaluation mode.
+        tails: what becomes of its outputs in the model as it is built.
+        in_evaluation: the same in evaluation mode, where that is another one.
     """
 
     name: str
@@ -91,13 +116,13 @@ class PlannedLayer:
     portable: Plan | None = None
     cast: tuple[Plan, ...] = ()
     gemm: tuple[Problem, ...] = ()
-    tails: tuple[str, ...] = ("",)
-    in_evaluation: tuple[str, ...] = ()
+    tails: tuple[Behind, ...] = (Behind(),)
+    in_evaluation: tuple[Behind, ...] = ()
 
     @property
-    def programs(self) -> tuple[str, ...]:
-        """What its kernels take behind it."""
-        return tuple(dict.fromkeys(filter(None, (*self.tails, *self.in_evaluation))))
+    def behind(self) -> tuple[Behind, ...]:
+        """What its kernels do beside computing the layer."""
+        return tuple(dict.fromkeys(each for each in (*self.tails, *self.in_evaluation) if any(each)))
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -156,15 +181,13 @@ def generate(
     _check_names(source)
     planned = [layer for layer in layers if not layer.left]
     plans = [plan for layer in planned for plan in layer.variants.values()]
-    programs = list(dict.fromkeys(program for layer in planned for program in layer.programs))
+    behind = list(dict.fromkeys(each for layer in planned for each in layer.behind))
+    programs = list(dict.fromkeys(each.program for each in behind if each.program))
     parts = ["configuration", "function", *["is_dense"] * any(layer.gemm for layer in planned)]
-    parts += ["reads_and_program"] * bool(programs)
+    parts += ["reads_and_program"] * bool(behind)
     configuration = excerpt([kernel_source], parts, _RENAMED)
     kernels = [plan.kernel for plan in plans] + [
-        with_program(plan.kernel, program)
-        for layer in planned
-        for program in layer.programs
-        for plan in layer.variants.values()
+        each.kernel(plan.kernel) for layer in planned for each in layer.behind for plan in layer.variants.values()
     ]
     headers = {name: _cuda(text) for name, text in kernel_texts(kernels, "").items()}
     recorded = [_recorded(layer, of) for layer, of in _kernels(planned).items()]
@@ -175,7 +198,8 @@ def generate(
             "_RECORDED = {}\n": _dict_of("_RECORDED", recorded),
             "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
             "_CALLS = {}\n": _dict_of(
-                "_CALLS", [f"{_string(calls)}: {_string(program)}" for calls, program in sorted(tails.programs.items())]
+                "_CALLS",
+                [f"{_string(calls)}: {_string(text)}" for calls, text in sorted(tails.programs.items()) if text],
             ),
             "_BEHIND = {}\n": _dict_of("_BEHIND", _behind(planned)),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
@@ -197,11 +221,11 @@ def generate(
         "where tiles run other channels": any(map(kernel_source.adapts, families)),
         "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
         "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
-        _TAILS: bool(programs),
-        _SEQUENCES: bool(programs) and bool(tails.modules),
+        _TAILS: bool(behind),
+        _SEQUENCES: bool(behind) and bool(tails.modules),
     }
     runtime = _only(runtime, wanted)
-    for tailed, bare in () if programs else _TAIL_ARGUMENTS:
+    for tailed, bare in () if behind else _TAIL_ARGUMENTS:
         runtime = runtime.replace(tailed, bare)
     runtime, _, text = runtime.partition(_KERNELS_MARK)
     if not elsewhere:
@@ -304,7 +328,7 @@ def _header(layers: Sequence[PlannedLayer]) -> str:
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
         if not layer.left:
             rows += [("", "", f"{', '.join(uses)}: {words}") for words, uses in _others(layer).items()]
-            rows += [("", "", f"then {program}") for program in layer.programs]
+            rows += [("", "", each.describe()) for each in layer.behind]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     lines = [
         f"{GENERATED_MARK} {__version__}",
@@ -351,11 +375,6 @@ def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Kernel[Any]]]:
 def _any_dense(problem: Problem) -> Plan:
     """A problem on the kernel for dense layers, whose text says how it is launched."""
     return Plan(problem, Kernel[Any](kernel_source.ANY_DENSE_LAYER, problem.layer, None), 0, 0)
-
-
-def with_program(kernel: Kernel[Any], program: str) -> Kernel[Any]:
-    """The same tile for a layer with a program behind it."""
-    return replace(kernel, layer=replace(kernel.layer, tail=program))
 
 
 def _twin(plan: Plan) -> Plan | None:
@@ -405,14 +424,16 @@ def _pointwise(name: str) -> str:
 
 def _behind(layers: Sequence[PlannedLayer]) -> list[str]:
     """The programs behind each layer as the model is built, for its own type."""
-    found: dict[Layer, list[str]] = {}
+    found: dict[Layer, list[Behind]] = {}
     for layer in layers:
         found.setdefault(layer.plan.problem.layer, []).extend(layer.tails)
     of_layers = ((layer, list(dict.fromkeys(tails))) for layer, tails in found.items())
     return [
-        f"{_layer(layer)}: [\n" + "".join(f"        {_string(tail)},\n" for tail in tails) + "    ]"
+        f"{_layer(layer)}: [\n"
+        + "".join(f"        ({_string(each.program)}, {each.into}),\n" for each in tails)
+        + "    ]"
         for layer, tails in of_layers
-        if any(tails)
+        if any(map(any, tails))
     ]
 
 

@@ -43,7 +43,8 @@ _Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
 _RECORDED = {}
 # ---- where tails are fused
 # What is computed behind layers, in their kernels: what it reads and a functor that computes it; the calls of PyTorch
-# that say the same, as `_Result` notes them; and the layers that it stands behind.
+# that say the same, as `_Result` notes them; and behind which layers that stands, with the channels of the tensor of
+# which their results are a slice, 0 where they are all of it.
 _PROGRAMS = {}
 _CALLS = {}
 _BEHIND = {}
@@ -291,17 +292,24 @@ def _launch(plan, x, weight, bias, y, *operands):
 
 
 def _run(plan, x, weight, bias, *operands):
-    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    y = torch.empty(_shape(plan), dtype=x.dtype, device=x.device)
+    _fill(y, plan, x, weight, bias, *operands)
+    return _as_theirs(y, x, weight)
+
+
+def _shape(plan):
+    return (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
+
+
+def _fill(y, plan, x, weight, bias, *operands):
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
         # ---- where weights are prepared
         if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
             inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
         # ---- where weights are prepared
-        others = (None if t is None else t.contiguous() for t in (bias, y, *operands))
-        _launch(plan, inputs, weights, *others)
-    return _as_theirs(y, x, weight)
+        bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+        _launch(plan, inputs, weights, bias, y, *operands)
 
 
 def _as_theirs(y, x, weight):
@@ -393,7 +401,7 @@ def _conv_transpose(
         y = _fused(tensors, options, tail) if tensors[0] is input and not torch.is_autocast_enabled() else None
         if y is not None:
             return y
-        return tail(_conv_transpose(dims, input, weight, bias, *options))
+        return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
     # ---- where tails are fused
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
@@ -529,16 +537,33 @@ def _is_plain(module):
 _KNOWN = {}
 
 
-class _Row:
-    """Modules that are called one behind another. What they are, and their numbers, says what they compute."""
+class _Tail:
+    """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation.
 
-    def __init__(self, modules):
-        self.modules = modules
+    Of modules that are called one behind another, what they are and their numbers says what they compute.
+    """
+
+    def __init__(self, tail, before, behind):
+        self.function, self.modules = (None, tail) if isinstance(tail, list) else (tail, [])
+        self.before, self.behind = before, behind
 
     def __call__(self, y):
+        if self.function is not None:
+            return self.function(y)
         for module in self.modules:
             y = module(y)
         return y
+
+    def joined(self, y):
+        return torch.cat([*self.before, y, *self.behind], 1) if self.before or self.behind else y
+
+    def place(self, shape, x):
+        """The channels before a result of that shape and those behind it; None where no kernel writes between them."""
+        for part in (*self.before, *self.behind):
+            alike = part.dim() == len(shape) and part.shape[0] == shape[0] and tuple(part.shape[2:]) == shape[2:]
+            if not (alike and part.dtype == x.dtype and part.device == x.device and x.is_contiguous()):
+                return None
+        return [sum(part.shape[1] for part in parts) for parts in (self.before, self.behind)]
 
     def read(self, like):
         """What they are, beside a layer's result of such elements, and their tensors."""
@@ -551,26 +576,26 @@ class _Row:
         return (*said, *kinds), [tensor for tensor in tensors if tensor is not None]
 
 
-def cuda_fused(layer, *inputs, tail, modules=(), **options):
-    """Equal to ``tail(layer(*inputs))``, which calls those modules: in one kernel where this file has one for it.
+def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **options):
+    """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
-    A list of modules stands for their calls in a row. Where the file has no kernel for a tail, and where gradients are
-    asked for, it runs behind the layer.
+    The tail calls those modules; a list of modules stands for their calls in a row. Where the file has no kernel for a
+    tail, and where gradients are asked for, it runs behind the layer.
     """
-    if isinstance(tail, list):
-        modules, tail = tail, _Row(tail)
+    modules = tail if isinstance(tail, list) else modules
+    tail = _Tail([] if tail is None else tail, before, behind)
     ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
     if isinstance(layer, _CudaForward):
         ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
         ours = ours and not (layer._forward_hooks or getattr(layer, "_left", False))
     if ours and all(map(_is_plain, modules)) and not _watched():
         return layer(*inputs, tail=tail, **options)
-    return tail(layer(*inputs, **options))
+    return tail.joined(tail(layer(*inputs, **options)))
 
 
 @functools.lru_cache(maxsize=None)
-def _with_program(plan, program):
-    layer = plan.kernel.layer._replace(tail=program)
+def _with_program(plan, program, into=0):
+    layer = plan.kernel.layer._replace(tail=program, into=into)
     return plan._replace(kernel=plan.kernel._replace(layer=layer))
 
 
@@ -580,32 +605,52 @@ def _wants_gradients(tensors):
 
 def _fused(tensors, options, tail):
     """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
-    if (_OPERATOR is not None and torch.compiler.is_compiling()) or _wants_gradients(tensors):
+    around = [*tail.before, *tail.behind]
+    if (_OPERATOR is not None and torch.compiler.is_compiling()) or _wants_gradients([*tensors, *around]):
         return None
     plan = _planned(tensors, options)
+    program, operands = _program_of(tail, plan, tensors[0])
+    place = tail.place(_shape(plan), tensors[0])
+    if program is None or place is None or _wants_gradients(operands):
+        return None
+    if not around:
+        return _run(_with_program(plan, program), *tensors, *operands)
+    if program and any(name.startswith(("output", "sample")) for name in _PROGRAMS[program][0]):
+        return tail.joined(_run(_with_program(plan, program), *tensors, *operands))
+    into = place[0] + plan.layer.out_channels + place[1]
+    whole = tensors[0].new_empty((plan.batch, into) + _shape(plan)[2:])
+    parts = [*tail.before, None, *tail.behind]
+    widths = [plan.layer.out_channels if part is None else part.shape[1] for part in parts]
+    for part, own in zip(parts, whole.split(widths, 1)):
+        if part is None:
+            _fill(own, _with_program(plan, program, into), *tensors, *operands)
+        else:
+            own.copy_(part)
+    return whole
+
+
+def _program_of(tail, plan, x):
+    """The program of a tail, and what it reads; None where this file has none."""
     said = None
-    if isinstance(tail, _Row):
-        read, operands = tail.read(tensors[0])
+    if tail.function is None:
+        read, operands = tail.read(x)
         said = (plan.layer.spatial_dims, plan.layer.out_channels, *read)
-        if said in _KNOWN:
-            return None if _wants_gradients(operands) else _run(_with_program(plan, _KNOWN[said]), *tensors, *operands)
-    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
-    notes = _Notes(shape, tensors[0])
+        if said in _KNOWN or not tail.modules:
+            return _KNOWN.get(said, ""), operands
+    notes = _Notes(_shape(plan), x)
     last = tail(_Result(notes, "y"))
     calls = "; ".join(notes.calls + [notes.said(last)])
     if calls not in _CALLS and plan.batch == 1:  # what all samples have and what each has is the same
         for number, operand in enumerate(notes.operands):
-            each = "sample" if operand.dim() == len(shape) else "channel"
+            each = "sample" if operand.dim() == x.dim() else "channel"
             calls = calls.replace(f"channel{number}", f"{each}{number}")
     program = _CALLS.get(calls)
     if program is None:
         what = f"no kernel in this file computes {calls!r} behind {plan.layer.describe()}: PyTorch does"
         warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
-    if program is None or _wants_gradients(notes.operands):
-        return None
-    if said and list(map(id, notes.operands)) == list(map(id, operands)):
+    elif said and list(map(id, notes.operands)) == list(map(id, operands)):
         _KNOWN[said] = program
-    return _run(_with_program(plan, program), *tensors, *notes.operands)
+    return program, notes.operands
 
 
 # ---- where tails are fused
@@ -714,7 +759,8 @@ def _module_kernels(model, gpu=_PLANNED):
             kernel = next(_kernels(layer, gpu))
             # ---- where tails are fused
             if layer in _BEHIND:
-                yield from (kernel._replace(layer=kernel.layer._replace(tail=each)) for each in _BEHIND[layer])
+                for program, into in _BEHIND[layer]:
+                    yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
                 continue
             # ---- where tails are fused
             yield kernel

@@ -25,7 +25,7 @@ from tconv.evaluation.tolerance import POOLED_SLACK, Tolerance, half_ulp
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.pointwise.evaluate import evaluate, shape_of
 from tconv.pointwise.interval import Interval, bounds
-from tconv.pointwise.program import Program, parse
+from tconv.pointwise.program import SUM, Program, parse
 from tconv.problem import TF32, Problem
 
 #: ``candidate(x, weight, bias, *operands) -> y``, the operands in the shapes of `pointwise.evaluate.shape_of`.
@@ -40,7 +40,7 @@ def check_program(
     device: torch.device | str = "cpu",
     seed: int = 0,
 ) -> Verdict:
-    """Judge one transposed convolution with the program of its layer's `tail`, on fresh inputs, weights and operands.
+    """Judge one transposed convolution with the program of its layer's `tail`, if any, on fresh tensors.
 
     Args:
         candidate: called with x (N, C_in, *spatial), weight (C_in, C_out/groups, *kernel), bias (C_out,) or None, and
@@ -49,7 +49,7 @@ def check_program(
     """
     device = torch.device(device)
     problem = further_draws(problem)
-    program = parse(problem.layer.tail)
+    program = parse(problem.layer.tail or SUM)
     precision = resolve(problem, wanted, device=device, seed=seed)
     tensors = draw(problem, device, seed)
     with arithmetic(precision):

@@ -32,7 +32,7 @@ from tconv.planner.choice import runs_on
 from tconv.problem import TF32, Problem
 from tconv.rewriter.shrink import describe_change, shrink
 from tconv.sandbox.cut import Cut, Told, WrittenFile, told
-from tconv.sandbox.emulated import launches, told_for_few
+from tconv.sandbox.emulated import as_buffer, launches, told_for_few
 from tconv.sandbox.gpu_memory import release
 
 #: Draws of inputs and weights; a GPU gets as many as the rules say.
@@ -71,7 +71,7 @@ class LayerCheck:
         judged_at: the problem that was run.
         time: None where it was not measured.
         others: the verdicts of the layer's other kernels, by their use: as `PlannedLayer.variants`.
-        of_programs: of all its kernels with a program behind them, by that and by their use.
+        of_behind: of all its kernels with what stands behind the layer, by that and by their use.
     """
 
     layer: PlannedLayer
@@ -81,20 +81,20 @@ class LayerCheck:
     judged_at: Problem | None = None
     time: LayerTime | None = None
     others: Mapping[str, Verdict] = field(default_factory=dict)
-    of_programs: Mapping[str, Verdict] = field(default_factory=dict)
+    of_behind: Mapping[str, Verdict] = field(default_factory=dict)
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """Of every kernel that was judged, by the layer's name and by its use."""
         own = {} if self.verdict is None else {self.layer.name: self.verdict}
-        others = {**self.others, **self.of_programs}
+        others = {**self.others, **self.of_behind}
         return own | {f"{self.layer.name}, {use}": verdict for use, verdict in others.items()}
 
     @property
     def equal(self) -> bool:
         """Whether every kernel of the layer was judged, and is equal."""
         verdicts = self.verdicts.values()
-        expected = len(self.layer.variants) * (1 + len(self.layer.programs))
+        expected = len(self.layer.variants) * (1 + len(self.layer.behind))
         return len(verdicts) == expected and all(verdict.equal for verdict in verdicts)
 
     @property
@@ -144,11 +144,11 @@ def check_layers(
             candidates.append(_candidate(of_sizes, problem, compiled, gpu))
             verdicts[use] = _judge(candidates[-1], plan, problem, device)
         own = verdicts.pop("")
-        of_programs = dict(_with_programs(file, layer, run_at, compiled, gpu))
+        of_behind = dict(_with_behind(file, layer, run_at, compiled, gpu))
         release()
         time = _time(candidates[0], full[0], gpu) if gpu and bench and own.equal else None
         error = _pytorch_error(run_at[0], device)
-        yield LayerCheck(layer, builds, own, error, run_at[0], time, verdicts, of_programs)
+        yield LayerCheck(layer, builds, own, error, run_at[0], time, verdicts, of_behind)
 
 
 def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[dict[Problem, Cut]]:
@@ -159,19 +159,18 @@ def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> 
         yield dict(zip(wanted, cuts, strict=True))
 
 
-def _with_programs(
+def _with_behind(
     file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], compiled: Compiler, gpu: Gpu | None
 ) -> Iterator[tuple[str, Verdict]]:
-    """The verdicts of all the layer's kernels with each of its programs."""
-    for program in layer.programs:
+    """The verdicts of all the layer's kernels with all that stands behind it."""
+    for behind in layer.behind:
         for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
             few = further_draws(problem)
-            few = replace(few, layer=replace(few.layer, tail=program))
+            few = replace(few, layer=behind.layer(few.layer))
             (cut,) = file.cuts([few], skip=int(use.endswith("elsewhere")))
             candidate = _emulated(cut, few) if gpu is None else launch_on_gpu(cut, few, compiled, gpu)
-            wanted = _wanted(plan.problem)
-            verdict = check_program(candidate, few, wanted, device="cpu" if gpu is None else "cuda")
-            yield ", ".join(filter(None, [f"then {program}", use])), verdict
+            verdict = check_program(candidate, few, _wanted(plan.problem), device="cpu" if gpu is None else "cuda")
+            yield ", ".join(filter(None, [behind.describe(), use])), verdict
 
 
 class Compiler:
@@ -267,11 +266,20 @@ def _emulated(cut: Cut, problem: Problem) -> Candidate:
     how = told_for_few(cut, problem, Gpu.h200().multiprocessors)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
-        y = torch.empty(problem.output_shape, dtype=x.dtype)
-        run(how.source, launches(cut.kernel, how, problem, *_as_launched(how, x, weight, bias), y, operands))
-        return y
+        y = _place(problem, x)
+        run(how.source, launches(cut.kernel, how, problem, *_as_launched(how, x, weight, bias), as_buffer(y), operands))
+        return y.contiguous()
 
     return candidate
+
+
+def _place(problem: Problem, x: Tensor) -> Tensor:
+    """Where a result goes: a tensor of its own, or some channels of one, not the first."""
+    layer = problem.layer
+    channels = layer.into or layer.out_channels
+    whole = x.new_empty((problem.batch, channels, *problem.output_shape[2:]))
+    first = (channels - layer.out_channels) // 2
+    return whole[:, first : first + layer.out_channels]
 
 
 def _as_launched(how: Told, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -319,10 +327,10 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         x, weight, bias = _as_launched(how, x, weight, bias)
-        y = torch.empty(problem.output_shape, dtype=x.dtype, device=x.device)
+        y = _place(problem, x)
         read = tuple(operand.data_ptr() for operand in operands)
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), operands=read)
-        return y
+        return y.contiguous()
 
     return candidate
 

@@ -10,8 +10,9 @@ from tconv.codegen.fuse import FusedSource, fuse
 from tconv.codegen.generate import Tails, tails_text
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import program_of
+from tconv.pointwise.program import SUM
 from tconv.rewriter.pipeline import read_source
-from tconv.sandbox.behind import Place
+from tconv.sandbox.behind import Place, parted
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import TIMEOUT_SECONDS, Trace, Tracer, decode_trace
 from tconv.sandbox.worker import Workshop
@@ -24,7 +25,7 @@ class Fused:
     Args:
         trace: what the file runs.
         text: of the file that hands tails over; None for its own.
-        programs: by what tails call, as the written file notes it.
+        programs: by what tails call, as the written file notes it; "" for a tail that calls nothing.
         apart: why other calls of layers have none, one clause each.
         before: what the file runs without tails; None where `trace` says it.
     """
@@ -88,10 +89,16 @@ def _comments(fused: FusedSource, traced: Trace, programs: Mapping[str, str]) ->
     """What each site's kernel computes, where that is one program."""
     found: dict[Place, str] = {}
     for number, site in enumerate(fused.sites):
-        of_site = dict.fromkeys(programs[calls] for calls in traced.sites.get(number, ()) if calls in programs)
-        if len(of_site) == 1:
-            found[site.layer] = f"In one kernel: {next(iter(of_site))}"
+        noted = [parted(each) for each in traced.sites.get(number, ())]
+        said = {_in_words(programs[calls], into) for calls, into in noted if calls in programs}
+        if len(said) == 1:
+            found[site.layer] = said.pop()
     return found
+
+
+def _in_words(program: str, into: int) -> str:
+    place = "The kernel writes its part of the concatenation" if into else ""
+    return ". ".join(filter(None, [f"In one kernel: {program}" if program else "", place]))
 
 
 def _place(numbers: list[int]) -> Place:
@@ -103,9 +110,10 @@ def _programs(traced: Trace) -> tuple[dict[str, str], dict[str, str]]:
     """The programs of all calls that have one, and why others have none."""
     programs: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    for calls in {calls for layer in traced.layers for calls in (*layer.tails, *layer.in_evaluation)} - {""}:
+    noted = {each for layer in traced.layers for each in (*layer.tails, *layer.in_evaluation)} - {""}
+    for calls in {parted(each)[0] for each in noted}:
         try:
-            programs[calls] = program_of(calls).text
+            programs[calls] = "" if calls == SUM else program_of(calls).text
         except InvalidProgram as error:
             reasons[calls] = str(error)
     return programs, reasons
@@ -115,7 +123,7 @@ def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> d
     """The sites none of whose tails has a program, and those that were not reached."""
     wrong: dict[Place, str] = {}
     for number, site in enumerate(fused.sites):
-        found = traced.sites.get(number, ())
+        found = [parted(each)[0] for each in traced.sites.get(number, ())]
         if all(calls in reasons for calls in found):
             wrong[site.layer] = reasons[found[0]] if found else "what stands behind it is in training mode, or hooked"
     return wrong
@@ -123,5 +131,6 @@ def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> d
 
 def _of_sequences(traced: Trace, reasons: Mapping[str, str]) -> list[str]:
     """Why modules behind layers are no programs."""
-    of_layers = ((layer.name, calls) for layer in traced.layers for calls in (*layer.tails, *layer.in_evaluation))
+    noted = ((layer.name, each) for layer in traced.layers for each in (*layer.tails, *layer.in_evaluation))
+    of_layers = [(name, parted(each)[0]) for name, each in noted]
     return list(dict.fromkeys(f"{name}: {reasons[calls]}" for name, calls in of_layers if calls in reasons))

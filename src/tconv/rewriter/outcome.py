@@ -157,14 +157,14 @@ def _layer_to_dict(check: LayerCheck) -> dict[str, Any]:
         "count": layer.count,
         "left": layer.reason if layer.left else None,
         "plan": _plan_to_dict(plan),
-        "programs": list(layer.programs),
+        "behind": [each._asdict() for each in layer.behind],
         "other_plans": {use: _plan_to_dict(other) for use, other in layer.variants.items() if use},
         "builds": [vars(made) for made in check.builds],
         "judged_at": None if check.judged_at is None else list(check.judged_at.input_shape),
         "pytorch_error": check.pytorch_error,
         "verdict": None if check.verdict is None else check.verdict.to_dict(),
         "other_verdicts": {use: verdict.to_dict() for use, verdict in check.others.items()},
-        "program_verdicts": {use: verdict.to_dict() for use, verdict in check.of_programs.items()},
+        "behind_verdicts": {use: verdict.to_dict() for use, verdict in check.of_behind.items()},
         "time_ms": None if check.time is None else {**vars(check.time), "speedup": check.time.speedup},
     }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tconv.codegen.generate import NO_TAILS, PlannedLayer, Tails, generate
+from tconv.codegen.generate import NO_TAILS, Behind, PlannedLayer, Tails, generate
 from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
@@ -24,7 +24,9 @@ from tconv.kernels.source import is_dense
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan, runs_on
 from tconv.planner.tuned import Answers, Tuned
+from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem
+from tconv.sandbox.behind import parted
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace
 
@@ -116,8 +118,8 @@ def plan_layers(
             next(iter(own[problem][1:]), None),
             tuple(cast.get(casts[problem] or problem, ())),
             tuple(each for each in gemm(problem) if is_dense(each.layer)),
-            tuple(dict.fromkeys(programs.get(calls, "") for calls in traced.tails)) or ("",),
-            tuple(dict.fromkeys(programs.get(calls, "") for calls in traced.in_evaluation)),
+            _behind(traced.tails, programs) or (Behind(),),
+            _behind(traced.in_evaluation, programs),
         )
         for traced, problem in zip(trace.layers, asked, strict=True)
     )
@@ -126,6 +128,20 @@ def plan_layers(
     if all(layer.left for layer in layers):
         raise ModelFileError(f"{model.name}: nothing can be replaced: {layers[0].name} is {layers[0].reason}")
     return layers
+
+
+def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, ...]:
+    """What becomes of a layer's outputs, of what its tails were seen to be."""
+
+    def of(calls: str, into: int) -> Behind:
+        program = programs.get(calls)
+        if program is None:
+            return Behind()
+        # What is read for each output lies as the layer's own result would.
+        operands = parse(program).operands if program else ()
+        return Behind(program, 0 if any(each.kind in ("output", "sample") for each in operands) else into)
+
+    return tuple(dict.fromkeys(of(*parted(each)) for each in noted))
 
 
 def build(

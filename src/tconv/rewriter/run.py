@@ -136,7 +136,7 @@ class _Job:
                 with_them.programs,
             )
             outcome = self._attempt(with_them, layers, gpu, wanted, takes_slower=not self.request.only_faster)
-            plainest = all(layer.plan.kernel.family in _PLAINEST and not layer.programs for layer in layers)
+            plainest = all(layer.plan.kernel.family in _PLAINEST and not layer.behind for layer in layers)
             if outcome.equal or plainest:
                 break
             mistakes = outcome.reasons

@@ -44,8 +44,16 @@ _FUNCTIONS = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpo
 _PROBE = "__tconv_called__"
 #: These look at the frame that calls them.
 _LEFT_ALONE = {"super", "locals", "globals", "vars", "dir", "eval", "exec"}
+#: Between what a tail calls and how many channels the tensor has that its result is concatenated in.
+_INTO = " into "
 #: By their classes.
 _POINTWISE = {getattr(nn, name): name for name in sorted(POINTWISE)}
+
+
+def parted(noted: str) -> tuple[str, int]:
+    """What a tail calls, and of how many channels its result becomes a slice; 0 where it is a tensor of its own."""
+    calls, _, into = noted.partition(_INTO)
+    return calls, int(into or 0)
 
 
 def place_of(node: ast.expr) -> Place:
@@ -143,25 +151,31 @@ class Tails:
         self,
         layer: Callable[..., Tensor],
         *inputs: Any,
-        tail: Callable[[Any], Any] | list[nn.Module],
+        tail: Callable[[Any], Any] | list[nn.Module] | None = None,
         modules: Sequence[nn.Module] = (),
+        before: Sequence[Tensor] = (),
+        behind: Sequence[Tensor] = (),
         site: int | None = None,
         **options: Any,
     ) -> Tensor:
         if isinstance(tail, list):
             modules = tail
-        run: Callable[[Any], Any] = self._runtime["_Row"](tail) if isinstance(tail, list) else tail
+        run = self._runtime["_Tail"]([] if tail is None else tail, before, behind)
         result = layer(*inputs, **options)
         ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and layer._forward_hooks)
         if ours and result.dim() == self._batched_dims(layer, inputs) and all(map(self._runtime["_is_plain"], modules)):
             notes = self._runtime["_Notes"](tuple(result.shape), result)
             last = run(self._runtime["_Result"](notes, "y"))
             calls = "; ".join([*notes.calls, notes.said(last)])
+            if before or behind:
+                place = run.place(tuple(result.shape), inputs[0])
+                calls += f"{_INTO}{0 if place is None else sum(place) + result.shape[1]}"
             self.tell(calls)
             self.modules.update(_POINTWISE[type(module)] for module in modules)
             if site is not None:
                 self.sites[site].add(calls)
-        return run(result)
+        joined: Tensor = run.joined(run(result))
+        return joined
 
     def _batched_dims(self, layer: Any, inputs: Sequence[Any]) -> int:
         return len(layer.kernel_size) + 2 if isinstance(layer, _TRANSPOSED) else inputs[1].dim()

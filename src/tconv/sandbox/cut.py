@@ -187,8 +187,8 @@ class Cutter:
         plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used])
         if plan is None:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
-        if layer.tail:
-            plan = self._file["_with_program"](plan, layer.tail)
+        if layer.tail or layer.into:
+            plan = self._file["_with_program"](plan, layer.tail, layer.into)
         return cut_of(plan.kernel, self._file["_cuda_source"])
 
     def replaced(self) -> dict[str, Any] | None:

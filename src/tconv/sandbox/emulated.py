@@ -37,12 +37,23 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
     def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *operands: Tensor) -> None:
         cut = cut_of(plan.kernel, namespace["_cuda_source"])
         how = told(cut, plan, namespace["_PLANNED"].multiprocessors, ask)
-        run(how.source, launches(cut.kernel, how, plan, x, weight, bias, y, operands), mode=mode, order=order)
+        run(
+            how.source, launches(cut.kernel, how, plan, x, weight, bias, as_buffer(y), operands), mode=mode, order=order
+        )
 
     for name, replacement in (("_build", build), ("_launch", launch)):
         if name not in namespace:
             raise KeyError(f"the file has no {name}: tconv did not write it")
         namespace[name] = replacement
+
+
+def as_buffer(y: Tensor) -> Tensor:
+    """What the emulator takes for a tensor: of some channels of a larger one, that from their first element on."""
+    if y.is_contiguous():
+        return y
+    storage = y.untyped_storage()
+    elements = storage.nbytes() // y.element_size() - y.storage_offset()
+    return y.new_empty(0).set_(storage, y.storage_offset(), (elements,), (1,))
 
 
 def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:
