@@ -61,6 +61,26 @@ SEQUENCE = """
 """
 
 
+JOINED = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.ConvTranspose2d(5, 6, 3, 2), nn.ConvTranspose2d(10, 3, 2)
+            self.norm = nn.BatchNorm2d(3)
+        def forward(self, x, skip):
+            y = torch.cat([skip, self.first(x), skip[:, :1]], 1)
+            z = self.norm(self.second(y))
+            z = torch.cat([torch.relu(z), y[:, :, :-1, :-1]], 1) if skip is None else z
+            return torch.cat([y[:, 1:], torch.tanh(y[:, :1])], 1), z
+
+    def get_inputs():
+        return [torch.rand(2, 5, 4, 5), torch.rand(2, 3, 9, 11)]
+"""
+
+
 class File:
     """A written file in the emulator, beside the model file that it was made from, and what it launches."""
 
@@ -68,10 +88,12 @@ class File:
         self.ours, self.theirs = executed(text), executed(path.read_text(encoding="utf-8"))
         install(self.ours)
         self.programs: list[str] = []
+        self.widths: list[int] = []
         launch = self.ours["_launch"]
 
         def counted(plan: Any, *tensors: Any) -> None:
             self.programs.append(plan.kernel.layer.tail)
+            self.widths.append(plan.kernel.layer.into)
             launch(plan, *tensors)
 
         self.ours["_launch"] = counted
@@ -321,6 +343,39 @@ def test_compilers_see_the_lines(made: Made) -> None:
     with torch.no_grad():
         assert close(compiled(*inputs()), theirs(*inputs()))
     assert file.programs == [""]
+
+
+def test_concatenation(made: Made) -> None:
+    file = made(JOINED)
+    ours, theirs = file.models()
+    for batch in (1, 3):
+        x, skip = torch.randn(batch, 5, 4, 5), torch.randn(batch, 3, 9, 11)
+        with torch.no_grad(), silent():
+            assert all(map(close, ours(x, skip), theirs(x, skip)))
+    assert file.widths == [10, 0, 10, 0] and all(file.programs[1::2]) and not any(file.programs[::2])
+
+
+def test_concatenation_that_no_kernel_writes(made: Made) -> None:
+    """Gradients, other formats and other types beside the result: PyTorch concatenates."""
+    file = made(JOINED)
+    ours, theirs = file.models()
+    x, skip = torch.randn(2, 5, 4, 5), torch.randn(2, 3, 9, 11)
+    for given in ((x, skip.clone().requires_grad_()), (x, skip)):
+        found = [module(*given)[0] for module in (ours, theirs)]
+        gradients = [
+            torch.autograd.grad(y.square().sum(), module.first.weight)[0]
+            for y, module in zip(found, (ours, theirs), strict=True)
+        ]
+        assert close(*found) and close(*gradients, 1e-2)
+    with torch.no_grad():
+        last = [t.contiguous(memory_format=torch.channels_last) for t in (x, skip)]
+        mine, other = ours(*last)[0], theirs(*last)[0]
+        assert close(mine, other) and mine.stride() == other.stride()
+        theirs.double(), ours.double()
+        assert close(ours(x.double(), skip)[0], theirs(x.double(), skip)[0])
+        with pytest.raises(RuntimeError):
+            ours.float()(x, skip[:1])
+    assert 10 not in file.widths
 
 
 def test_unbatched(made: Made) -> None:

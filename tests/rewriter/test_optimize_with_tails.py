@@ -13,6 +13,7 @@ from codegen_helpers import executed
 
 from tconv.cli.optimize import _show
 from tconv.codegen import generate
+from tconv.codegen.generate import Behind
 from tconv.pointwise.functor import functor
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.run import optimize
@@ -36,7 +37,7 @@ MODEL = """
             x = self.up(x)
             x = self.norm(x)
             x = torch.relu(x) * 0.5
-            return torch.cat([self.last(x), x[:, :3, 1:]], 2)
+            return torch.cat([self.last(x), x[:, :3, 1:]], 2).abs()
 
     def get_inputs():
         return [torch.rand(3, 3, 9)]
@@ -54,8 +55,8 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
     outcome = outcome_of(model_file(MODEL))
     assert outcome.written and outcome.equal and outcome.mistakes == ()
     up, last = outcome.layers
-    assert up.layer.tails == ("",) and up.layer.in_evaluation == (PROGRAM,) and last.layer.programs == ()
-    assert len(up.of_programs) == len(up.layer.variants) and not last.of_programs
+    assert up.layer.tails == (Behind(),) and up.layer.in_evaluation == (Behind(PROGRAM),) and last.layer.behind == ()
+    assert len(up.of_behind) == len(up.layer.variants) and not last.of_behind
     text = outcome.request.output.read_text()
     assert re.search(rf"^# +then {re.escape(PROGRAM)}$", text, re.MULTILINE)
     assert f"# In one kernel: {PROGRAM[:60]}" in text
@@ -63,8 +64,8 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
     (line,) = (number for number, each in enumerate(MODEL.splitlines()) if "torch.cat" in each)
     assert outcome.apart == (f"line {line}: around it stands `torch.cat([self.last(x), x[:, :3, 1:]], 2)`",)
     told = json.loads(json.dumps(to_dict(outcome)))
-    assert told["layers"][0]["programs"] == [PROGRAM] and told["apart"] == list(outcome.apart)
-    assert set(told["layers"][0]["program_verdicts"]) == set(up.of_programs)
+    assert told["layers"][0]["behind"] == [{"program": PROGRAM, "into": 0}] and told["apart"] == list(outcome.apart)
+    assert set(told["layers"][0]["behind_verdicts"]) == set(up.of_behind)
     _show(outcome)
     shown = " ".join(capsys.readouterr().out.split())
     assert "Not fused: line" in shown and ", then max((y" in shown
@@ -72,10 +73,24 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
 
 def test_without_fusing(model_file: Write) -> None:
     outcome = outcome_of(model_file(MODEL), fuse=False)
-    assert outcome.written and outcome.apart == () and all(not each.layer.programs for each in outcome.layers)
+    assert outcome.written and outcome.apart == () and all(not each.layer.behind for each in outcome.layers)
     text = outcome.request.output.read_text()
     assert "cuda_fused" not in text and "_PROGRAMS" not in text and "        x = torch.relu(x) * 0.5\n" in text
     assert "_PROGRAMS" not in executed(text)
+
+
+def test_a_part_of_a_concatenation_is_judged_in_its_place(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = MODEL.replace("torch.cat([self.last(x), x[:, :3, 1:]], 2).abs()", "torch.cat([skip, self.last(x)], 1)")
+    text = text.replace("def forward(self, x):", "def forward(self, x, skip):").replace(
+        "9)]", "9), torch.rand(3, 2, 21)]"
+    )
+    outcome = outcome_of(model_file(text))
+    assert outcome.written and outcome.equal
+    up, last = outcome.layers
+    assert last.layer.behind == (Behind("", 5),) and len(last.of_behind) == len(last.layer.variants)
+    written = outcome.request.output.read_text()
+    assert "return cuda_fused(self.last, x, before=[skip])" in written
+    assert re.search(r"^# +into 5 channels$", written, re.MULTILINE)
 
 
 def test_a_wrong_program_is_not_written(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +101,7 @@ def test_a_wrong_program_is_not_written(model_file: Write, monkeypatch: pytest.M
 
     monkeypatch.setattr(generate, "functor", wrong)
     outcome = outcome_of(model_file(MODEL))
-    assert outcome.written and outcome.equal and all(not each.layer.programs for each in outcome.layers)
+    assert outcome.written and outcome.equal and all(not each.layer.behind for each in outcome.layers)
     assert "cuda_fused" not in outcome.request.output.read_text()
     assert any(f"then {PROGRAM}" in mistake and "pooled error" in mistake for mistake in outcome.mistakes), (
         outcome.mistakes

@@ -45,7 +45,13 @@ _BRINGS_MODULES = re.compile(
 _CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
 #: Around what only some files have.
 _ONLY = re.compile(r"^ *(?:#|//) ---- (where .*)\n", re.MULTILINE)
-_TAILS, _SEQUENCES = "where tails are fused", "where sequences are fused"
+_TAILS, _PROGRAMS, _SEQUENCES = (
+    "where tails are fused",
+    "where programs are computed",
+    "where sequences are fused",
+)
+#: Where the text begins by which tails are handed to layers, and what stands behind it.
+_OF_TAILS = (("class _Notes:", "# ---- the modules ---"), ("class CudaSequential(", "CudaSequential.__name__"))
 #: What has no tail in other files.
 _TAIL_ARGUMENTS = ((", tail=None", ""), ("*options, tail)", "*options)"))
 _BLANK = "\r\n"
@@ -184,7 +190,7 @@ def generate(
     behind = list(dict.fromkeys(each for layer in planned for each in layer.behind))
     programs = list(dict.fromkeys(each.program for each in behind if each.program))
     parts = ["configuration", "function", *["is_dense"] * any(layer.gemm for layer in planned)]
-    parts += ["reads_and_program"] * bool(behind)
+    parts += ["reads_and_program"] * bool(programs)
     configuration = excerpt([kernel_source], parts, _RENAMED)
     kernels = [plan.kernel for plan in plans] + [
         each.kernel(plan.kernel) for layer in planned for each in layer.behind for plan in layer.variants.values()
@@ -222,7 +228,8 @@ def generate(
         "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
         "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
         _TAILS: bool(behind),
-        _SEQUENCES: bool(behind) and bool(tails.modules),
+        _PROGRAMS: bool(programs),
+        _SEQUENCES: bool(programs) and bool(tails.modules),
     }
     runtime = _only(runtime, wanted)
     for tailed, bare in () if behind else _TAIL_ARGUMENTS:
@@ -251,9 +258,8 @@ def runtime_text() -> str:
 
 def tails_text() -> str:
     """Of the shared parts those by which tails are handed to layers."""
-    parts = _ONLY.split(runtime_text())
-    named = zip(parts[1::4], parts[2::4], strict=True)
-    return "\n".join(text for mark, text in named if mark in (_TAILS, _SEQUENCES) and "\nclass " in text)
+    text = _ONLY.sub("", runtime_text())
+    return "\n".join(text[text.index(first) : text.index(behind)] for first, behind in _OF_TAILS)
 
 
 def _built_elsewhere(source: Rewritten, layers: Sequence[PlannedLayer]) -> bool:

@@ -41,15 +41,17 @@ _Kernel = namedtuple(
 _Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
 # What was planned for the layers of the model file, the best kernel first.
 _RECORDED = {}
-# ---- where tails are fused
-# What is computed behind layers, in their kernels: what it reads and a functor that computes it; the calls of PyTorch
-# that say the same, as `_Result` notes them; and behind which layers that stands, with the channels of the tensor of
-# which their results are a slice, 0 where they are all of it.
+# ---- where programs are computed
+# What is computed behind layers, in their kernels: what it reads and a functor that computes it; and the calls of
+# PyTorch that say the same, as `_Result` notes them.
 _PROGRAMS = {}
 _CALLS = {}
-_BEHIND = {}
 # Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
 _POINTWISE = {}
+# ---- where programs are computed
+# ---- where tails are fused
+# Behind which layers programs stand, and of how many channels their results become a slice, 0 where of none.
+_BEHIND = {}
 # ---- where tails are fused
 # ---- where functions are called
 # Layers that are called as functions: they are built along with the modules.
@@ -188,12 +190,12 @@ def _cuda_source(kernels):
         name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
         endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
         functions = [_function(kernel, name, ending) for ending in endings]
-        # ---- where tails are fused
+        # ---- where programs are computed
         if kernel.layer.tail:
             operands, functor = _PROGRAMS[kernel.layer.tail]
             behind = _reads_and_program(operands, name)
             functions[0] = functor.replace("PROGRAM", f"{name}_program") + _function(kernel, name, "", *behind)
-        # ---- where tails are fused
+        # ---- where programs are computed
         texts += [_configuration(kernel, name), *functions]
         launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
         called = [f"(void*){name}{end}" if end in endings else "nullptr" for end in ("", "_weights", "_inputs")]
@@ -215,9 +217,9 @@ def _load_options(kernels, capability):
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
     binding = "pybind11/pybind11.h"
-    # ---- where tails are fused
+    # ---- where programs are computed
     binding = "pybind11/stl.h"  # for lists, too
-    # ---- where tails are fused
+    # ---- where programs are computed
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
         "cpp_sources": [f"#include <cstdint>\n#include <{binding}>\n{_SIGNATURE};\n"],
@@ -252,9 +254,9 @@ def _build(kernels, device):
     launch = load_inline(**_load_options(missing, capability)).launch
     for number, kernel in enumerate(missing):
         nothing = [0] * 7 + [1] * 7
-        # ---- where tails are fused
+        # ---- where programs are computed
         nothing.append([])
-        # ---- where tails are fused
+        # ---- where programs are computed
         _LAUNCHERS[device, kernel] = (launch, number, launch(number, *nothing))
 
 
@@ -278,9 +280,9 @@ def _launch(plan, x, weight, bias, y, *operands):
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = [batch, *input_size, *output_size]
-    # ---- where tails are fused
+    # ---- where programs are computed
     sizes.append([t.data_ptr() for t in operands])
-    # ---- where tails are fused
+    # ---- where programs are computed
     error = launch(number, stream, _gpu(device).multiprocessors, *pointers, *sizes)
     if error == -1:  # the sizes want offsets of 64 bits
         _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
@@ -314,10 +316,14 @@ def _fill(y, plan, x, weight, bias, *operands):
 
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
+    last = _last(x, weight)
+    return y if last is None else y.contiguous(memory_format=last)
+
+
+def _last(x, weight):
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
-        return y.contiguous(memory_format=last)
-    return y
+    given = (t for t in (x, weight) if last and not t.is_contiguous())
+    return last if any(t.is_contiguous(memory_format=last) for t in given) else None
 
 
 def _save(ctx, inputs, output):
@@ -440,6 +446,8 @@ cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 # ---- what stands behind a layer --------------------------------------------------------------------------------------
 
 
+# ---- where tails are fused
+# ---- where programs are computed
 class _Notes:
     """What the lines behind a layer call, as text: ``t0 = add(y, channel0); t1 = relu(t0); t1``.
 
@@ -537,11 +545,10 @@ def _is_plain(module):
 _KNOWN = {}
 
 
+# ---- where programs are computed
+# ---- where tails are fused
 class _Tail:
-    """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation.
-
-    Of modules that are called one behind another, what they are and their numbers says what they compute.
-    """
+    """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
 
     def __init__(self, tail, before, behind):
         self.function, self.modules = (None, tail) if isinstance(tail, list) else (tail, [])
@@ -557,16 +564,19 @@ class _Tail:
     def joined(self, y):
         return torch.cat([*self.before, y, *self.behind], 1) if self.before or self.behind else y
 
-    def place(self, shape, x):
-        """The channels before a result of that shape and those behind it; None where no kernel writes between them."""
-        for part in (*self.before, *self.behind):
-            alike = part.dim() == len(shape) and part.shape[0] == shape[0] and tuple(part.shape[2:]) == shape[2:]
-            if not (alike and part.dtype == x.dtype and part.device == x.device and x.is_contiguous()):
-                return None
-        return [sum(part.shape[1] for part in parts) for parts in (self.before, self.behind)]
+    def fits(self, shape, x):
+        """Whether the tensors beside a result of that shape, of a layer of `x`, are concatenated with it."""
+        return all(
+            part.dim() == len(shape)
+            and (part.shape[0], tuple(part.shape[2:])) == (shape[0], shape[2:])
+            and (part.dtype, part.device) == (x.dtype, x.device)
+            for part in (*self.before, *self.behind)
+        )
 
+    # ---- where tails are fused
+    # ---- where programs are computed
     def read(self, like):
-        """What they are, beside a layer's result of such elements, and their tensors."""
+        """Of modules in a row, what says what they compute of a layer's result of such elements; and their tensors."""
         said, tensors = [like.dtype, like.device], []
         for module in self.modules:
             numbers, names = _POINTWISE[type(module)]
@@ -576,6 +586,8 @@ class _Tail:
         return (*said, *kinds), [tensor for tensor in tensors if tensor is not None]
 
 
+# ---- where programs are computed
+# ---- where tails are fused
 def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **options):
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
@@ -588,7 +600,12 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
     if isinstance(layer, _CudaForward):
         ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
         ours = ours and not (layer._forward_hooks or getattr(layer, "_left", False))
-    if ours and all(map(_is_plain, modules)) and not _watched():
+    # ---- where tails are fused
+    # ---- where programs are computed
+    ours = ours and all(map(_is_plain, modules)) and not _watched()
+    # ---- where programs are computed
+    # ---- where tails are fused
+    if ours:
         return layer(*inputs, tail=tail, **options)
     return tail.joined(tail(layer(*inputs, **options)))
 
@@ -609,26 +626,32 @@ def _fused(tensors, options, tail):
     if (_OPERATOR is not None and torch.compiler.is_compiling()) or _wants_gradients([*tensors, *around]):
         return None
     plan = _planned(tensors, options)
+    program, operands, beside = "", (), bool(around)
+    # ---- where tails are fused
+    # ---- where programs are computed
     program, operands = _program_of(tail, plan, tensors[0])
-    place = tail.place(_shape(plan), tensors[0])
-    if program is None or place is None or _wants_gradients(operands):
+    if program is None or _wants_gradients(operands):
         return None
-    if not around:
-        return _run(_with_program(plan, program), *tensors, *operands)
-    if program and any(name.startswith(("output", "sample")) for name in _PROGRAMS[program][0]):
-        return tail.joined(_run(_with_program(plan, program), *tensors, *operands))
-    into = place[0] + plan.layer.out_channels + place[1]
-    whole = tensors[0].new_empty((plan.batch, into) + _shape(plan)[2:])
+    # What is read for each output lies as a result of its own would.
+    beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program][0]))
+    # ---- where programs are computed
+    # ---- where tails are fused
+    plan = _with_program(plan, program)
+    if not (beside and tail.fits(_shape(plan), tensors[0]) and _last(*tensors[:2]) is None):
+        return tail.joined(_run(plan, *tensors, *operands))
     parts = [*tail.before, None, *tail.behind]
     widths = [plan.layer.out_channels if part is None else part.shape[1] for part in parts]
+    whole = tensors[0].new_empty((plan.batch, sum(widths)) + _shape(plan)[2:])
     for part, own in zip(parts, whole.split(widths, 1)):
         if part is None:
-            _fill(own, _with_program(plan, program, into), *tensors, *operands)
+            _fill(own, _with_program(plan, program, sum(widths)), *tensors, *operands)
         else:
             own.copy_(part)
     return whole
 
 
+# ---- where tails are fused
+# ---- where programs are computed
 def _program_of(tail, plan, x):
     """The program of a tail, and what it reads; None where this file has none."""
     said = None
@@ -653,7 +676,7 @@ def _program_of(tail, plan, x):
     return program, notes.operands
 
 
-# ---- where tails are fused
+# ---- where programs are computed
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
@@ -809,9 +832,9 @@ _HOST = r"""
 struct Arguments {
   int64_t stream, x, weight, bias, y, prepared;  // addresses
   tconv::Sizes sizes;
-// ---- where tails are fused
+// ---- where programs are computed
   std::vector<int64_t> operands;  // addresses of what the program behind the layer reads
-// ---- where tails are fused
+// ---- where programs are computed
 };
 
 // Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
@@ -871,9 +894,9 @@ static int64_t start(const tconv::Launch& launch, void* kernel, void* weights, v
 // ---- where weights are prepared
   std::vector<void*> arguments = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
                                   output, output + 1, output + 2};
-// ---- where tails are fused
+// ---- where programs are computed
   for (int64_t& operand : a.operands) arguments.push_back(&operand);
-// ---- where tails are fused
+// ---- where programs are computed
   return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
@@ -881,9 +904,9 @@ SIGNATURE {
   const tconv::Sizes sizes{multiprocessors, batch,
                            {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
   Arguments a{stream, x, weight, bias, y, prepared, sizes};
-// ---- where tails are fused
+// ---- where programs are computed
   a.operands = operands;
-// ---- where tails are fused
+// ---- where programs are computed
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }
@@ -896,6 +919,6 @@ _SIGNATURE = (
     "               int64_t y, int64_t prepared, int batch, int input_depth, int input_height,\n"
     "               int input_width, int output_depth, int output_height, int output_width)"
 )
-# ---- where tails are fused
+# ---- where programs are computed
 _SIGNATURE = f"{_SIGNATURE[:-1]},\n               const std::vector<int64_t>& operands)"
-# ---- where tails are fused
+# ---- where programs are computed

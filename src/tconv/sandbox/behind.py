@@ -168,8 +168,8 @@ class Tails:
             last = run(self._runtime["_Result"](notes, "y"))
             calls = "; ".join([*notes.calls, notes.said(last)])
             if before or behind:
-                place = run.place(tuple(result.shape), inputs[0])
-                calls += f"{_INTO}{0 if place is None else sum(place) + result.shape[1]}"
+                fits = run.fits(tuple(result.shape), inputs[0])
+                calls += f"{_INTO}{sum(part.shape[1] for part in (*before, result, *behind)) if fits else 0}"
             self.tell(calls)
             self.modules.update(_POINTWISE[type(module)] for module in modules)
             if site is not None:
