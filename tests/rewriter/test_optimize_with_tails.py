@@ -14,7 +14,9 @@ from codegen_helpers import executed
 from tconv.cli.optimize import _show
 from tconv.codegen import generate
 from tconv.codegen.generate import Behind
+from tconv.emulator import Launch
 from tconv.pointwise.functor import functor
+from tconv.rewriter import check
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.run import optimize
 
@@ -60,7 +62,7 @@ def test_the_kernels_take_what_stands_behind(model_file: Write, capsys: pytest.C
     text = outcome.request.output.read_text()
     assert re.search(rf"^# +then {re.escape(PROGRAM)}$", text, re.MULTILINE)
     assert f"# In one kernel: {PROGRAM[:60]}" in text
-    assert "cuda_fused(self.up, x, tail=tail, modules=(self.norm,))" in text
+    assert "cuda_fused(self.up, x, tail=tail, modules=[self.norm])" in text
     (line,) = (number for number, each in enumerate(MODEL.splitlines()) if "torch.cat" in each)
     assert outcome.apart == (f"line {line}: around it stands `torch.cat([self.last(x), x[:, :3, 1:]], 2)`",)
     told = json.loads(json.dumps(to_dict(outcome)))
@@ -86,11 +88,30 @@ def test_a_part_of_a_concatenation_is_judged_in_its_place(model_file: Write, mon
     )
     outcome = outcome_of(model_file(text))
     assert outcome.written and outcome.equal
-    up, last = outcome.layers
+    last = outcome.layers[1]
     assert last.layer.behind == (Behind("", 5),) and len(last.of_behind) == len(last.layer.variants)
     written = outcome.request.output.read_text()
     assert "return cuda_fused(self.last, x, before=[skip])" in written
     assert re.search(r"^# +into 5 channels$", written, re.MULTILINE)
+
+
+def test_a_kernel_that_writes_beside_its_part_is_not_taken(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole concatenation is looked at, not the part alone."""
+    text = MODEL.replace("torch.cat([self.last(x), x[:, :3, 1:]], 2).abs()", "torch.cat([skip, self.last(x)], 1)")
+    text = text.replace("def forward(self, x):", "def forward(self, x, skip):").replace(
+        "9)]", "9), torch.rand(3, 2, 21)]"
+    )
+    run_emulator = check.run
+
+    def spoiling(source: str, launches: list[Launch], **options: object) -> None:
+        run_emulator(source, launches, **options)  # type: ignore[arg-type]
+        if "y_channels = 5" in source:
+            launches[-1].arguments[3].view(-1)[-1] = 0  # type: ignore[union-attr]
+
+    monkeypatch.setattr(check, "run", spoiling)
+    outcome = outcome_of(model_file(text))
+    assert outcome.written and all(not each.layer.behind for each in outcome.layers)
+    assert any("into 5 channels" in mistake for mistake in outcome.mistakes), outcome.mistakes
 
 
 def test_a_wrong_program_is_not_written(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:

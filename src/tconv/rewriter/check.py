@@ -5,6 +5,7 @@ What is compiled and run is the file's own CUDA text. Without a GPU the emulator
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
@@ -266,20 +267,34 @@ def _emulated(cut: Cut, problem: Problem) -> Candidate:
     how = told_for_few(cut, problem, Gpu.h200().multiprocessors)
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
-        y = _place(problem, x)
-        run(how.source, launches(cut.kernel, how, problem, *_as_launched(how, x, weight, bias), as_buffer(y), operands))
-        return y.contiguous()
+        place = _Place(problem, x)
+        tensors = *_as_launched(how, x, weight, bias), as_buffer(place.y)
+        run(how.source, launches(cut.kernel, how, problem, *tensors, operands))
+        return place.result()
 
     return candidate
 
 
-def _place(problem: Problem, x: Tensor) -> Tensor:
-    """Where a result goes: a tensor of its own, or some channels of one, not the first."""
-    layer = problem.layer
-    channels = layer.into or layer.out_channels
-    whole = x.new_empty((problem.batch, channels, *problem.output_shape[2:]))
-    first = (channels - layer.out_channels) // 2
-    return whole[:, first : first + layer.out_channels]
+class _Place:
+    """Where a result goes: a tensor of its own, or some channels of one, neither the first nor the last."""
+
+    def __init__(self, problem: Problem, x: Tensor) -> None:
+        layer = problem.layer
+        channels, own = layer.into or layer.out_channels, layer.out_channels
+        self._first = (channels - own) // 2
+        self._whole = x.new_empty((problem.batch, channels, *problem.output_shape[2:]))
+        self.y = self._whole[:, self._first : self._first + own]
+        for part in self._around:
+            part.fill_(1)
+
+    @property
+    def _around(self) -> tuple[Tensor, Tensor]:
+        return self._whole[:, : self._first], self._whole[:, self._first + self.y.shape[1] :]
+
+    def result(self) -> Tensor:
+        """What was written; nothing but NaN where something was written beside it."""
+        alone = all(bool((part == 1).all()) for part in self._around)
+        return self.y.contiguous() if alone else torch.full_like(self.y, math.nan).contiguous()
 
 
 def _as_launched(how: Told, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -327,10 +342,11 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         x, weight, bias = _as_launched(how, x, weight, bias)
-        y = _place(problem, x)
+        place = _Place(problem, x)
+        y = place.y
         read = tuple(operand.data_ptr() for operand in operands)
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), operands=read)
-        return y.contiguous()
+        return place.result()
 
     return candidate
 
