@@ -268,6 +268,15 @@ def test_hooks_are_called_once_with_tensors(made: Made) -> None:
     assert all(file.programs)
 
 
+def test_modules_that_are_compiled_by_themselves(made: Made) -> None:
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    ours.norm.compile(backend="eager")  # type: ignore[union-attr, operator]
+    with torch.no_grad():
+        assert close(ours(*inputs()), theirs(*inputs()))
+    assert file.programs == [""]
+
+
 def test_parameters_are_followed(made: Made) -> None:
     file = made(BLOCK)
     ours, theirs = file.models()

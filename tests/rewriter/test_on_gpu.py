@@ -109,6 +109,58 @@ def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
     torch.testing.assert_close(compiled(x), ours(x), rtol=1e-5, atol=1e-5)
 
 
+def test_tails_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
+    """Programs and a part of a concatenation, under both settings of gradients, in a CUDA graph, and to a compiler."""
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    path = model_file("""
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.wide, self.last = nn.ConvTranspose2d(64, 64, 4, 2, 1), nn.ConvTranspose2d(72, 3, 3, 2)
+                self.norm, self.scale = nn.BatchNorm2d(64), nn.Parameter(torch.rand(64, 1, 1))
+            def forward(self, x, skip, residual):
+                y = self.norm(self.wide(x))
+                y = F.gelu(y) * self.scale
+                z = self.last(torch.cat([skip, F.relu(self.wide(x))], 1))
+                return y + residual, torch.tanh(z)
+
+        def get_inputs():
+            return [torch.rand(4, 64, 24, 40), torch.rand(4, 8, 48, 80), torch.rand(4, 64, 48, 80)]
+    """)
+    output = path.with_name("out.py")
+    outcome = optimize(Request(path, output, bench=False))
+    assert outcome.written and outcome.equal and outcome.mistakes == (), outcome.reasons
+    assert sum(bool(each.program) for layer in outcome.layers for each in layer.layer.behind) == 3
+    theirs, ours = load(path).construct(0).cuda().eval(), load(output, "ModelNew").construct(0).cuda().eval()
+    ours.load_state_dict(theirs.state_dict())
+    given = [t.cuda() for t in load(path).make_inputs(1)]
+    for dtype, tolerance in ((torch.float32, 5e-3), (torch.bfloat16, 5e-2)):
+        ours, theirs = ours.to(dtype), theirs.to(dtype)
+        tensors = [t.to(dtype) for t in given]
+        with torch.no_grad():
+            fused = ours(*tensors)
+            for mine, other in zip(fused, theirs(*tensors), strict=True):
+                torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+        for mine, other in zip(ours(*tensors), fused, strict=True):
+            torch.testing.assert_close(mine, other, rtol=tolerance, atol=tolerance)
+    ours = ours.float()
+    with torch.no_grad():
+        expected = ours(*given)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = ours(*given)
+        graph.replay()
+        compiled = torch.compile(ours, fullgraph=True)(*given)
+    for mine, other, third in zip(captured, expected, compiled, strict=True):
+        assert torch.equal(mine, other)
+        torch.testing.assert_close(third, other, rtol=5e-3, atol=5e-3)
+
+
 def test_without_nvcc_the_kernels_run_all_the_same(model_file: Callable[[str], Path]) -> None:
     model = model_file(MODEL)
     missing = ("nvcc not found: install it",)

@@ -537,6 +537,7 @@ def _watched():
 def _is_plain(module):
     """Whether calling a module on a `_Result`, and once more, changes nothing."""
     hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    hooked = hooked or getattr(module, "_compiled_call_impl", None) is not None
     counts = module.training and hasattr(module, "num_batches_tracked")
     return type(module) in _POINTWISE and not (hooked or counts)
 
