@@ -169,6 +169,9 @@ def _trace(
         decompositions: Any = get_decompositions(_DECOMPOSED)
         # Of what takes any number of arguments; those with defaults it would ask for.
         module = make_fx(lambda *tensors: function(*tensors), decompositions, _allow_non_fake_inputs=True)(y, *fakes)
+    for node in module.graph.nodes:  # of tensors that the function holds; PyTorch 2.6 does not say what they are
+        if node.op == "get_attr" and "val" not in node.meta:
+            node.meta["val"] = getattr(module, node.target)
     start, *further = (node for node in module.graph.nodes if node.op == "placeholder")
     result = module.graph.output_node().args[0]
     if not isinstance(result, Node):

@@ -340,9 +340,8 @@ def cuda_fused(
     behind: Any = (),
     **o: Any,
 ) -> Any:
-    if isinstance(tail, list):
-        modules, tail = tail, torch.nn.Sequential(*tail)
     assert all(isinstance(module, torch.nn.Module) for module in modules)
+    tail = torch.nn.Sequential(*modules) if modules and tail is None else tail
     result = layer(*inputs, **o) if tail is None else tail(layer(*inputs, **o))
     return torch.cat([*before, result, *behind], 1) if before or behind else result
 

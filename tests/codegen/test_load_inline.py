@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
+from codegen_helpers import EXAMPLES, Namespace, executed, fused_text, generated_text
+from test_generated_tails import BLOCK
 from torch.utils import cpp_extension
 
 
@@ -169,3 +171,25 @@ def test_both_objects_compile(family: str, cuda_home: Path, tmp_path: Path) -> N
     shown = subprocess.run(run, capture_output=True, text=True, timeout=300)
     assert {"main.o", "cuda.cuda.o"} <= {path.name for path in folder.iterdir()}, shown.stdout + shown.stderr
     assert "warning" not in shown.stdout, shown.stdout
+
+
+@pytest.mark.slow
+def test_the_host_hands_over_what_a_program_reads(cuda_home: Path, tmp_path: Path) -> None:
+    """The file's own host code, linked to a runtime that prints what it would launch."""
+    path = tmp_path / "model.py"
+    path.write_text(textwrap.dedent(BLOCK), encoding="utf-8")
+    file = executed(fused_text(path, ("direct",)))
+    ((program, (operands, _)),) = file["_PROGRAMS"].items()
+    kernel = next(iter(file["_module_kernels"](file["ModelNew"]())))
+    kernel = kernel._replace(layer=kernel.layer._replace(tail=program))
+    source, built, stub = tmp_path / "cuda.cu", tmp_path / "cuda.o", Path(__file__).with_name("runtime_stub.cpp")
+    source.write_text(file["_cuda_source"]([kernel]), encoding="utf-8")
+    nvcc = [str(cuda_home / "bin" / "nvcc"), "-std=c++17", "-arch=sm_80", "-c", str(source), "-o", str(built)]
+    include, binary = f"-I{cuda_home / 'include'}", tmp_path / "launched"
+    link = ["g++", f"-DOPERANDS={len(operands)}", include, str(stub), str(built), "-o", str(binary)]
+    for command in (nvcc, link):
+        made = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert made.returncode == 0, made.stderr
+    shown = subprocess.run([str(binary)], capture_output=True, text=True, timeout=60).stdout
+    read = " ".join(f"{0x900 + number:x}" for number in range(7))
+    assert re.fullmatch(rf"tconv_kernel_0 \d+ x \d+: 100 200 300 400 2 1 4 5 1 8 10 {read}\n", shown), shown

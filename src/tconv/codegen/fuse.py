@@ -459,8 +459,8 @@ class _Fuser:
         first = self._starts[chain.statement.lineno - 1]
         if not chain.statements and chain.part is None:
             alone = chain.expression is chain.layer
-            tail = "" if alone else row or self._lambda(chain.layer, chain.expression, _free("y", used))
-            call = self._fused_call(chain, tail, [] if row else modules)
+            tail = "" if alone or row else self._lambda(chain.layer, chain.expression, _free("y", used))
+            call = self._fused_call(chain, tail, row or modules)
             taken = chain.joined.call if chain.joined else chain.expression
             yield _Edit(first, first, above)
             yield _Edit(self._offset(taken), self._end(taken), call)
@@ -483,7 +483,7 @@ class _Fuser:
             in_line = f"{indent}{target} {call}{self._newline}"
         nothing = alone and not chain.statements and isinstance(chain.last, ast.Name)
         if row or nothing:
-            call = f"{indent}{target} {self._fused_call(chain, row, [])}{self._newline}"
+            call = f"{indent}{target} {self._fused_call(chain, '', row)}{self._newline}"
             yield _Edit(first, start, self._comments_between(start, end) + above + call)
         elif only is not None and in_line and len(in_line) <= _LONGEST:
             between = self._bytes[start : self._starts[only[0].lineno - 1]].decode()
@@ -525,8 +525,8 @@ class _Fuser:
         lines = self._bytes[start:end].decode().splitlines(keepends=True)
         return "".join(line for line in lines if line.lstrip().startswith("#"))
 
-    def _row(self, chain: _Chain) -> str:
-        """A list of modules whose calls, one behind another, a chain is; empty if it is something else."""
+    def _row(self, chain: _Chain) -> list[str]:
+        """The modules whose calls, one behind another, a chain is; none if it is something else."""
         words: list[str] = []
 
         def follow(node: ast.expr | None, name: str | None) -> bool:
@@ -541,11 +541,11 @@ class _Fuser:
         alike, name = follow(chain.expression, None), chain.name
         for statement in chain.statements:
             if not isinstance(statement, ast.Assign | ast.Return):
-                return ""
+                return []
             alike = alike and follow(statement.value, name)
             name = self._result_name(statement, "")
         alike = alike and (chain.last is None or follow(chain.last, name))
-        return f"[{', '.join(words)}]" if alike and words else ""
+        return words if alike else []
 
     def _only_expression(self, chain: _Chain) -> tuple[ast.stmt, ast.expr] | None:
         """The one expression that stands behind a chain's first statement, if that is all and takes one line."""

@@ -551,9 +551,8 @@ _KNOWN = {}
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
 
-    def __init__(self, tail, before, behind):
-        self.function, self.modules = (None, tail) if isinstance(tail, list) else (tail, [])
-        self.before, self.behind = before, behind
+    def __init__(self, function, modules, before, behind):
+        self.function, self.modules, self.before, self.behind = function, modules, before, behind
 
     def __call__(self, y):
         if self.function is not None:
@@ -592,11 +591,12 @@ class _Tail:
 def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **options):
     """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
 
-    The tail calls those modules; a list of modules stands for their calls in a row. Where the file has no kernel for a
-    tail, and where gradients are asked for, it runs behind the layer.
+    The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
+    and where gradients are asked for, it runs behind the layer.
     """
-    modules = tail if isinstance(tail, list) else modules
-    tail = _Tail([] if tail is None else tail, before, behind)
+    tail = _Tail(tail, modules, before, behind)
+    if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
+        return tail.joined(tail(layer(*inputs, **options)))
     ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
     if isinstance(layer, _CudaForward):
         ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
@@ -624,7 +624,7 @@ def _wants_gradients(tensors):
 def _fused(tensors, options, tail):
     """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
     around = [*tail.before, *tail.behind]
-    if (_OPERATOR is not None and torch.compiler.is_compiling()) or _wants_gradients([*tensors, *around]):
+    if _wants_gradients([*tensors, *around]):
         return None
     plan = _planned(tensors, options)
     program, operands, beside = "", (), bool(around)
@@ -758,7 +758,7 @@ class CudaSequential(nn.Sequential):
             layer, behind = modules.pop(0), []
             while isinstance(layer, _CudaForward) and modules and type(modules[0]) in _POINTWISE:
                 behind.append(modules.pop(0))
-            input = cuda_fused(layer, input, tail=behind) if behind else layer(input)
+            input = cuda_fused(layer, input, modules=behind) if behind else layer(input)
         return input
 
 

@@ -151,16 +151,14 @@ class Tails:
         self,
         layer: Callable[..., Tensor],
         *inputs: Any,
-        tail: Callable[[Any], Any] | list[nn.Module] | None = None,
+        tail: Callable[[Any], Any] | None = None,
         modules: Sequence[nn.Module] = (),
         before: Sequence[Tensor] = (),
         behind: Sequence[Tensor] = (),
         site: int | None = None,
         **options: Any,
     ) -> Tensor:
-        if isinstance(tail, list):
-            modules = tail
-        run = self._runtime["_Tail"]([] if tail is None else tail, before, behind)
+        run = self._runtime["_Tail"](tail, modules, before, behind)
         result = layer(*inputs, **options)
         ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and layer._forward_hooks)
         if ours and result.dim() == self._batched_dims(layer, inputs) and all(map(self._runtime["_is_plain"], modules)):
