@@ -16,9 +16,9 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail"
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
 
-class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
+class _Layer(namedtuple("_Layer", _FIELDS, defaults=("", 0))):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
     def describe(self):
@@ -29,8 +29,9 @@ class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
             used = values[3 - self.spatial_dims :]
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
-        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
-        return " ".join([*words, self.precision, *([f"then {self.tail}"] if self.tail else [])])
+        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
+        words += [f"then {self.tail}"] * bool(self.tail) + [f"into {self.into} channels"] * bool(self.into)
+        return " ".join(words)
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -166,6 +167,7 @@ def _configuration(kernel, name):
         "groups": layer.groups,
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
+        "y_channels": layer.into or layer.out_channels,
         "has_bias": int(layer.bias),
         "has_program": int(bool(layer.tail)),
     }
@@ -209,7 +211,8 @@ def _cuda_source(kernels):
     for number, kernel in enumerate(kernels):
         name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
         endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
-        texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
+        functions = [_function(kernel, name, ending) for ending in endings]
+        texts += [_configuration(kernel, name), *functions]
         launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
         called = [f"(void*){name}{end}" if end in endings else "nullptr" for end in ("", "_weights", "_inputs")]
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
@@ -227,9 +230,10 @@ def _load_options(kernels, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    binding = "pybind11/pybind11.h"
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
-        "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
+        "cpp_sources": [f"#include <cstdint>\n#include <{binding}>\n{_SIGNATURE};\n"],
         "cuda_sources": [cuda],
         "functions": ["launch"],
         "extra_cuda_cflags": flags,
@@ -259,9 +263,10 @@ def _build(kernels, device):
 
     launch = load_inline(**_load_options(missing, capability)).launch
     for number, kernel in enumerate(missing):
-        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
+        nothing = [0] * 7 + [1] * 7
+        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *nothing))
 
-def _launch(plan, x, weight, bias, y):
+def _launch(plan, x, weight, bias, y, *operands):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
     layer, batch, input_size, output_size, kernel = plan
     device = x.device
@@ -269,7 +274,7 @@ def _launch(plan, x, weight, bias, y):
         _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(plan, x, weight, bias, y)
+            return _launch(plan, x, weight, bias, y, *operands)
     launch, number, weight_bytes = _LAUNCHERS[device, kernel]
     prepared = None
     if weight_bytes:
@@ -278,30 +283,40 @@ def _launch(plan, x, weight, bias, y):
         prepared = torch.empty(weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
+    sizes = [batch, *input_size, *output_size]
+    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, *sizes)
     if error == -1:  # the sizes want offsets of 64 bits
-        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y)
+        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
     elif error:
         raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
-def _run(plan, x, weight, bias):
-    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+def _run(plan, x, weight, bias, *operands):
+    y = torch.empty(_shape(plan), dtype=x.dtype, device=x.device)
+    _fill(y, plan, x, weight, bias, *operands)
+    return _as_theirs(y, x, weight)
+
+def _shape(plan):
+    return (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
+
+def _fill(y, plan, x, weight, bias, *operands):
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
         if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
             inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
-        _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
-    return _as_theirs(y, x, weight)
+        bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+        _launch(plan, inputs, weights, bias, y, *operands)
 
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
+    last = _last(x, weight)
+    return y if last is None else y.contiguous(memory_format=last)
+
+def _last(x, weight):
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
-        return y.contiguous(memory_format=last)
-    return y
+    given = (t for t in (x, weight) if last and not t.is_contiguous())
+    return last if any(t.is_contiguous(memory_format=last) for t in given) else None
 
 def _save(ctx, inputs, output):
     x, weight, bias, *ctx.options = inputs
@@ -346,7 +361,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_4500ce1cf9cd9b81::conv_transpose")
+_OPERATOR = _define("tconv_981950500a77d1f3::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -361,7 +376,9 @@ def _autocast(tensor):
     newer = hasattr(torch, "get_autocast_dtype")
     return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
 
-def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def _conv_transpose(
+    dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
+):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
@@ -424,7 +441,9 @@ def _module_kernels(model, gpu=_PLANNED):
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
             layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
-            yield next(_kernels(_with_precision(layer), gpu))
+            layer = _with_precision(layer)
+            kernel = next(_kernels(layer, gpu))
+            yield kernel
 
 def _cuda_model(model):
     """Class decorator: after construction, all of the model's kernels are there."""
@@ -819,6 +838,15 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
   const long long filter =
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// The channel at which a group's outputs of a sample begin, counted through all samples of the tensor that they lie in.
+// It may have more channels than the layer: then the outputs are a slice of them.
+template <class Layer> TCONV_DEVICE long long first_output_channel(int sample, int group) {
+  constexpr int channels = Layer::group_out_channels;
+  if (Layer::y_channels == Layer::groups * channels)
+    return (static_cast<long long>(sample) * Layer::groups + group) * channels;
+  return static_cast<long long>(sample) * Layer::y_channels + group * channels;
 }
 
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
@@ -1532,7 +1560,7 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
       if (place.sample < 0 || place.width < 0 || depth >= output_depth || row >= output_height ||
           output_column >= output_width)
         continue;
-      Element* const at = y + (static_cast<long long>(place.sample) * Layer::groups + group) * CO * output_plane +
+      Element* const at = y + first_output_channel<Layer>(place.sample, group) * output_plane +
                           (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
       for (int r = 0; r < 16 * Tile::high; ++r) {
         const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
@@ -1679,7 +1707,7 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
-    const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
+    const long long first = first_output_channel<Layer>(samples[p], group) + first_channel;
     TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
       if (first_channel + o >= CO) break;
       Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
@@ -2044,8 +2072,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
-  static constexpr int channels = Layer::groups * Layer::group_out_channels;
-  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  static constexpr int channels = Layer::y_channels, run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = Tile::Box::columns * run;
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
@@ -2579,6 +2606,7 @@ _HOST = r"""
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
 #include <cstdint>
 #include <cuda_runtime.h>
+#include <vector>
 
 struct Arguments {
   int64_t stream, x, weight, bias, y, prepared;  // addresses
@@ -2628,15 +2656,15 @@ static int64_t start(const tconv::Launch& launch, void* kernel, void* weights, v
     if (error != cudaSuccess) return error;
     a.weight = a.prepared, overlaps = true;
   }
-  void* arguments[] = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
-                       output, output + 1, output + 2};
-  return enqueue(kernel, arguments, launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
+  std::vector<void*> arguments = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+                                  output, output + 1, output + 2};
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
 SIGNATURE {
   const tconv::Sizes sizes{multiprocessors, batch,
                            {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
-  const Arguments a{stream, x, weight, bias, y, prepared, sizes};
+  Arguments a{stream, x, weight, bias, y, prepared, sizes};
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }

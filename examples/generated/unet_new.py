@@ -5,12 +5,16 @@
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
+#                                          into 512 channels
 #   ups.1.up  2-D 256→128 k2 s2 bias tf32  wgmma: 128 blocks of 384, 215664 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
+#                                          into 256 channels
 #   ups.2.up  2-D 128→64 k2 s2 bias tf32   wgmma: 128 blocks of 384, 217728 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
+#                                          into 128 channels
 #   ups.3.up  2-D 64→32 k2 s2 bias tf32    wgmma: 128 blocks of 384, 117376 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
+#                                          into 64 channels
 
 """A small U-Net for segmentation: four levels down, four up by transposed convolutions, a skip connection at each."""
 
@@ -24,9 +28,9 @@ from collections import namedtuple
 import torch
 from torch import nn
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail"
+_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
 
-class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
+class _Layer(namedtuple("_Layer", _FIELDS, defaults=("", 0))):
     """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
 
     def describe(self):
@@ -37,8 +41,9 @@ class _Layer(namedtuple("_Layer", _FIELDS, defaults=("",))):
             used = values[3 - self.spatial_dims :]
             if set(used) != {usual}:
                 words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
-        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias
-        return " ".join([*words, self.precision, *([f"then {self.tail}"] if self.tail else [])])
+        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
+        words += [f"then {self.tail}"] * bool(self.tail) + [f"into {self.into} channels"] * bool(self.into)
+        return " ".join(words)
 
 # Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
 # block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
@@ -81,6 +86,21 @@ _RECORDED = {
   static constexpr int channels = 32, phases = 4, position_tiles = 2, stacked = 0, chunk_steps = 2, input_stages = 4,
       raw_stages = 0, weight_stages = 4, patch_columns = 4, channels_last = 0, resident = 1, prepared_inputs = 0;
 """),
+    ],
+}
+# Behind which layers programs stand, and of how many channels their results become a slice, 0 where of none.
+_BEHIND = {
+    _Layer(2, 512, 256, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [
+        ("", 512),
+    ],
+    _Layer(2, 256, 128, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [
+        ("", 256),
+    ],
+    _Layer(2, 128, 64, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [
+        ("", 128),
+    ],
+    _Layer(2, 64, 32, (1, 2, 2), (1, 2, 2), (0, 0, 0), (1, 1, 1), 1, True, "tf32"): [
+        ("", 64),
     ],
 }
 # How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
@@ -195,6 +215,7 @@ def _configuration(kernel, name):
         "groups": layer.groups,
         "group_in_channels": layer.in_channels // layer.groups,
         "group_out_channels": layer.out_channels // layer.groups,
+        "y_channels": layer.into or layer.out_channels,
         "has_bias": int(layer.bias),
         "has_program": int(bool(layer.tail)),
     }
@@ -238,7 +259,8 @@ def _cuda_source(kernels):
     for number, kernel in enumerate(kernels):
         name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
         endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
-        texts += [_configuration(kernel, name), *(_function(kernel, name, ending) for ending in endings)]
+        functions = [_function(kernel, name, ending) for ending in endings]
+        texts += [_configuration(kernel, name), *functions]
         launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
         called = [f"(void*){name}{end}" if end in endings else "nullptr" for end in ("", "_weights", "_inputs")]
         cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
@@ -256,9 +278,10 @@ def _load_options(kernels, capability):
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
+    binding = "pybind11/pybind11.h"
     options = {
         "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
-        "cpp_sources": ["#include <cstdint>\n#include <pybind11/pybind11.h>\n" + _SIGNATURE + ";\n"],
+        "cpp_sources": [f"#include <cstdint>\n#include <{binding}>\n{_SIGNATURE};\n"],
         "cuda_sources": [cuda],
         "functions": ["launch"],
         "extra_cuda_cflags": flags,
@@ -288,9 +311,10 @@ def _build(kernels, device):
 
     launch = load_inline(**_load_options(missing, capability)).launch
     for number, kernel in enumerate(missing):
-        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *[0] * 7, *[1] * 7))
+        nothing = [0] * 7 + [1] * 7
+        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *nothing))
 
-def _launch(plan, x, weight, bias, y):
+def _launch(plan, x, weight, bias, y, *operands):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
     layer, batch, input_size, output_size, kernel = plan
     device = x.device
@@ -298,7 +322,7 @@ def _launch(plan, x, weight, bias, y):
         _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(plan, x, weight, bias, y)
+            return _launch(plan, x, weight, bias, y, *operands)
     launch, number, weight_bytes = _LAUNCHERS[device, kernel]
     prepared = None
     if weight_bytes:
@@ -307,30 +331,40 @@ def _launch(plan, x, weight, bias, y):
         prepared = torch.empty(weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, batch, *input_size, *output_size)
+    sizes = [batch, *input_size, *output_size]
+    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, *sizes)
     if error == -1:  # the sizes want offsets of 64 bits
-        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y)
+        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
     elif error:
         raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
-def _run(plan, x, weight, bias):
-    shape = (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+def _run(plan, x, weight, bias, *operands):
+    y = torch.empty(_shape(plan), dtype=x.dtype, device=x.device)
+    _fill(y, plan, x, weight, bias, *operands)
+    return _as_theirs(y, x, weight)
+
+def _shape(plan):
+    return (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
+
+def _fill(y, plan, x, weight, bias, *operands):
     if y.numel():
         inputs, weights = x.contiguous(), weight.contiguous()
         if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
             inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
-        _launch(plan, inputs, weights, None if bias is None else bias.contiguous(), y)
-    return _as_theirs(y, x, weight)
+        bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+        _launch(plan, inputs, weights, bias, y, *operands)
 
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
+    last = _last(x, weight)
+    return y if last is None else y.contiguous(memory_format=last)
+
+def _last(x, weight):
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last and any(not t.is_contiguous() and t.is_contiguous(memory_format=last) for t in (x, weight)):
-        return y.contiguous(memory_format=last)
-    return y
+    given = (t for t in (x, weight) if last and not t.is_contiguous())
+    return last if any(t.is_contiguous(memory_format=last) for t in given) else None
 
 def _save(ctx, inputs, output):
     x, weight, bias, *ctx.options = inputs
@@ -375,7 +409,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_9d2b727296ed09b5::conv_transpose")
+_OPERATOR = _define("tconv_410ee74a0c1c2747::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -390,13 +424,20 @@ def _autocast(tensor):
     newer = hasattr(torch, "get_autocast_dtype")
     return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
 
-def _conv_transpose(dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def _conv_transpose(
+    dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, tail=None
+):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
     if torch.is_autocast_enabled():
         input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
+    if tail is not None:
+        y = _fused(tensors, options, tail) if tensors[0] is input and not torch.is_autocast_enabled() else None
+        if y is not None:
+            return y
+        return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
     elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
@@ -421,15 +462,87 @@ def _planned(tensors, options):
         raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
     return plan
 
+# ---- what stands behind a layer --------------------------------------------------------------------------------------
+
+class _Tail:
+    """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
+
+    def __init__(self, function, modules, before, behind):
+        self.function, self.modules, self.before, self.behind = function, modules, before, behind
+
+    def __call__(self, y):
+        if self.function is not None:
+            return self.function(y)
+        for module in self.modules:
+            y = module(y)
+        return y
+
+    def joined(self, y):
+        return torch.cat([*self.before, y, *self.behind], 1) if self.before or self.behind else y
+
+    def fits(self, shape, x):
+        """Whether the tensors beside a result of that shape, of a layer of `x`, are concatenated with it."""
+        return all(
+            part.dim() == len(shape)
+            and (part.shape[0], tuple(part.shape[2:])) == (shape[0], shape[2:])
+            and (part.dtype, part.device) == (x.dtype, x.device)
+            for part in (*self.before, *self.behind)
+        )
+
+def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **options):
+    """Equal to ``torch.cat([*before, tail(layer(*inputs)), *behind], 1)``: in one kernel where this file has one.
+
+    The tail calls those modules; where none is given, they are called in a row. Where the file has no kernel for that,
+    and where gradients are asked for, it runs behind the layer.
+    """
+    tail = _Tail(tail, modules, before, behind)
+    if _OPERATOR is not None and torch.compiler.is_compiling():  # compilers see PyTorch's operators behind the layer
+        return tail.joined(tail(layer(*inputs, **options)))
+    ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
+    if isinstance(layer, _CudaForward):
+        ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
+        ours = ours and not (layer._forward_hooks or getattr(layer, "_left", False))
+    if ours:
+        return layer(*inputs, tail=tail, **options)
+    return tail.joined(tail(layer(*inputs, **options)))
+
+@functools.lru_cache(maxsize=None)
+def _with_program(plan, program, into=0):
+    layer = plan.kernel.layer._replace(tail=program, into=into)
+    return plan._replace(kernel=plan.kernel._replace(layer=layer))
+
+def _wants_gradients(tensors):
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+def _fused(tensors, options, tail):
+    """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
+    around = [*tail.before, *tail.behind]
+    if _wants_gradients([*tensors, *around]):
+        return None
+    plan = _planned(tensors, options)
+    program, operands, beside = "", (), bool(around)
+    plan = _with_program(plan, program)
+    if not (beside and tail.fits(_shape(plan), tensors[0]) and _last(*tensors[:2]) is None):
+        return tail.joined(_run(plan, *tensors, *operands))
+    parts = [*tail.before, None, *tail.behind]
+    widths = [plan.layer.out_channels if part is None else part.shape[1] for part in parts]
+    whole = tensors[0].new_empty((plan.batch, sum(widths)) + _shape(plan)[2:])
+    for part, own in zip(parts, whole.split(widths, 1)):
+        if part is None:
+            _fill(own, _with_program(plan, program, sum(widths)), *tensors, *operands)
+        else:
+            own.copy_(part)
+    return whole
+
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 class _CudaForward:
-    def forward(self, input, output_size=None):
+    def forward(self, input, output_size=None, tail=None):
         dims = len(self.kernel_size)
         sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
         output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
-        return _conv_transpose(dims, input, self.weight, self.bias, *options)
+        return _conv_transpose(dims, input, self.weight, self.bias, *options, tail)
 
 @functools.lru_cache(maxsize=None)
 def _on_cuda(theirs):
@@ -453,7 +566,13 @@ def _module_kernels(model, gpu=_PLANNED):
             channels = (len(module.kernel_size), module.in_channels, module.out_channels)
             last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
             layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
-            yield next(_kernels(_with_precision(layer), gpu))
+            layer = _with_precision(layer)
+            kernel = next(_kernels(layer, gpu))
+            if layer in _BEHIND:
+                for program, into in _BEHIND[layer]:
+                    yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
+                continue
+            yield kernel
 
 def _cuda_model(model):
     """Class decorator: after construction, all of the model's kernels are there."""
@@ -506,7 +625,8 @@ class Up(nn.Module):
         self.mix = DoubleConv(2 * out_channels, out_channels)
 
     def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
-        return self.mix(torch.cat([skip, self.up(x)], dim=1))
+        # The kernel writes its part of the concatenation
+        return self.mix(cuda_fused(self.up, x, before=[skip]))
 
 
 @_cuda_model
@@ -865,6 +985,15 @@ TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Elem
   const long long filter =
       (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
   return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
+}
+
+// The channel at which a group's outputs of a sample begin, counted through all samples of the tensor that they lie in.
+// It may have more channels than the layer: then the outputs are a slice of them.
+template <class Layer> TCONV_DEVICE long long first_output_channel(int sample, int group) {
+  constexpr int channels = Layer::group_out_channels;
+  if (Layer::y_channels == Layer::groups * channels)
+    return (static_cast<long long>(sample) * Layer::groups + group) * channels;
+  return static_cast<long long>(sample) * Layer::y_channels + group * channels;
 }
 
 // The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
@@ -1606,7 +1735,7 @@ TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::E
       if (place.sample < 0 || place.width < 0 || depth >= output_depth || row >= output_height ||
           output_column >= output_width)
         continue;
-      Element* const at = y + (static_cast<long long>(place.sample) * Layer::groups + group) * CO * output_plane +
+      Element* const at = y + first_output_channel<Layer>(place.sample, group) * output_plane +
                           (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
       for (int r = 0; r < 16 * Tile::high; ++r) {
         const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
@@ -1753,7 +1882,7 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
     const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
     const int column = widths[p] * Width::stride + width_phase;
     if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
-    const long long first = (static_cast<long long>(samples[p]) * Layer::groups + group) * CO + first_channel;
+    const long long first = first_output_channel<Layer>(samples[p], group) + first_channel;
     TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
       if (first_channel + o >= CO) break;
       Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
@@ -2120,8 +2249,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
   using Depth = typename Layer::Depth;
   using Height = typename Layer::Height;
   using Width = typename Layer::Width;
-  static constexpr int channels = Layer::groups * Layer::group_out_channels;
-  static constexpr int run = Shape::run, staged_octets = Shape::staged_channels / 8;
+  static constexpr int channels = Layer::y_channels, run = Shape::run, staged_octets = Shape::staged_channels / 8;
   // How many outputs of one row may be stored at once, if rows are aligned.
   static constexpr int side_by_side = Tile::Box::columns * run;
   static constexpr int most_width = greatest_common_divisor(side_by_side, 16 / Shape::item_bytes);
@@ -2687,6 +2815,7 @@ _HOST = r"""
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
 #include <cstdint>
 #include <cuda_runtime.h>
+#include <vector>
 
 struct Arguments {
   int64_t stream, x, weight, bias, y, prepared;  // addresses
@@ -2736,15 +2865,15 @@ static int64_t start(const tconv::Launch& launch, void* kernel, void* weights, v
     if (error != cudaSuccess) return error;
     a.weight = a.prepared, overlaps = true;
   }
-  void* arguments[] = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
-                       output, output + 1, output + 2};
-  return enqueue(kernel, arguments, launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
+  std::vector<void*> arguments = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+                                  output, output + 1, output + 2};
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
 }
 
 SIGNATURE {
   const tconv::Sizes sizes{multiprocessors, batch,
                            {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
-  const Arguments a{stream, x, weight, bias, y, prepared, sizes};
+  Arguments a{stream, x, weight, bias, y, prepared, sizes};
   switch (number) {
 CASES    default: return cudaErrorInvalidValue;
   }

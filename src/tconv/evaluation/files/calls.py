@@ -34,9 +34,11 @@ class Calls:
         seed: int,
         output_bytes: int,
         on: torch.device | None = None,
+        training: bool | None = None,
     ) -> Any:
         """The outputs. See `Side.forward`."""
-        outcome = self._candidate.forward(inputs, state, on=on, seed=seed, output_bytes=output_bytes)
+        options = {"seed": seed, "output_bytes": output_bytes, "training": training}
+        outcome = self._candidate.forward(inputs, state, on=on, **options)
         self._changed.update(outcome.changed)
         self._late.update(outcome.late)
         self._rebound.update(outcome.rebound)

@@ -18,7 +18,7 @@ from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.files.bench import Timed, TimedOutputs
 from tconv.evaluation.files.calls import Calls, same_values_of
 from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Outcome, Side, Traced
-from tconv.evaluation.files.weights import check_state
+from tconv.evaluation.files.weights import check_state, randomised
 from tconv.evaluation.files.whole_model import OutputComparison, Results, distance, same_outputs
 from tconv.evaluation.precision import Wanted, arithmetic, resolve
 from tconv.evaluation.reference import Operands, conv_transpose
@@ -32,9 +32,14 @@ from tconv.sandbox.model_file import ModelFileError
 
 #: Seeds the construction on both sides and the first inputs.
 SEED = 0
-#: Draws of inputs and weights: for one layer, and for a model of more.
+#: Draws of inputs and weights: for one layer, and for a model of more as it is built. Then come one in evaluation and
+#: one in training, in a state that is not as built.
 _LAYER_DRAWS = 5
-MODEL_DRAWS = 3
+_BUILT_DRAWS = 2
+MODEL_DRAWS = _BUILT_DRAWS + 2
+_MODES = {"in evaluation": False, "in training": True}
+#: Around the name of a buffer that is returned beside outputs.
+_BUFFER, _END = "['buffers']['", "']"
 _OWN_INPUTS = "own inputs"
 _DRAWN = "one of the calls that were timed, drawn at random, is wrong"
 #: Relative distances up to this one may be rounding, in whatever type; another result is further away.
@@ -82,7 +87,7 @@ def check_case(
                 alone = case.traced.layer is not None and case.traced.layer.weight in expected
                 if alone and case.traced.layer is not None and case.full.layer is not None:
                     precision = resolve(case.full.layer.problem, wanted, device=device)
-                    checks += _layer(case, case.traced.layer, candidate, expected, precision, device)
+                    checks += _layer(case, case.traced.layer, model, candidate, expected, wanted, precision, device)
                 else:
                     checks += _model(case, model, candidate, wanted, device)
                 # What cannot be seen, as in a program that refuses to run under a recorder, is no fault.
@@ -97,8 +102,10 @@ def check_case(
 def _layer(
     case: Case,
     layer: OneLayer,
+    model: Side,
     candidate: Side,
     state: dict[str, Tensor],
+    wanted: Wanted,
     precision: Precision,
     device: torch.device,
 ) -> list[Check]:
@@ -135,7 +142,8 @@ def _layer(
     else:
         on_own = _own_inputs(call, own, problem, precision)
         checks = (on_own, *judged().checks) if on_own.name == _OWN_INPUTS else (on_own,)
-    return _with_calls([check for check in checks if check.name != "inputs unchanged"], calls)
+    in_modes = _in_modes(case, model, calls, wanted, device) if case.thorough and Verdict(tuple(checks)).equal else []
+    return _with_calls([*(check for check in checks if check.name != "inputs unchanged"), *in_modes], calls)
 
 
 def _own_inputs(call: Candidate, own: Operands, problem: Problem, precision: Precision) -> Check:
@@ -160,7 +168,7 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted, device: tor
     form = again = Check("", None)
     calls = Calls(candidate)
     in_float64 = True
-    for seed in range(SEED, SEED + (MODEL_DRAWS if case.thorough else 1)):
+    for seed in range(SEED, SEED + (_BUILT_DRAWS if case.thorough else 1)):
         state = model.construct(seed, case.arguments)
         inputs = case.inputs(seed)
         plain = _plain(model, inputs, state, seed, wanted)
@@ -177,13 +185,44 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted, device: tor
         exact, rounded = _finer(case, model, plain, inputs, state, seed, wanted)
         in_float64 = in_float64 and exact is not None
         comparisons.add(got, pytorch, exact, rounded)
-    return _with_calls([form, again, *_outcome(case, comparisons, in_float64)], calls)
+    checks = [form, again, *_outcome(case, comparisons, in_float64)]
+    if case.thorough and Verdict(tuple(checks)).equal:
+        checks += _in_modes(case, model, calls, wanted, device)
+    return _with_calls(checks, calls)
 
 
-def _outcome(case: Case, comparisons: _Comparisons, in_float64: bool) -> list[Check]:
+def _in_modes(case: Case, model: Side, calls: Calls, wanted: Wanted, device: torch.device) -> list[Check]:
+    """The same in evaluation and in training, each in a state that is not as built; buffers count as outputs."""
+    checks: list[Check] = []
+    for seed, (mode, training) in enumerate(_MODES.items(), SEED + _BUILT_DRAWS):
+        state = randomised(model.construct(seed, case.arguments), seed)
+        inputs = case.inputs(seed)
+        try:
+            plain = _plain(model, inputs, state, seed, wanted, training)
+        except ModelFileError as error:
+            checks.append(Check(mode, None, reason=f"not checked: {error}"))
+            continue
+        size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
+        got = calls.forward(inputs, state, seed=seed, output_bytes=size, on=_HOST, training=training)
+        form = same_outputs(got, plain.outputs)
+        if not form.passed:
+            return [*checks, replace(form, name=f"{form.name}, {mode}", reason=f"{mode}: {form.reason}")]
+        comparisons = _Comparisons(device)
+        exact, rounded = _finer(case, model, plain, inputs, state, seed, wanted, training)
+        comparisons.add(got, plain.outputs, exact, rounded)
+        of_mode = _outcome(case, comparisons, exact is not None, mode)
+        checks += [Check(mode, True)] if Verdict(tuple(of_mode)).equal else of_mode
+    return checks
+
+
+def _outcome(case: Case, comparisons: _Comparisons, in_float64: bool, mode: str = "") -> list[Check]:
     checks = []
     for path, comparison in comparisons.outputs.items():
-        checks += comparison.checks(f" of output{path}" if path else "", case.traced.products, in_float64)
+        output = path.removeprefix("['output']") if mode else path
+        where = f" of output{output}" if output else ""
+        if mode and path.startswith(_BUFFER):
+            where = f" of {path.removeprefix(_BUFFER).removesuffix(_END)}"
+        checks += comparison.checks(where + (f", {mode}" if mode else ""), case.traced.products, in_float64)
     return checks
 
 
@@ -270,19 +309,28 @@ def _with_calls(checks: list[Check], calls: Calls) -> list[Check]:
 
 
 def _finer(
-    case: Case, model: Side, plain: Outcome, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted
+    case: Case,
+    model: Side,
+    plain: Outcome,
+    inputs: list[Any],
+    state: dict[str, Tensor],
+    seed: int,
+    wanted: Wanted,
+    training: bool | None = None,
 ) -> tuple[Any, Any]:
     """What `Model` gives on the inputs of its last call, `plain`, in float64 and on rounded operands."""
     # They are gigabytes, perhaps, and there already, unless the model changes what it is given.
     there = inputs if any(name.startswith("input") for name in plain.changed) else None
-    exact = _in_float64(model, there, state, seed)
+    exact = _in_float64(model, there, state, seed, training=training)
     by_samples = True
     if exact is not None and exact.by_samples:
         # Small inputs are run at once, and say nothing of that.
-        model.samples_apart = by_samples = _near(plain.outputs, exact.outputs)
+        by_samples = _near(plain.outputs, exact.outputs)
+        if training is None:  # in the mode in which the model is timed, too
+            model.samples_apart = by_samples
         if not by_samples:
-            exact = _in_float64(model, there, state, seed, by_samples=False)
-    rounded = _rounded(case, model, there, state, seed, wanted, by_samples)
+            exact = _in_float64(model, there, state, seed, by_samples=False, training=training)
+    rounded = _rounded(case, model, there, state, seed, wanted, by_samples, training)
     return None if exact is None else exact.outputs, rounded
 
 
@@ -292,16 +340,25 @@ def _near(pytorch: Any, exact: Any) -> bool:
     return all(distance(tensor, theirs[path]) <= _ROUNDING for path, tensor in tensors(pytorch))
 
 
-def _plain(model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted) -> Outcome:
-    return model.forward(inputs, state, seed=seed, mode="fp32" if wanted == "fp32" else "plain", on=_HOST)
+def _plain(
+    model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted, training: bool | None = None
+) -> Outcome:
+    mode = "fp32" if wanted == "fp32" else "plain"
+    return model.forward(inputs, state, seed=seed, mode=mode, on=_HOST, training=training)
 
 
 def _in_float64(
-    model: Side, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, by_samples: bool = True
+    model: Side,
+    inputs: list[Any] | None,
+    state: dict[str, Tensor],
+    seed: int,
+    by_samples: bool = True,
+    training: bool | None = None,
 ) -> Outcome | None:
     """What a copy in float64 gives; None where the model does not run so, because it makes tensors of its own."""
     try:
-        return model.forward(inputs, state, seed=seed, mode="float64", by_samples=by_samples, on=_HOST)
+        options = {"mode": "float64", "by_samples": by_samples, "training": training}
+        return model.forward(inputs, state, seed=seed, on=_HOST, **options)
     except ModelFileError:
         return None
 
@@ -314,13 +371,14 @@ def _rounded(
     seed: int,
     wanted: Wanted,
     by_samples: bool,
+    training: bool | None = None,
 ) -> Any:
     """The outputs with transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
     if wanted == "fp32":
         return None
     problems = enumerate(case.full.problems) if wanted == "match" else ()
     exempt = [number for number, problem in problems if problem is not None and of_kind(problem) not in TF32]
-    options = {"mode": "rounded", "exempt": exempt, "by_samples": by_samples}
+    options = {"mode": "rounded", "exempt": exempt, "by_samples": by_samples, "training": training}
     return model.forward(inputs, state, seed=seed, on=_HOST, **options).outputs
 
 

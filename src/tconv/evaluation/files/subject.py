@@ -119,15 +119,17 @@ class Subject:
         exempt: Sequence[int] = (),
         output_bytes: int = 0,
         by_samples: bool = False,
+        training: bool | None = None,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
 
         `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
         convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
         poisoned before. Without `inputs` those of the last call are taken once more. With `by_samples`, large inputs
-        are run a few samples at a time where samples are seen not to depend on each other. Returns the outputs and the
-        names of inputs and parameters that the call changed, of outputs that changed after it had returned, and of
-        what the file has patched; and whether it ran them so.
+        are run a few samples at a time where samples are seen not to depend on each other. `training` puts the module
+        into training mode, or into evaluation; then its buffers are returned beside what it gives. Returns the outputs
+        and the names of inputs and parameters that the call changed, of outputs that changed after it had returned, and
+        of what the file has patched; and whether it ran them so.
         """
         if inputs is not None:
             values = self._exchange.read(inputs, self._device)
@@ -136,6 +138,8 @@ class Subject:
         module = self._module
         if state is not None:
             module.load_state_dict(self._exchange.read(state, self._device))
+        if training is not None:
+            module.train(training)
         if mode == "float64":
             module = copy.deepcopy(module).double()
         watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
@@ -157,6 +161,9 @@ class Subject:
                 torch.cuda.synchronize()
         returned = list(tensors(outputs))
         self._check_kinds(outputs, returned)
+        if training is not None:
+            outputs = {"output": outputs, "buffers": _buffers(module)}
+            returned = list(tensors(outputs))
         # At once: a thread that still works on the result shall not come in time.
         kept = [fingerprint(tensor) for _, tensor in returned]
         now_and_then = zip(watched, 2 * before, strict=True)
@@ -225,6 +232,12 @@ class Subject:
         except Unportable as error:
             allowed = "use tensors, numbers, strings and containers of them"
             raise ModelFileError(f"{what} in {self._file.path.name} has {error}: {allowed}") from None
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Those of the module's state."""
+    state = module.state_dict()
+    return {name: buffer for name, buffer in module.named_buffers() if name in state}
 
 
 def _into(old: Any, new: Any) -> Any:

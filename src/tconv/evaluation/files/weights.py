@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from tconv.evaluation.rules import first_difference, same_values
@@ -17,6 +18,28 @@ def check_state(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tu
     if problem:
         return (Check(layout.name, False, reason=problem),)
     return layout, _values(got, expected)
+
+
+def randomised(state: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """A state in which no number is as it was built; positive ones, variances among them, stay positive.
+
+    Modules are built with ones and zeros, which hide what is left out. What is infinite, or no floating-point number,
+    stays.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or not tensor.numel():
+            return tensor
+        factor = torch.rand(tensor.shape, generator=generator).to(tensor.device, tensor.dtype) + 0.5
+        noise = (torch.rand(tensor.shape, generator=generator).to(tensor.device, tensor.dtype) - 0.5) / 2
+        finite = tensor[tensor.isfinite()]
+        if finite.numel() and bool((finite > 0).all()):
+            return tensor * factor
+        size = float(finite.double().square().mean().sqrt()) if finite.numel() else 0.0
+        return tensor * factor + noise * (size or 1.0)
+
+    return {name: drawn(tensor) for name, tensor in state.items()}
 
 
 def _names(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:

@@ -1,0 +1,147 @@
+"""State that is not as built, in evaluation and in training: what hides behind ones and zeros is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tconv.evaluation.files.judge import judge
+from tconv.evaluation.files.weights import randomised
+from tconv.evaluation.report import Report
+from tconv.sandbox.worker import Workshop
+
+Writer = Callable[[str, str], Path]
+MODEL = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm = nn.ConvTranspose2d(4, 6, 3, 2), nn.BatchNorm2d(6)
+        self.gain, self.side = nn.Parameter(torch.zeros(1)), nn.ConvTranspose2d(4, 6, 3, 2)
+        self.drop = nn.Dropout(0.25)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        MODE
+
+    def forward(self, x):
+        FORWARD
+
+def get_inputs():
+    return [torch.rand(3, 4, 7, 6)]
+"""
+FORWARD = "return self.drop(torch.relu(self.norm(self.up(x)))) + self.gain * self.side(x)"
+#: What is wrong, and where it shows.
+WRONG = {
+    "no statistics in evaluation": (
+        "y = self.up(x); y = self.norm(y) if self.training else F.batch_norm(y, None, None, self.norm.weight, "
+        "self.norm.bias, True); return self.drop(torch.relu(y)) + self.gain * self.side(x)",
+        "in evaluation",
+    ),
+    "no weight of the norm": (
+        "y = F.batch_norm(self.up(x), self.norm.running_mean, self.norm.running_var, None, None, self.training); "
+        "self.norm.num_batches_tracked += self.training; "
+        "return self.drop(torch.relu(y)) + self.gain * self.side(x)",
+        "in evaluation",
+    ),
+    "no branch that starts at zero": ("return self.drop(torch.relu(self.norm(self.up(x))))", "in evaluation"),
+    "no bias before the norm": (
+        "y = F.conv_transpose2d(x, self.up.weight, self.up.bias if self.training else None, 2); "
+        "return self.drop(torch.relu(self.norm(y))) + self.gain * self.side(x)",
+        "in evaluation",
+    ),
+    "dropout in evaluation": (
+        "return F.dropout(torch.relu(self.norm(self.up(x))), 0.25) + self.gain * self.side(x)",
+        "in evaluation",
+    ),
+    "statistics that are not kept": (
+        "y = F.batch_norm(self.up(x), self.norm.running_mean.clone(), self.norm.running_var.clone(), self.norm.weight, "
+        "self.norm.bias, self.training); self.norm.num_batches_tracked += self.training; "
+        "return self.drop(torch.relu(y)) + self.gain * self.side(x)",
+        "of norm.running_mean, in training",
+    ),
+    "calls that are not counted": (
+        "y = F.batch_norm(self.up(x), self.norm.running_mean, self.norm.running_var, self.norm.weight, self.norm.bias, "
+        "self.training); return self.drop(torch.relu(y)) + self.gain * self.side(x)",
+        "of norm.num_batches_tracked, in training",
+    ),
+    "nothing in evaluation": (f"{FORWARD} if self.training else torch.zeros(3, 6, 15, 13)", "in evaluation"),
+}
+HONEST = {
+    "the same": FORWARD,
+    "the norm as a scale and a shift": (
+        "y, n = self.up(x), self.norm; "
+        "s = n.weight * torch.rsqrt(n.running_var + n.eps); "
+        "y = n(y) if self.training else y * s.view(1, -1, 1, 1) + (n.bias - n.running_mean * s).view(1, -1, 1, 1); "
+        "return self.drop(torch.relu(y)) + self.gain * self.side(x)"
+    ),
+    "the branch first": "z = self.gain * self.side(x); return z + self.drop(torch.relu(self.norm(self.up(x))))",
+}
+
+
+@pytest.fixture
+def judged(workshop: Workshop, write: Writer) -> Callable[..., Report]:
+    def on(candidate: str, forward: str = FORWARD, mode: str = "") -> Report:
+        def text(name: str, forward: str) -> str:
+            lines = forward.replace("; ", "\n        ")
+            return MODEL.replace("NAME", name).replace("FORWARD", lines).replace("MODE", mode or "self.training = True")
+
+        paths = write("model.py", text("Model", forward)), write("candidate.py", text("ModelNew", candidate))
+        return judge(*paths, workshop=workshop)
+
+    return on
+
+
+@pytest.mark.parametrize("mode", ["", "self.eval()"])
+@pytest.mark.parametrize("name", WRONG)
+def test_what_hides_in_the_model_as_built(judged: Callable[..., Report], name: str, mode: str) -> None:
+    report = judged(WRONG[name][0], mode=mode)
+    assert not report.equal
+    if not mode:
+        assert any(WRONG[name][1] in reason for reason in report.reasons), report.reasons
+
+
+@pytest.mark.parametrize("mode", ["", "self.eval()"])
+@pytest.mark.parametrize("name", HONEST)
+def test_who_does_the_same_otherwise_is_equal(judged: Callable[..., Report], name: str, mode: str) -> None:
+    report = judged(HONEST[name], mode=mode)
+    assert report.equal, report.reasons
+    assert report.verdict.check("in evaluation").passed and report.verdict.check("in training").passed
+
+
+def test_one_layer_and_dropout_that_evaluation_hides(judged: Callable[..., Report]) -> None:
+    forward = "return self.drop(self.up(x))"
+    assert judged(forward, forward, "self.eval()").equal
+    report = judged("return self.up(x)", forward, "self.eval()")
+    assert not report.equal and all("in training" in reason for reason in report.reasons), report.reasons
+
+
+def test_a_model_that_does_not_train_is_not_checked_there(judged: Callable[..., Report]) -> None:
+    forward = "return self.norm(self.up(x)[:1, :, :1, :1])"
+    report = judged(forward, forward, "self.eval()")
+    assert report.equal and report.verdict.check("in evaluation").passed
+    check = report.verdict.check("in training")
+    assert check.passed is None and "more than 1 value" in check.reason
+
+
+def test_no_number_stays_as_it_was_built() -> None:
+    state = {
+        "ones": torch.ones(40),
+        "zeros": torch.zeros(40),
+        "normal": torch.randn(40),
+        "mask": torch.tensor([0.0, -torch.inf, torch.inf, 3.0]),
+        "half": torch.ones(40, dtype=torch.float16),
+        "count": torch.arange(3),
+        "nothing": torch.ones(0),
+    }
+    found = randomised(state, 5)
+    for name in ("ones", "zeros", "normal", "half"):
+        assert found[name].dtype == state[name].dtype and (found[name] != state[name]).all()
+    assert (found["ones"] > 0.4).all() and (found["ones"] < 1.6).all() and found["zeros"].abs().max() < 0.3
+    assert torch.equal(found["mask"].isinf(), state["mask"].isinf()) and torch.equal(found["count"], state["count"])
+    assert all(torch.equal(found[name], other) for name, other in randomised(state, 5).items())
+    assert not torch.equal(found["normal"], randomised(state, 6)["normal"])
