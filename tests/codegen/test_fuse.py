@@ -17,6 +17,8 @@ from tconv.sandbox.behind import parted
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 
+pytestmark = pytest.mark.rotates(2)
+
 MODEL = """
 import math
 import torch

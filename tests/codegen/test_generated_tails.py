@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from tconv.sandbox.emulated import install
 
+pytestmark = pytest.mark.rotates(2)
+
 BLOCK = """
     import torch
     import torch.nn.functional as F

@@ -13,6 +13,8 @@ from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
+pytestmark = pytest.mark.rotates(2)
+
 Writer = Callable[[str, str], Path]
 MODEL = """
 import torch

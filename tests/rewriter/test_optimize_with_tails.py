@@ -21,6 +21,7 @@ from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.run import optimize
 
 pytestmark = [
+    pytest.mark.rotates(2),
     pytest.mark.skipif(torch.cuda.is_available(), reason="these say what happens without a GPU"),
     pytest.mark.usefixtures("one_workshop"),
 ]
@@ -95,6 +96,7 @@ def test_a_part_of_a_concatenation_is_judged_in_its_place(model_file: Write, mon
     assert re.search(r"^# +into 5 channels$", written, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_writes_beside_its_part_is_not_taken(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole concatenation is looked at, not the part alone."""
     text = MODEL.replace("torch.cat([self.last(x), x[:, :3, 1:]], 2).abs()", "torch.cat([skip, self.last(x)], 1)")
