@@ -147,3 +147,55 @@ def test_no_number_stays_as_it_was_built() -> None:
     assert torch.equal(found["mask"].isinf(), state["mask"].isinf()) and torch.equal(found["count"], state["count"])
     assert all(torch.equal(found[name], other) for name, other in randomised(state, 5).items())
     assert not torch.equal(found["normal"], randomised(state, 6)["normal"])
+
+
+MASKED = """
+import torch
+import torch.nn as nn
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, 4, 3, 2)
+
+    def forward(self, x, mask):
+        y = self.up(x)
+        y = y.masked_fill(mask, -torch.inf)
+        return FORWARD
+
+def get_inputs():
+    return [torch.rand(2, 3, 8), torch.rand(2, 1, 17) > 0.5]
+"""
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        ("y + 0", ""),
+        ("torch.where(mask, -torch.inf, self.up(x))", ""),
+        ("-y", "PyTorch's is -inf"),
+        ("y.nan_to_num(neginf=-1e30)", "PyTorch's is -inf"),
+        ("torch.where(mask, torch.nan, y)", "is nan, PyTorch's is -inf"),
+        ("y.masked_fill(mask.roll(1, -1), -torch.inf)", "is -inf, PyTorch's is"),
+        ("torch.where(mask, y, y + 0.01)", "every element"),
+    ],
+)
+def test_infinities_are_the_same_infinities(workshop: Workshop, write: Writer, candidate: str, reason: str) -> None:
+    model = write("model.py", MASKED.replace("NAME", "Model").replace("FORWARD", "y"))
+    report = judge(
+        model, write("new.py", MASKED.replace("NAME", "ModelNew").replace("FORWARD", candidate)), workshop=workshop
+    )
+    assert report.equal == (not reason), report.reasons
+    assert not reason or any(reason in line for line in report.reasons), report.reasons
+
+
+def test_nan_is_the_same_as_nan(workshop: Workshop, write: Writer) -> None:
+    def judged(candidate: str) -> Report:
+        model = write("model.py", MASKED.replace("NAME", "Model").replace("FORWARD", "torch.softmax(y, 0)"))
+        other = MASKED.replace("NAME", "ModelNew").replace("FORWARD", candidate)
+        return judge(model, write("new.py", other), workshop=workshop)
+
+    assert judged("torch.softmax(y, 0)").equal
+    assert judged("y.exp() / y.exp().sum(0)").equal
+    report = judged("torch.softmax(y, 0).nan_to_num()")
+    assert not report.equal and any("PyTorch's is nan" in line for line in report.reasons)

@@ -61,6 +61,32 @@ class _Piece:
     rounded: Tensor
 
 
+def _same(piece: _Piece) -> Tensor:
+    """Where the candidate's is the infinity or NaN that PyTorch's is."""
+    both_nan = piece.got.isnan() & piece.pytorch.isnan()
+    return ~piece.pytorch.isfinite() & ((piece.got == piece.pytorch) | both_nan)
+
+
+def _is_number(piece: _Piece) -> Tensor:
+    """Where the candidate's is a number, and there is one to compare it with: also where PyTorch's type has ended."""
+    return piece.got.isfinite() & (piece.pytorch.isfinite() | piece.exact.isfinite())
+
+
+def _otherwise_not_finite(piece: _Piece) -> Tensor:
+    """Where the candidate's is an infinity or NaN that PyTorch's is not, or no such where PyTorch's is."""
+    return ~(_same(piece) | _is_number(piece))
+
+
+def _measurable(piece: _Piece) -> _Piece:
+    """The piece as numbers: where there are none, nothing is apart."""
+    numbers = _is_number(piece)
+    exact = torch.where(piece.exact.isfinite(), piece.exact, piece.pytorch)
+    pytorch = torch.where(piece.pytorch.isfinite(), piece.pytorch, exact)
+    rounded = torch.where(piece.rounded.isfinite(), piece.rounded, exact)
+    of = (torch.where(numbers, tensor, 0.0) for tensor in (piece.got, pytorch, exact, rounded))
+    return _Piece(piece.first, *of)
+
+
 def _rows(tensor: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """So many rows of the first axis at a time as make a piece, in float64, each with the number of its first."""
     if tensor.dim() == 0:
@@ -97,11 +123,12 @@ class OutputComparison:
     from_exact: Worst = field(default_factory=Worst)
     from_pytorch: Worst = field(default_factory=Worst)
     not_finite: tuple[int, ...] | None = None
+    not_finite_values: tuple[float, float] = (0.0, 0.0)
 
     def add(self, results: Results) -> None:
         """Count in one draw; all tensors have the same shape."""
         total = theirs = coarsest = 0.0
-        for piece in results.pieces(self.device):
+        for piece in map(_measurable, results.pieces(self.device)):
             total += square(piece.exact)
             theirs = max(theirs, _WORST_ELEMENTS * _largest(piece.pytorch - piece.exact))
             coarsest = max(coarsest, _WORST_ELEMENTS * _largest(piece.rounded - piece.exact))
@@ -109,11 +136,9 @@ class OutputComparison:
         # Without float64 to tell TF32 from what is wrong, its leave counts beside PyTorch as well.
         beside = theirs if results.exact is not None else coarsest
         for piece in results.pieces(self.device):
+            self._find_not_finite(piece)
+            piece = _measurable(piece)
             got, pytorch, exact, first = piece.got, piece.pytorch, piece.exact, piece.first
-            holes = (~got.isfinite() & pytorch.isfinite()).nonzero()
-            if self.not_finite is None and len(holes):
-                row, *others = (int(i) for i in holes[0])
-                self.not_finite = (row + first, *others)
             close = self.close * exact.abs() + self.close * max(1.0, size)
             largest = worst(got, exact, close + max(theirs, coarsest), first=first)
             self.from_exact = further(self.from_exact, largest)
@@ -123,6 +148,13 @@ class OutputComparison:
             self.rounded += square(piece.rounded - exact)
             self.exact += square(exact)
             self.half_ulp += square(half_ulp(exact, self.dtype))
+
+    def _find_not_finite(self, piece: _Piece) -> None:
+        places = _otherwise_not_finite(piece).nonzero()
+        if self.not_finite is None and len(places):
+            index = tuple(int(i) for i in places[0])
+            self.not_finite = (index[0] + piece.first, *index[1:]) if index else ()
+            self.not_finite_values = float(piece.got[index]), float(piece.pytorch[index])
 
     @property
     def close(self) -> float:
@@ -137,7 +169,10 @@ class OutputComparison:
     def checks(self, where: str, products: int, in_float64: bool) -> list[Check]:
         """The verdict on this output; `where` names it, `products` is what one of its elements sums up."""
         finite = self.not_finite is None
-        reason = "" if finite else f"the element at {list(self.not_finite or ())} is not finite, PyTorch's is"
+        got, theirs = self.not_finite_values
+        reason = (
+            "" if finite else f"the element at {list(self.not_finite or ())} is {got:.6g}, PyTorch's is {theirs:.6g}"
+        )
         checks = [Check(f"every element finite{where}", finite, reason=reason)]
         if in_float64:
             checks.append(_element(f"every element{where}", self.from_exact))
