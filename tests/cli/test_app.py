@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from tconv.cli import app as frame
+from tconv.cli import console
 from tconv.errors import MissingToolchain, Trouble
 from tconv.version import __version__
 
@@ -190,6 +192,30 @@ def test_a_reader_that_leaves_is_not_a_bug() -> None:
     child.stdout.close()
     assert child.stderr.read() == ""
     assert child.wait(timeout=30) == 141
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes break otherwise there")
+def test_a_reader_of_a_table_that_leaves_is_not_a_bug() -> None:
+    """Also where a library prints it, which has an exit code of its own for that."""
+    command = [sys.executable, "-m", "tconv", "cache", "info"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    assert (child.stderr.read(), child.wait(timeout=30)) == ("", 141)
+
+
+def test_off_a_terminal_a_line_now_and_then_says_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "_SILENCE_SECONDS", 0.05)
+    with console.progress("at once"):
+        pass
+    assert capsys.readouterr().err == ""
+    with console.progress("starting") as say:
+        time.sleep(0.2)
+        say("[checking] layer 2")
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "tconv: starting\ntconv: [checking] layer 2\n"
 
 
 def test_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

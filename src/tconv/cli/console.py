@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PATIENCE_SECONDS = 1.0
+#: How long nothing is said where there is no terminal.
+_SILENCE_SECONDS = 10.0
 #: What a table may take where no terminal says how wide it is.
 _PIPE_WIDTH = 160
 
@@ -28,18 +30,42 @@ def messages() -> Console:
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Says on a terminal's stderr what is being done, once that has taken a second; the function yielded changes it."""
+    """Says on stderr what is being done, once that has taken a second; the function yielded changes it.
+
+    Where that is no terminal, a line says so from time to time, and nothing of what is done at once.
+    """
     console = messages()
+    if not console.is_terminal:
+        with _lines(console, what) as say:
+            yield say
+        return
     status = console.status(what)
     timer = threading.Timer(_PATIENCE_SECONDS, status.start)
     timer.daemon = True
-    if console.is_terminal:
-        timer.start()
+    timer.start()
     try:
         yield status.update
     finally:
         timer.cancel()
         status.stop()
+
+
+@contextmanager
+def _lines(console: Console, what: str) -> Iterator[Callable[[str], None]]:
+    step, ended = [what], threading.Event()
+
+    def speak() -> None:
+        said = ""
+        while not ended.wait(_SILENCE_SECONDS):
+            if step[0] != said:
+                said = step[0]
+                console.print(f"tconv: {said}", markup=False, soft_wrap=True)
+
+    threading.Thread(target=speak, daemon=True).start()
+    try:
+        yield lambda what: step.__setitem__(0, what)
+    finally:
+        ended.set()
 
 
 @contextmanager
@@ -58,7 +84,11 @@ def progress_bar(total: float) -> Iterator[Callable[[float, str], None]]:
 def _console(stderr: bool) -> Console:
     from rich.console import Console
 
-    console = Console(stderr=stderr, highlight=False, emoji=False)
+    class Guarded(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # the exit code is not rich's matter
+
+    console = Guarded(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console

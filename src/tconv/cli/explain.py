@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tconv.cli.console import results
+from tconv.cli.console import progress, results
 
 if TYPE_CHECKING:
     from tconv.codegen.generate import PlannedLayer
@@ -20,31 +20,34 @@ def explain(
     model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A file with Model, get_inputs, get_init_inputs.")],
 ) -> None:
     """Say how each transposed convolution of a model would run, and why."""
-    import torch
+    with progress("starting") as say:
+        import torch
 
-    from tconv.errors import Trouble
-    from tconv.evaluation.precision import resolve, understood
-    from tconv.jit.tuned import answers
-    from tconv.planner import Gpu
-    from tconv.rewriter.pipeline import plan_layers
-    from tconv.sandbox.trace import trace
-    from tconv.sandbox.worker import WorkerFailed
+        from tconv.errors import Trouble
+        from tconv.evaluation.precision import resolve, understood
+        from tconv.jit.tuned import answers
+        from tconv.planner import Gpu
+        from tconv.rewriter.pipeline import plan_layers
+        from tconv.sandbox.trace import trace
+        from tconv.sandbox.worker import WorkerFailed
 
-    has_gpu = torch.cuda.is_available()
-    if has_gpu:
-        from tconv.jit.loader import gpu_of
+        has_gpu = torch.cuda.is_available()
+        if has_gpu:
+            from tconv.jit.loader import gpu_of
 
-        gpu = gpu_of(torch.cuda.current_device())
-    else:
-        gpu = Gpu.h200()
-    device = torch.device("cuda" if has_gpu else "cpu")
-    try:
-        found = trace(model)
-    except WorkerFailed as failure:
-        raise Trouble(f"{model.name}: the process that runs it {failure}") from None
-    resolved = functools.partial(resolve, device=device)
-    wanted = understood("match", found.tf32)
-    layers = plan_layers(found, model, gpu, wanted, resolved, tuned=answers(gpu.name) if has_gpu else {})
+            gpu = gpu_of(torch.cuda.current_device())
+        else:
+            gpu = Gpu.h200()
+        device = torch.device("cuda" if has_gpu else "cpu")
+        say(f"tracing {model.name}")
+        try:
+            found = trace(model)
+        except WorkerFailed as failure:
+            raise Trouble(f"{model.name}: the process that runs it {failure}") from None
+        say("planning")
+        resolved = functools.partial(resolve, device=device)
+        wanted = understood("match", found.tf32)
+        layers = plan_layers(found, model, gpu, wanted, resolved, tuned=answers(gpu.name) if has_gpu else {})
     console = results()
     for layer in layers:
         console.print(f"[bold]{layer.name}[/]: {layer.plan.problem.layer.describe()}", soft_wrap=True)

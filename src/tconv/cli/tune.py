@@ -123,13 +123,14 @@ def _list(jobs: Iterable[Job], gpu: Gpu) -> None:
     """What would be tried: a line for each kernel, with what is predicted of it."""
     console = results()
     for job in jobs:
-        for question, candidates in zip(job.questions, job.candidates, strict=True):
-            console.print(f"[bold]{job.name}[/]: {_problem(question)}", soft_wrap=True)
-            for kernel, seconds in candidates:
-                line = f"  {seconds * 1e3:.4f} ms  {kernel.family} {kernel.layer.precision}: {_fields(kernel.tile)}"
-                console.print(line, markup=False, soft_wrap=True)
-            if not candidates:
-                console.print(f"  no kernel runs it on {gpu.name}", markup=False, soft_wrap=True)
+        console.print(f"[bold]{job.name}[/]: {_problem(job.questions[0])}", soft_wrap=True)
+        # The library and written files ask for the same layer in different arithmetic: most kernels answer both.
+        found = {kernel: seconds for candidates in job.candidates for kernel, seconds in candidates}
+        for kernel, seconds in sorted(found.items(), key=lambda each: each[1]):
+            line = f"  {seconds * 1e3:.4f} ms  {kernel.family} {kernel.layer.precision}: {_fields(kernel.tile)}"
+            console.print(line, markup=False, soft_wrap=True)
+        if not found:
+            console.print(f"  no kernel runs it on {gpu.name}", markup=False, soft_wrap=True)
 
 
 def _show(answers: Sequence[Answer]) -> None:
