@@ -193,6 +193,10 @@ BODIES: dict[str, tuple[str, list[str]]] = {
     "more than one statement in a line": ("y = self.up(x); y = torch.relu(y)\n        return y", []),
     "a statement in the line of its head": ("if True: y = torch.relu(self.up(x))\n        return y", []),
     "two layers in a statement": ("return torch.relu(self.up(x)) + torch.relu(self.sequence[0](x))", []),
+    "a layer in a layer's call": (
+        "return torch.tanh(self.sequence[0](torch.relu(self.up(x)))) * 2",
+        ["tanh(y) * 2"],
+    ),
     "a comprehension": ("return torch.stack([torch.relu(up(x)) for up in self.ups])", []),
     "a condition": ("return torch.relu(self.up(x) if self.factor else x)", []),
     "concatenation": ("return torch.cat([self.up(x), skip], 1)", [""]),

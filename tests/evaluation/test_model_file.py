@@ -114,7 +114,15 @@ def test_cuda_means_the_cpu_where_there_is_no_gpu(workshop: Workshop, write: Wri
 
 
 BAD = {
-    "no Model": (GOOD.replace("class Model", "class Net"), "model.py has no class Model: define one"),
+    "no Model": (
+        GOOD.replace("class Model", "class Net"),
+        r"has no class Model: it has Net; add `class Model\(Net\): pass`",
+    ),
+    "no class": ("import torch\n", "model.py has no class Model: define one, a torch.nn.Module"),
+    "a command line": (
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--width', required=True)\np.parse_args()\n",
+        "SystemExit: model.py: error: the following arguments are required: --width; the file is loaded without arg",
+    ),
     "Model no class": (GOOD + "\nModel = 3\n", "model.py has no class Model"),
     "syntax": (GOOD.replace("self.up(x)", "self.up(x"), r"model.py line 12: .*never closed.*not valid Python"),
     "raises": (GOOD + "\nraise RuntimeError('no luck\\ntoday')\n", "model.py line 22: RuntimeError: no luck today"),

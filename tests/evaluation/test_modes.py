@@ -199,3 +199,50 @@ def test_nan_is_the_same_as_nan(workshop: Workshop, write: Writer) -> None:
     assert judged("y.exp() / y.exp().sum(0)").equal
     report = judged("torch.softmax(y, 0).nan_to_num()")
     assert not report.equal and any("PyTorch's is nan" in line for line in report.reasons)
+
+
+STRUCTURED = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+@dataclass
+class Result:
+    image: torch.Tensor
+    mean: torch.Tensor
+
+@dataclass
+class Other:
+    image: torch.Tensor
+    mean: torch.Tensor
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, 4, 3, 2)
+
+    def forward(self, x):
+        y = self.up(x)
+        return FORWARD
+
+def get_inputs():
+    return [torch.rand(2, 3, 8)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        ("Result(y + 0, y.mean())", ""),
+        ("Other(y, y.mean())", "output is a Other with 'image', 'mean', Model's is a Result"),
+        ("{'image': y, 'mean': y.mean()}", "output is a dict with"),
+        ("Result(y, y.mean() + 0.01)", "of output['mean']"),
+        ("Result(y, None)", "output['mean']"),
+    ],
+)
+def test_a_dataclass_is_compared_field_by_field(workshop: Workshop, write: Writer, candidate: str, reason: str) -> None:
+    model = STRUCTURED.replace("NAME", "Model").replace("FORWARD", "Result(y, y.mean())")
+    other = STRUCTURED.replace("NAME", "ModelNew").replace("FORWARD", candidate)
+    report = judge(write("model.py", model), write("new.py", other), workshop=workshop)
+    assert report.equal == (not reason), report.reasons
+    assert not reason or any(reason in line for line in report.reasons), report.reasons

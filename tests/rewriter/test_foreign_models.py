@@ -111,6 +111,63 @@ def test_scripted_functions_stay_torchs(model_file: Write) -> None:
     assert len(left(outcome)) == 1
 
 
+def test_modules_that_are_scripted_stay_torchs(model_file: Write) -> None:
+    text = model("", "return self.up(self.scripted(x))").replace(
+        "self.up =",
+        "self.scripted = torch.jit.script(nn.Sequential(nn.ConvTranspose2d(3, 4, 2), nn.ReLU()))\n        self.up =",
+    )
+    outcome = optimized(model_file(text))
+    assert outcome.equal and outcome.written
+    assert [check.layer.left for check in outcome.layers] == [True, False]
+
+
+DATACLASSES = """\
+from dataclasses import dataclass, field
+import torch
+from torch import nn
+
+@dataclass
+class Config:
+    channels: int
+    names: list = field(default_factory=list)
+
+@dataclass
+class Output:
+    image: torch.Tensor
+    size: tuple = ()
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, config.channels, 2, 2)
+
+    def forward(self, x):
+        y = self.up(x)
+        return Output(y * 2, tuple(y.shape))
+
+def get_inputs():
+    return [torch.rand(2, 3, 8)]
+
+def get_init_inputs():
+    return [Config(5, ["a"])]
+"""
+
+
+def test_dataclasses_are_arguments_and_outputs(model_file: Write) -> None:
+    outcome = optimized(model_file(DATACLASSES))
+    assert outcome.equal and outcome.written and outcome.layers[0].layer.plan.problem.layer.out_channels == 5
+
+
+def test_lazy_layers(model_file: Write) -> None:
+    text = model("", "return self.last(self.norm(self.lazy(x)))").replace(
+        "self.up =",
+        "self.lazy, self.last = nn.LazyConvTranspose2d(4, 2), nn.LazyConvTranspose2d(2, 2, 2)\n"
+        "        self.norm = nn.BatchNorm2d(4)\n        self.up =",
+    )
+    outcome = optimized(model_file(text))
+    assert outcome.equal and outcome.written and len(outcome.replaced) == 2, outcome.reasons
+
+
 def test_a_file_with_a_byte_order_mark(model_file: Write) -> None:
     path = model_file(model("", "return self.up(F.conv_transpose2d(x, self.weight))"))
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

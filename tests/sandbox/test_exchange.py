@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tconv.sandbox.exchange import Exchange, Malformed, Unportable, tensors
+from tconv.sandbox.exchange import Exchange, Malformed, Record, Unportable, restored, tensors
 
 
 def passed(value: Any, directory: Path) -> Any:
@@ -132,3 +133,31 @@ def test_what_no_exchange_has_written(changes: dict[str, Any], reason: str, tmp_
 def test_trees_that_are_none(tree: Any, tmp_path: Path) -> None:
     with pytest.raises(Malformed, match="cannot be read"):
         Exchange(tmp_path, "here").read(tree)
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int
+    inner: Any = None
+    made: list[int] = field(default_factory=list, init=False)
+
+
+def test_dataclasses_arrive_as_records_and_are_made_again(tmp_path: Path) -> None:
+    value = [Config(3, {"t": torch.ones(2)}), (Config(4, Config(5)),)]
+    value[0].made.append(7)  # type: ignore[union-attr]
+    found = passed(value, tmp_path)
+    assert isinstance(found[0], Record) and found[0].name == "Config" and found[1][0]["inner"]["width"] == 5
+    assert [path for path, _ in tensors(found)] == [path for path, _ in tensors(value)] == ["[0]['inner']['t']"]
+    first, (second,) = restored(passed(found, tmp_path), {"Config": Config})
+    assert isinstance(first, Config) and first.made == [7] and torch.equal(first.inner["t"], torch.ones(2))
+    assert second == Config(4, Config(5))
+
+
+def test_a_record_runs_nothing_of_a_class_that_is_none() -> None:
+    class Other:
+        def __new__(cls) -> Any:
+            raise AssertionError("made")
+
+    for classes in ({}, {"Config": Other}, {"Config": print}):
+        with pytest.raises(Unportable, match="no dataclass Config"):
+            restored([Record("Config", {"width": 1})], classes)

@@ -190,11 +190,16 @@ class _Fuser:
             return None
         layers = [node for node in _within(statement) if self._is_layer(node)]
         layers = [node for node in layers if place_of(node) not in self._without]
-        if len(layers) != 1 or not self._stands_alone(statement):
+        # Of layers one of which is called on what the others give, that one.
+        outermost = [node for node in layers if set(layers) <= set(ast.walk(node))]
+        if not outermost or not self._stands_alone(statement):
             for layer in layers:
                 self._apart[place_of(layer)] = "more than one layer, or more than one statement, stands in its line"
             return None
-        layer = layers[0]
+        layer = outermost[0]
+        for other in layers:
+            if other is not layer:
+                self._apart[place_of(other)] = "it stands in the call of another layer: give it a line of its own"
         chain = _Chain(layer, self._largest(layer, frozenset(), layer), statement)
         chain.joined = self._joined_around(chain.expression, frozenset())
         whole = isinstance(statement, ast.Assign) and statement.value is chain.expression

@@ -7,7 +7,8 @@ Edits are made at the positions of the syntax tree; every other byte stays as th
 - uses of ``F.conv_transpose2d`` and ``torch.conv_transpose2d``, called or handed on,
 - tests of the exact type, ``type(m) is nn.ConvTranspose2d``, which then hold for both classes.
 
-Functions that TorchScript compiles stay as they are: it does not know those of the file.
+Functions that TorchScript compiles stay as they are, and what is built in a call of ``torch.jit.script`` or
+``torch.jit.trace``: it does not know the functions of the file.
 
 Every other mention of torch's class keeps its meaning, as the class in the file is a subclass of it: ``isinstance``
 and weight initialisation find the layers as before.
@@ -27,6 +28,7 @@ from tconv.sandbox.source_scan import GENERATED_MARK
 DECORATOR = "_cuda_model"
 #: First words of every file that tconv writes.
 
+_SCRIPTS = ("torch.jit.script", "torch.jit.trace")
 _DIMENSIONS = (1, 2, 3)
 _CLASSES = {
     f"{module}.{lazy}ConvTranspose{n}d": f"Cuda{lazy}ConvTranspose{n}d"
@@ -157,9 +159,10 @@ class _Rewriter:
                     yield self._replace(node, target)
 
     def _is_scripted(self, node: ast.AST) -> bool:
-        """Whether TorchScript compiles it, which does not know the functions of the file."""
+        """Whether TorchScript compiles it, or what it builds, which does not know the functions of the file."""
         decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
-        return any(self._names.dotted(each) == "torch.jit.script" for each in decorators)
+        called = [node.func] if isinstance(node, ast.Call) else decorators
+        return any(self._names.dotted(each) in _SCRIPTS for each in called)
 
     def _redirect_class(self, node: ast.expr) -> Iterator[_Edit]:
         target = _CLASSES.get(self._names.dotted(node) or "")

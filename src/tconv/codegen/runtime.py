@@ -741,7 +741,7 @@ def _swap(model):
     for name, module in model.named_modules():
         if isinstance(module, _THEIRS) and not isinstance(module, _CudaForward):
             module.__class__ = _cuda_class(type(module), hasattr(module, "parametrizations"))
-        if name in _LEFT:
+        if name in _LEFT and isinstance(module, _CudaForward):
             module._left = True
 
 

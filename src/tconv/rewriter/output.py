@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import tempfile
@@ -32,6 +33,32 @@ def check_output(output: Path, model: Path, force: bool) -> None:
         raise Trouble(f"{output} is the model file itself; choose another place with -o")
     if output.exists() and not force and not _is_ours(output):
         raise Trouble(f"{output} exists and tconv did not write it; overwrite it with --force, or name another with -o")
+
+
+def check_neighbours(output: Path, model: Path, source: str) -> None:
+    """Refuses a place from which the model file's own modules are not found: they are imported from beside the file.
+
+    Args:
+        source: the model file's text.
+
+    Raises:
+        Trouble: it imports a module of its folder, and `output` is in another one.
+    """
+    if output.resolve().parent == model.resolve().parent:
+        return
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except SyntaxError:
+        return  # said where the file is read
+    named = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    named += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    for name in dict.fromkeys(name.partition(".")[0] for name in named):
+        beside = model.with_name(name)
+        if name and (beside.with_suffix(".py").is_file() or (beside / "__init__.py").is_file()):
+            raise Trouble(
+                f"{model.name} imports {name}, which lies beside it, and would not be found beside {output}: "
+                f"write the file there, with -o {default_output(model)}"
+            )
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from tconv.rewriter.check import Compiler, LayerCheck, check_layers
 from tconv.rewriter.findings import with_findings
 from tconv.rewriter.fusing import Fused, with_tails
 from tconv.rewriter.outcome import Outcome, Request
-from tconv.rewriter.output import Draft, check_output, draft
-from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
+from tconv.rewriter.output import Draft, check_neighbours, check_output, draft
+from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers, read_source
 from tconv.rewriter.search import Searched, gpu_is_shared, search
 from tconv.sandbox.cut import Replaced, WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
@@ -57,6 +57,7 @@ def optimize(
         Trouble: of the model file, the output's place or this machine.
     """
     check_output(request.output, request.model, request.force)
+    check_neighbours(request.output, request.model, read_source(request.model))
     if request.only_faster and not (torch.cuda.is_available() and request.bench):
         raise Trouble("--only-faster compares times: it needs a GPU, and no --no-bench")
     if not torch.cuda.is_available() and shutil.which("g++") is None:

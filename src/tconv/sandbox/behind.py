@@ -9,8 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -137,15 +136,11 @@ class Tails:
         """What the file's text needs beside its own."""
         return {FUSED: self._fused}
 
-    @contextmanager
-    def of_sequences(self) -> Iterator[None]:
-        """While it is entered, modules in a `nn.Sequential` are a tail of the layer before them."""
-        before = nn.Sequential.forward
-        nn.Sequential.forward = self._runtime["CudaSequential"].forward  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            nn.Sequential.forward = before  # type: ignore[method-assign]
+    def take(self, model: nn.Module) -> None:
+        """Of modules in a `nn.Sequential`, those behind a layer are its tail from now on."""
+        for module in model.modules():
+            if type(module) is nn.Sequential:
+                module.__class__ = self._runtime["CudaSequential"]
 
     def _fused(
         self,

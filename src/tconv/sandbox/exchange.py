@@ -10,7 +10,8 @@ import io
 import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,42 @@ _NAME = re.compile(r"[\w-]+", re.ASCII)
 _STAGED_BYTES = 64 * 2**20
 #: A tree of tensors and plain values, in the form that JSON can carry.
 Tree = Any
+
+
+class Record(dict[str, Any]):
+    """A dataclass's instance outside the process that has the class: its fields by name, and the name of the class."""
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.name = name
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """The fields of a dataclass's instance by name; None for other values."""
+    if isinstance(value, type) or not is_dataclass(value):
+        return None
+    return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
+
+
+def restored(value: Any, classes: Mapping[str, Any]) -> Any:
+    """The value with instances of the dataclasses `classes` in place of records.
+
+    Raises:
+        Unportable: there is no dataclass of a record's name.
+    """
+    if isinstance(value, Record):
+        found = classes.get(value.name)
+        if not (isinstance(found, type) and is_dataclass(found)):
+            raise Unportable(f"no dataclass {value.name}")
+        made = found.__new__(found)
+        for name, item in value.items():
+            object.__setattr__(made, name, restored(item, classes))
+        return made
+    if type(value) in (list, tuple):
+        return type(value)(restored(item, classes) for item in value)
+    if type(value) is dict:
+        return {key: restored(item, classes) for key, item in value.items()}
+    return value
 
 
 class Unportable(TypeError):
@@ -53,13 +90,18 @@ class Exchange:
         """`value` as a JSON-able tree; its tensors' bytes go into files.
 
         Raises:
-            Unportable: for anything but tensors, numbers, strings, None, dtypes, devices and containers of them. A
-                subclass of Tensor is another thing: its values may be computed by whoever looks at them.
+            Unportable: for anything but tensors, numbers, strings, None, dtypes, devices and containers of them,
+                instances of dataclasses among those, which are read as `Record`. A subclass of Tensor is another thing:
+                its values may be computed by whoever looks at them.
         """
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
         if type(value) in (Tensor, nn.Parameter):
             return self._write_tensor(value)
+        values = value if isinstance(value, Record) else None if isinstance(value, dict) else fields_of(value)
+        if values is not None:
+            name = value.name if isinstance(value, Record) else type(value).__qualname__
+            return {"record": name, "fields": [[key, self.write(item)] for key, item in values.items()]}
         if isinstance(value, dict):
             return {"dict": [[self.write(key), self.write(item)] for key, item in value.items()]}
         if isinstance(value, tuple):
@@ -93,6 +135,8 @@ class Exchange:
             return tree
         if "file" in tree:
             return self._read_tensor(tree, device)
+        if "record" in tree:
+            return Record(str(tree["record"]), {str(key): self._read(item, device) for key, item in tree["fields"]})
         if "dict" in tree:
             return {self._read(key, device): self._read(item, device) for key, item in tree["dict"]}
         if "tuple" in tree:
@@ -195,3 +239,5 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from tensors(item, f"{path}[{index}]")
+    elif (values := fields_of(value)) is not None:
+        yield from tensors(values, path)

@@ -7,11 +7,12 @@ Such a file is somebody's program. It is loaded in a worker process only, and wh
 from __future__ import annotations
 
 import ast
+import io
 import random
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -93,13 +94,45 @@ def load(
     # Dataclasses and pickling look a class's module up; imports of files beside this one work as in a script.
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.parent))
-    with blamed(path, "the file"):
+    with blamed(path, "the file"), _as_a_script(path):
         exec(compile(source if text is None else text, str(path), "exec"), module.__dict__)
     model_class = getattr(module, class_name, None)
     if not isinstance(model_class, type):
-        raise ModelFileError(f"{path.name} has no class {class_name}: define one, a torch.nn.Module")
+        raise ModelFileError(f"{path.name} has no class {class_name}: {_instead(module, class_name)}")
     args, kwargs = _init_inputs(path, module)
     return LoadedModel(path, module, model_class, args, kwargs, getattr(module, "get_inputs", None))
+
+
+@contextmanager
+def _as_a_script(path: Path) -> Iterator[None]:
+    """While it is entered, the command line is the file's own, without arguments; who ends for that says why."""
+    argv, sys.argv = sys.argv, [str(path)]
+    words = io.StringIO()
+    try:
+        with redirect_stderr(words):
+            yield
+    except SystemExit as ended:
+        last = next(reversed(words.getvalue().split("\n")[:-1]), "")
+        if not last:
+            raise
+        raise SystemExit(f"{last}; the file is loaded without arguments: give those that it parses defaults") from ended
+    finally:
+        sys.argv = argv
+        sys.stderr.write(words.getvalue())
+
+
+def _instead(module: ModuleType, class_name: str) -> str:
+    """What to do where there is no such class."""
+    from torch import nn
+
+    own = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, nn.Module) and value.__module__ == module.__name__
+    ]
+    if not own:
+        return "define one, a torch.nn.Module"
+    return f"it has {', '.join(own)}; add `class {class_name}({own[-1]}): pass` for the one that is meant"
 
 
 def _init_inputs(path: Path, module: ModuleType) -> tuple[tuple[Any, ...], dict[str, Any]]:

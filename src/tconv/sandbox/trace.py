@@ -21,6 +21,7 @@ from torch import nn
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
 from tconv.sandbox.behind import Callees, Place, Tails
+from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import LoadedModel, ModelFileError, blamed, load
 from tconv.sandbox.recording import Recorder
 from tconv.sandbox.without_cuda import CudaMeansCpu
@@ -129,8 +130,7 @@ class Tracer:
         """The layers of a text that hands tails to them, with those; the arguments are those of `behind.Tails`."""
         tails = Tails(runtime, lines)
         model = load(self._path, text=text, names=tails.names)
-        with tails.of_sequences():
-            traced = _trace(model, tails)
+        traced = _trace(model, tails)
         sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
         return {**traced, "sites": sites, "modules": sorted(tails.modules)}
 
@@ -167,6 +167,7 @@ def record(model: LoadedModel, tails: Tails | None = None) -> list[TracedLayer]:
     inputs = model.make_inputs(0)
     recorder = _NamedRecorder(module, str(model.path), None if tails is None else tails.lines)
     if tails is not None:
+        tails.take(module)
         tails.tell = recorder.note
     with torch.compiler.set_stance("force_eager"), recorder.watching(), recorder, blamed(model.path, "forward"):
         outputs = module(*inputs)
@@ -255,11 +256,7 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
 
 
 def _has_tensor(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(map(_has_tensor, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_tensor, value))
-    return isinstance(value, torch.Tensor)
+    return next(tensors(value), None) is not None
 
 
 def _limited_memory() -> ExitStack:

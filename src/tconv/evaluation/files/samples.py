@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tconv.sandbox.exchange import tensor_bytes, tensors
+from tconv.sandbox.exchange import Record, fields_of, tensor_bytes, tensors
 
 #: Inputs within these bytes are run at once, and so many bytes of larger ones.
 _AT_ONCE_BYTES = 128 * 2**20
@@ -56,6 +56,8 @@ def mapped(value: Any, change: Any) -> Any:
         return type(value)(mapped(item, change) for item in value)
     if isinstance(value, dict):
         return {key: mapped(item, change) for key, item in value.items()}
+    if (values := fields_of(value)) is not None:
+        return Record(type(value).__qualname__, mapped(values, change))
     return value
 
 

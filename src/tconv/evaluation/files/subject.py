@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from tconv.evaluation.bits import fingerprint
 from tconv.evaluation.files.rounded import RoundedConvolutions
@@ -19,7 +20,7 @@ from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
 from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
-from tconv.sandbox.exchange import Exchange, Tree, Unportable, tensors
+from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensors
 from tconv.sandbox.model_file import ModelFileError, blamed, load, seed_everything
 from tconv.sandbox.recording import OwnOperators, Recorder
 from tconv.sandbox.source_scan import written_by_tconv
@@ -79,13 +80,25 @@ class Subject:
 
     def construct(self, seed: int, arguments: Tree) -> Tree:
         """Build the module; return its state_dict as seeded."""
-        args, kwargs = self._exchange.read(arguments)
+        args, kwargs = self._restored(self._exchange.read(arguments))
         module = self._file.construct(seed, *args, **kwargs)
         if not isinstance(module, nn.Module):
             name = self._file.model_class.__name__
             raise ModelFileError(f"{name} in {self._file.path.name} is not a torch.nn.Module: derive it from that")
         self._module = module.to(self._device)
+        if any(map(is_lazy, module.parameters())) or any(map(is_lazy, module.buffers())):
+            self._run_once(seed)
         return self._write(dict(self._module.state_dict()), "the state_dict")
+
+    def _run_once(self, seed: int) -> None:
+        """Gives lazy parameters shapes and values, by one sample of the file's own inputs, and changes nothing else."""
+        modes = {module: module.training for module in self._module.modules()}
+        inputs = mapped(self._file.make_inputs(seed), lambda tensor: tensor[:1].to(self._device))
+        seed_everything(seed)
+        with torch.no_grad(), blamed(self._file.path, "forward"):
+            self._module.eval()(*inputs)
+        for module, training in modes.items():
+            module.training = training
 
     def example(self, seed: int) -> list[list[int] | None]:
         """Make inputs and keep them for `trace`; returns their shapes, None for what is no tensor."""
@@ -132,7 +145,7 @@ class Subject:
         of what the file has patched; and whether it ran them so.
         """
         if inputs is not None:
-            values = self._exchange.read(inputs, self._device)
+            values = self._restored(self._exchange.read(inputs, self._device))
             self._values = self._placed(values) if mode == "plain" else values
         values = self._values
         module = self._module
@@ -207,7 +220,7 @@ class Subject:
         ``convolutions`` and ``whole``: whether the model is one transposed convolution of its only input and nothing
         else.
         """
-        values = self._example if inputs is None else self._exchange.read(inputs, self._device)
+        values = self._example if inputs is None else self._restored(self._exchange.read(inputs, self._device))
         state: dict[str, Tensor] = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         if shapes is None:
             # A copy, since a model may change its inputs.
@@ -225,6 +238,14 @@ class Subject:
         whole = whole and described[0]["weight"] is not None
         whole = whole and (calls[0].bias is None) == (described[0]["bias"] is None)
         return {"convolutions": described, "whole": whole}
+
+    def _restored(self, value: Any) -> Any:
+        """The value with the file's own dataclasses."""
+        try:
+            return restored(value, vars(self._file.namespace))
+        except Unportable as error:
+            path = self._file.path.name
+            raise ModelFileError(f"{path} has {error}, which the model file passes to its model: define it") from None
 
     def _write(self, value: Any, what: str) -> Tree:
         try:

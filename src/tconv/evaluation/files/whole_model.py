@@ -18,6 +18,7 @@ from tconv.evaluation.rules import same_form, within
 from tconv.evaluation.tolerance import CLOSE, POOLED_SLACK, POOLED_SUMMATION, half_ulp
 from tconv.evaluation.verdict import Check
 from tconv.problem import DTYPE_OF, Precision
+from tconv.sandbox.exchange import Record
 
 #: An element may be this many times as far from float64 as the worst element of what it is measured by.
 _WORST_ELEMENTS = 2.0
@@ -232,7 +233,7 @@ def same_outputs(got: object, expected: object, path: str = "") -> Check:
             return differs(_form(got), _form(expected))
         pairs = [(f"[{i}]", ours, theirs) for i, (ours, theirs) in enumerate(zip(got, expected, strict=True))]
     elif isinstance(expected, dict):
-        if not isinstance(got, dict) or got.keys() != expected.keys():
+        if not isinstance(got, dict) or got.keys() != expected.keys() or _name(got) != _name(expected):
             return differs(_form(got), _form(expected))
         pairs = [(f"[{key!r}]", got[key], theirs) for key, theirs in expected.items()]
     else:
@@ -241,9 +242,13 @@ def same_outputs(got: object, expected: object, path: str = "") -> Check:
     return next((part for part in parts if not part.passed), Check(name, True))
 
 
+def _name(value: dict[object, object]) -> str:
+    return value.name if isinstance(value, Record) else "dict"
+
+
 def _form(value: object) -> str:
     if isinstance(value, dict):
-        return f"a dict with {', '.join(map(repr, value))}"
+        return f"a {_name(value)} with {', '.join(map(repr, value))}"
     if isinstance(value, (list, tuple)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a {type(value).__name__}"
