@@ -85,7 +85,10 @@ def test_a_wrong_candidate_with_other_arguments(tconv: Run) -> None:
     [
         (["missing.py", CORPUS / "honest_scatter.py"], "cannot read"),
         ([CORPUS / "plain.py", "missing.py"], "cannot read"),
-        ([CORPUS / "layer.py", CORPUS / "honest_scatter.py"], "layer.py has no class Model: define one"),
+        (
+            [CORPUS / "layer.py", CORPUS / "honest_scatter.py"],
+            "layer.py has no class Model: it has Layer; add `class Model(L",
+        ),
     ],
 )
 def test_trouble_is_one_line_on_stderr(tconv: Run, arguments: list[str | Path], line: str) -> None:
