@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from targets import Program, Refuses
 
+from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.trace import layers
 from tconv.sandbox.worker import RemoteError, Worker, WorkerFailed, Workshop
 
 TESTS = Path(__file__).parents[1]
@@ -219,3 +221,25 @@ def test_a_process_that_cannot_start_is_the_machines_trouble(monkeypatch: pytest
     monkeypatch.setattr("tconv.sandbox.worker._PACKAGE_ROOT", f"{tmp_path}{os.pathsep}{TESTS.parent / 'src'}")
     with Workshop() as broken, pytest.raises(Trouble, match=r"did not start: ImportError: libtorch_cpu\.so"):
         broken.start(Program, timeout_s=60)
+
+
+def test_nothing_is_imported_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by the process that forks, nor by what it forks; also where the environment names it, without a word."""
+    here, model = tmp_path / "here", tmp_path / "model.py"
+    here.mkdir()
+    for name in ("resource", "queue", "types", "json", "torch", "tconv", "numpy", "neighbour"):
+        (here / f"{name}.py").write_text("raise SystemExit('imported from the current directory')")
+    model.write_text(
+        "import queue, types\nimport torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.up = torch.nn.ConvTranspose1d(2, 3, 4)\n"
+        "    def forward(self, x):\n        return self.up(x)\n"
+        "def get_inputs():\n    return [torch.rand(1, 2, 5)]\n"
+    )
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep + os.environ.get("PYTHONPATH", ""))
+    with Workshop() as workshop:
+        assert [layer.name for layer in layers(model, workshop=workshop)] == ["up"]
+        model.write_text("import neighbour\n")
+        with pytest.raises(ModelFileError, match="imports neighbour, which is not installed"):
+            layers(model, workshop=workshop)

@@ -29,7 +29,11 @@ from tconv.sandbox.untrusted import end_group, open_plain
 #: Importing torch from a cold disk takes tens of seconds.
 _START_SECONDS = 180.0
 _LOG_BYTES = 4096
-_PROCESS = "tconv.sandbox.worker_process"
+#: Runs `worker_process`. The current directory, where anybody's files lie, is no place for its imports.
+_START = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from tconv.sandbox.worker_process import main; main(int(sys.argv[1]))"
+)
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
@@ -133,10 +137,11 @@ class Workshop:
         self._names = 0
         self._ready = False
         ours, theirs = socket.socketpair()
-        paths = [_PACKAGE_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        # An empty entry is the current directory.
+        paths = [_PACKAGE_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         with theirs, (self.directory / "workshop.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _PROCESS, str(theirs.fileno())],
+                [sys.executable, "-c", _START, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

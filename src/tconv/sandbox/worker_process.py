@@ -153,7 +153,3 @@ def _describe(error: BaseException) -> dict[str, Any]:
         "message": wanted or str(error),
         "traceback": "".join(traceback.format_exception(error)),
     }
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
