@@ -165,6 +165,16 @@ PATCHES = {
         "nn.ConvTranspose2d.forward = lambda self, x: F.conv_transpose2d(x, self.weight)",
         "torch.nn.modules.conv.ConvTranspose2d.forward",
     ),
+    "another layer": ("nn.ReLU.forward = lambda self, x: x", "torch.nn.modules.activation.ReLU.forward"),
+    "an optimizer": ("torch.optim.SGD.step = lambda self: None", "torch.optim.sgd.SGD.step"),
+    "an operator": (
+        "own = torch.library.Library('aten', 'IMPL')\nown.impl('hardswish', lambda x: x, 'CPU')",
+        "aten::hardswish on CPU",
+    ),
+    "hooks on every module": (
+        "nn.modules.module.register_module_forward_hook(lambda module, given, y: y)",
+        "torch.nn.modules.module._global_forward_hooks",
+    ),
     "tconv's constants": (
         "import tconv.evaluation.tolerance\ntconv.evaluation.tolerance.SUMMATION = 1e9",
         "tconv.evaluation.tolerance.SUMMATION",
@@ -225,6 +235,33 @@ def test_a_patch(verdict_on, name: str) -> None:  # type: ignore[no-untyped-def]
     assert not report.equal
     (reason,) = report.reasons
     assert reason == f"patches nothing: ModelNew's file puts something else in place of {named}"
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("torch.set_default_dtype(torch.float64)", "torch.get_default_dtype()"),
+        ("torch.set_grad_enabled(True)", "torch.is_grad_enabled()"),
+        ("torch.autocast('cpu').__enter__()", "torch.is_autocast_enabled()"),
+        ("torch.set_default_device('cpu')", "the modes of torch.overrides"),
+        (
+            "from torch.utils.flop_counter import FlopCounterMode as M; M(display=False).__enter__()",
+            "the modes of torch.utils._python_dispatch",
+        ),
+    ],
+)
+def test_a_mode_that_is_left_on(verdict_on, line: str, named: str) -> None:  # type: ignore[no-untyped-def]
+    report = verdict_on(f"y = self.right(x); {line}; return y")
+    assert not report.equal
+    assert any(line.startswith("patches nothing: ") and named in line for line in report.reasons), report.reasons
+
+
+def test_a_mode_that_a_call_leaves_behind_itself_is_no_patch(verdict_on) -> None:  # type: ignore[no-untyped-def]
+    lines = (
+        "torch.set_default_dtype(torch.float64); y = self.right(x); torch.set_default_dtype(torch.float32); return y"
+    )
+    report = verdict_on(lines)
+    assert report.equal, report.reasons
 
 
 def test_a_patch_does_not_make_a_wrong_result_right(verdict_on) -> None:  # type: ignore[no-untyped-def]

@@ -137,10 +137,10 @@ def test_a_candidate_that_meddles_when_it_is_timed(timed, forward: str, reason: 
 
 def test_a_reference_that_the_candidate_slows_down_is_not_the_one_that_counts(timed) -> None:  # type: ignore[no-untyped-def]
     honest = timed("return super().forward(x)").timing
-    # A hook on all modules: nothing of PyTorch is patched, and its layer takes three operators more.
+    # A hook on the module beside: nothing of PyTorch is patched, and its layer takes three operators more.
     slow = (
-        "if many and self.last is None: self.last = torch.nn.modules.module.register_module_forward_hook("
-        "lambda module, given, y: y + 0 + 0 + 0 if type(module) is Model else None)"
+        "if many and self.last is None: self.last = [m.register_forward_hook(lambda module, given, y: y + 0 + 0 + 0) "
+        "for m in __import__('gc').get_objects() if type(m).__name__ == 'Model']"
     )
     slowed = timed(f"{slow}; return super().forward(x)").timing
     assert honest is not None and slowed is not None

@@ -19,7 +19,15 @@ from torch import nn
 
 #: Where PyTorch and Python keep what programs call; and classes whose methods are looked up at each call.
 _MODULES = (builtins, json, time, torch, torch.cuda, torch.testing, nn, nn.functional)
-_CLASSES = (torch.Tensor, torch.cuda.Event, torch.cuda.Stream, nn.Module, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LAYERS = tuple(value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, nn.Module))
+_OPTIMIZERS = tuple(value for value in vars(torch.optim).values() if isinstance(value, type))
+_CLASSES = (torch.Tensor, torch.cuda.Event, torch.cuda.Stream, *_LAYERS, *_OPTIMIZERS)
+_HOOKS = "_global_"
+#: Dispatch keys under which operators compute.
+_COMPUTING = {
+    *("CPU", "CUDA", "CompositeImplicitAutograd", "CompositeExplicitAutograd", "BackendSelect", "ADInplaceOrView"),
+    *("Autograd", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA", "Python"),
+}
 _PACKAGE = "tconv."
 
 
@@ -27,6 +35,7 @@ class Watch:
     """Remembers what is where; `rebound` tells what is no longer."""
 
     def __init__(self) -> None:
+        self._implementations, self._hooks = _implementations(), _hooks()
         self._known = [
             (f"{prefix}.{name}", names, name, value)
             for prefix, names, constants_too in _watched()
@@ -37,7 +46,38 @@ class Watch:
     def rebound(self) -> list[str]:
         """Dotted names that are gone or now mean something else, but for what PyTorch itself wraps later on."""
         others = [known for known in self._known if known[1].get(known[2]) is not known[3]]
-        return [dotted for dotted, names, name, _ in others if not _is_pytorchs(names.get(name))]
+        # What several classes inherit is named once.
+        found: dict[tuple[str, int], str] = {}
+        for dotted, names, name, _ in others:
+            if not _is_pytorchs(names.get(name)):
+                found.setdefault((name, id(names.get(name))), dotted)
+        return [*found.values(), *sorted(_implementations() - self._implementations), *sorted(_hooks() - self._hooks)]
+
+
+def modes() -> dict[str, Any]:
+    """What a call may change for whoever runs after it, by what it is called."""
+    return {
+        "torch.get_default_dtype()": torch.get_default_dtype(),
+        "torch.get_default_device()": torch.get_default_device(),
+        "torch.is_grad_enabled()": torch.is_grad_enabled(),
+        "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled(),
+        "torch.is_autocast_enabled()": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "the modes of torch.overrides": torch._C._len_torch_function_stack(),
+        "the modes of torch.utils._python_dispatch": torch._C._len_torch_dispatch_stack(),
+    }
+
+
+def _implementations() -> set[str]:
+    """PyTorch's own operators with an implementation that Python has registered: ``aten::relu on CPU``."""
+    keys = (key.split("/") for key in getattr(torch.library, "_impls", ()))
+    # Others, of shapes alone or for vmap, PyTorch registers when they are first needed.
+    return {f"aten::{key[1]} on {key[-1]}" for key in keys if key[0] == "aten" and key[-1] in _COMPUTING}
+
+
+def _hooks() -> set[str]:
+    """The lists of hooks on every module that are not empty."""
+    named = vars(nn.modules.module).items()
+    return {f"torch.nn.modules.module.{name}" for name, hooks in named if name.startswith(_HOOKS) and hooks}
 
 
 def _watched() -> Iterator[tuple[str, Mapping[str, Any], bool]]:

@@ -24,7 +24,7 @@ from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensors
 from tconv.sandbox.model_file import ModelFileError, blamed, load, seed_everything
 from tconv.sandbox.recording import OwnOperators, Recorder
 from tconv.sandbox.source_scan import written_by_tconv
-from tconv.sandbox.watch import Watch
+from tconv.sandbox.watch import Watch, modes
 from tconv.sandbox.without_cuda import CudaMeansCpu
 
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -168,10 +168,12 @@ class Subject:
                 return module(*values)
 
         with torch.no_grad(), poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
+            modes_before = modes()
             apart = run_by_samples(run, module, values) if by_samples else None
             outputs = run(module, values) if apart is None else apart
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
+            modes_after = modes()
         returned = list(tensors(outputs))
         self._check_kinds(outputs, returned)
         if training is not None:
@@ -183,7 +185,8 @@ class Subject:
         changed = dict.fromkeys(name for (name, now), then in now_and_then if fingerprint(now) != then)
         tree = self._write(outputs, "the output")
         late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
-        names = {"changed": list(changed), "late": late, "rebound": self._rebound()}
+        left_on = [name for name, mode in modes_before.items() if modes_after[name] != mode]
+        names = {"changed": list(changed), "late": late, "rebound": [*self._rebound(), *left_on]}
         return {"outputs": tree, **names, "by_samples": apart is not None}
 
     def _placed(self, values: list[Any]) -> list[Any]:
