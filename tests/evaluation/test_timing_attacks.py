@@ -247,3 +247,36 @@ def test_times_that_cannot_be(change: dict[str, object]) -> None:
     good = Measured((1.0,), 1.0, 1.0)
     with pytest.raises(ValueError, match="got no times; allowed are positive numbers"):
         Measured.from_dict(vars(replace(good, **change)))  # type: ignore[arg-type]
+
+
+def test_lazy_layers_and_dataclasses_are_timed(
+    workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lazy layers get the same weights in every process; a dataclass is kept as its fields."""
+    monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
+    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", FakeStopwatch)
+    text = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+@dataclass
+class Output:
+    image: torch.Tensor
+    width: int
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.LazyConvTranspose1d(4, 3, 2)
+    def forward(self, x):
+        y = self.up(x)
+        return Output(y * 2, y.shape[-1])
+
+def get_inputs():
+    return [torch.rand(2, 3, 8)]
+"""
+    paths = (write(f"{name}.py", text.replace("NAME", name)) for name in ("Model", "ModelNew"))
+    report = judge(*paths, device="cpu", bench=True, workshop=workshop)
+    assert report.equal and report.timing is not None, report.reasons
+    assert report.verdict.check("right while it is timed").passed

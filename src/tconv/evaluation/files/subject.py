@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from tconv.evaluation.bits import fingerprint
+from tconv.evaluation.files.lazy import settled
 from tconv.evaluation.files.rounded import RoundedConvolutions
 from tconv.evaluation.files.samples import mapped, run_by_samples
 from tconv.evaluation.poison import poisoned
@@ -85,20 +85,8 @@ class Subject:
         if not isinstance(module, nn.Module):
             name = self._file.model_class.__name__
             raise ModelFileError(f"{name} in {self._file.path.name} is not a torch.nn.Module: derive it from that")
-        self._module = module.to(self._device)
-        if any(map(is_lazy, module.parameters())) or any(map(is_lazy, module.buffers())):
-            self._run_once(seed)
+        self._module = settled(module.to(self._device), self._file, seed, self._device)
         return self._write(dict(self._module.state_dict()), "the state_dict")
-
-    def _run_once(self, seed: int) -> None:
-        """Gives lazy parameters shapes and values, by one sample of the file's own inputs, and changes nothing else."""
-        modes = {module: module.training for module in self._module.modules()}
-        inputs = mapped(self._file.make_inputs(seed), lambda tensor: tensor[:1].to(self._device))
-        seed_everything(seed)
-        with torch.no_grad(), blamed(self._file.path, "forward"):
-            self._module.eval()(*inputs)
-        for module, training in modes.items():
-            module.training = training
 
     def example(self, seed: int) -> list[list[int] | None]:
         """Make inputs and keep them for `trace`; returns their shapes, None for what is no tensor."""

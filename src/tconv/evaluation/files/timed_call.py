@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.bits import contents
-from tconv.sandbox.exchange import tensor_bytes, tensors
+from tconv.sandbox.exchange import Record, fields_of, tensor_bytes, tensors
 
 #: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
 _KEPT = 3
@@ -130,6 +130,8 @@ def _copied(value: Any, part: slice, into: Any) -> Any:
     if isinstance(value, (list, tuple)) and any(True for _ in tensors(value)):
         fits = isinstance(into, list) and len(into) == len(value)
         return [_copied(item, part, into[place] if fits else None) for place, item in enumerate(value)]
+    if (values := fields_of(value)) is not None:
+        return Record(type(value).__qualname__, _copied(values, part, into))
     return value
 
 

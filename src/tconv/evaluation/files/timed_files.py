@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tconv.evaluation.files.lazy import settled
 from tconv.evaluation.files.timed_call import Keeps, TimedCall, are_large, copied
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import Clock, Measured, interleave
 from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
 from tconv.sandbox.gpu_memory import release
-from tconv.sandbox.model_file import blamed, load
+from tconv.sandbox.model_file import LoadedModel, blamed, load
 from tconv.sandbox.watch import Watch
 
 _SEED = 0
@@ -41,7 +42,7 @@ class Stopwatch:
         self._exchange = Exchange(directory, side)
         self._file = load(path)
         args, kwargs = self._file.init_args, self._file.init_kwargs
-        self._model = self._file.construct(_SEED, *args, **kwargs).to(self.device)
+        self._model = self._constructed(self._file, *args, **kwargs)
 
     def clock(self) -> Clock:
         """What measures."""
@@ -79,7 +80,7 @@ class Stopwatch:
         made = self._exchange.read(inputs)  # while nobody's program but the model's was run here
         watch = Watch()
         file = load(candidate, "ModelNew")
-        model_new = file.construct(_SEED, *self._file.init_args, **self._file.init_kwargs).to(self.device)
+        model_new = self._constructed(file, *self._file.init_args, **self._file.init_kwargs)
         model_new.load_state_dict(self._model.state_dict())
         given = copied(made, self.device)
         ours = self._called(model_new, given, file.path, keeps)
@@ -96,6 +97,10 @@ class Stopwatch:
         times = interleave(self._clock, {"candidate": ours, "reference": theirs}, between=renewals)
         found = {"changes_inputs": ours.changes_inputs() or theirs.changes_inputs(), "rebound": watch.rebound()}
         return {**self._found(times, ours.kept), **found}
+
+    def _constructed(self, file: LoadedModel, *args: Any, **kwargs: Any) -> Any:
+        module = file.construct(_SEED, *args, **kwargs).to(self.device)
+        return settled(module, file, _SEED, torch.device(self.device))
 
     def _called(self, model: nn.Module, inputs: list[Any], path: Path, keeps: Keeps = "nothing") -> TimedCall:
         """Calls of the model, the first of which may raise and build; the device is warm then."""
