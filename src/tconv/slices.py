@@ -115,25 +115,21 @@ def _written(
         if tail is not None:
             traced = tail.traced(dims, out.shape, x.dtype, x.device, tail_inputs)
             program, operands = traced.program, list(traced.operands(*tail_inputs))
-        reason = _why_copied(y, program) or (
-            None
-            if ops.write(dims, x, *cast[1:], arguments, y, _slice(y), program, operands)
-            else "PyTorch's operator runs the layer, or its kernel writes another memory format"
-        )
+        place = slice_of(y)
+        reason = _why_copied(y, place, program)
+        if (
+            place is not None
+            and reason is None
+            and not ops.write(dims, x, *cast[1:], arguments, y, place, program, operands)
+        ):
+            reason = "PyTorch's operator runs the layer, or its kernel writes another memory format"
     if reason is not None and not torch.compiler.is_compiling():
         _log.debug("the result is copied to out=: %s", reason)
     return reason is None
 
 
-def _slice(out: Tensor) -> Slice:
-    found = slice_of(out)
-    assert found is not None
-    return found
-
-
-def _why_copied(out: Tensor, program: str) -> str | None:
-    """Why no kernel can write there; None where one may."""
-    found = slice_of(out)
+def _why_copied(out: Tensor, found: Slice | None, program: str) -> str | None:
+    """Why no kernel can write to `out`, which is such a slice; None where one may."""
     if found is None:
         return "it is no slice of the channels of a contiguous tensor, nor of a channels_last one"
     # What is stored together lies at multiples of its size: 16 bytes, or of contiguous rows what divides them.

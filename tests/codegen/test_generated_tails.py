@@ -191,6 +191,27 @@ def test_operands_of_other_strides(made: Made) -> None:
     assert all(file.programs) and len(file.programs) == 3
 
 
+def test_operands_that_begin_anywhere_in_their_storage(made: Made) -> None:
+    """Kernels read several of their elements at once, from multiples of 16 bytes on."""
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    x, skip, gate = inputs(rows=4)
+    given = [x]
+    for tensor in (skip, gate):
+        given.append(torch.empty(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor))
+    assert given[1].data_ptr() % 16 and given[1].is_contiguous()
+    launch, addresses = file.ours["_launch"], []
+
+    def seen(plan: Any, *tensors: Any) -> None:
+        addresses.extend(operand.data_ptr() % 16 for operand in tensors[4:])
+        launch(plan, *tensors)
+
+    file.ours["_launch"] = seen
+    with torch.no_grad(), silent():
+        assert close(ours(*given), theirs(*given))
+    assert all(file.programs) and len(addresses) == 7 and not any(addresses)
+
+
 def test_training_is_as_it_was(made: Made) -> None:
     """Statistics of the batch, and gradients: of what the lines say, through PyTorch's own."""
     file = made(BLOCK)

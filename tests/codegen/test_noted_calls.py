@@ -130,6 +130,7 @@ def test_every_pointwise_module_has_a_program(module: nn.Module) -> None:
         (lambda y, c: y + c[:, :, :, None, None], "has not one value"),
         (lambda y: y + torch.ones(4, 1, dtype=torch.float64), "has not one value"),
         (lambda y: y + torch.ones(3, 1, 1), "has not one value"),  # of another type
+        (lambda y: y + torch.ones(1, 1, 1, 1, 1, dtype=torch.float64), "has not one value"),  # with more axes
         (lambda y: torch.div(y, 2, rounding_mode="floor"), "rounding_mode"),
         (lambda y: torch.cumsum(y, 1), "none of the language"),
         (lambda y: y.half(), "none of the language"),

@@ -115,6 +115,13 @@ def test_operands_of_rounded_sums_are_told_from_exact_ones() -> None:
     assert judged(allowed, rounds=True).equal and judged(allowed).equal
 
 
+def test_what_an_infinity_becomes_may_hang_on_rounding() -> None:
+    """A sum near zero has either sign in TF32, and its product with an infinity is an infinity or NaN."""
+    layer = replace(problem("relu", "tf32").layer, tail="max(y, 0) * output0", bias=False)
+    many = Problem(layer, 2, (1, 40, 41), (0, 1, 1))
+    assert judged(many, rounds=True).equal and not judged(many, program="max(-y, 0) * output0", rounds=True).equal
+
+
 def test_the_side_of_a_jump_may_hang_on_rounding() -> None:
     """But near the jump alone."""
     asked = problem("jump")

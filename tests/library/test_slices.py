@@ -190,5 +190,5 @@ def test_rows_that_are_stored_together_lie_at_multiples_of_their_size() -> None:
         storage = torch.zeros(64 + 2 * 6 * columns)
         for offset in range(4):
             out = storage[offset:][: 2 * 6 * columns].view(2, 3, 2, columns)
-            may = slices._why_copied(out, "") is None
+            may = slices._why_copied(out, slice_of(out), "") is None
             assert may == (4 * offset % math.gcd(4 * columns, 16) == 0), (columns, offset, bytes_)

@@ -311,6 +311,11 @@ def _fill(y, plan, x, weight, bias, *operands):
             inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
         # ---- where weights are prepared
         bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+        # ---- where programs are computed
+        operands = [
+            t.clone() if t.data_ptr() % 16 else t for t in operands
+        ]  # outputs that lie together are read at once
+        # ---- where programs are computed
         _launch(plan, inputs, weights, bias, y, *operands)
 
 
@@ -493,9 +498,11 @@ def _kind(shape, of):
     """What a tensor of that shape has one value for, beside a result of the shape `of`; None if of nothing."""
     if shape == of:
         return "output"
+    if len(shape) > len(of):
+        return None
     if set(shape) <= {1}:
         return "scalar"
-    if len(shape) > len(of) or shape[1] != of[1] or not set(shape[2:]) <= {1} or shape[0] not in (1, of[0]):
+    if shape[1] != of[1] or not set(shape[2:]) <= {1} or shape[0] not in (1, of[0]):
         return None
     return "channel" if shape[0] == 1 else "sample"
 
