@@ -126,7 +126,8 @@ def test_tails_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
             def forward(self, x, skip, residual):
                 y = self.norm(self.wide(x))
                 y = F.gelu(y) * self.scale
-                z = self.last(torch.cat([skip, F.relu(self.wide(x))], 1))
+                up = F.relu(self.wide(x))
+                z = self.last(torch.cat([skip, up], 1))
                 return y + residual, torch.tanh(z)
 
         def get_inputs():
