@@ -147,8 +147,9 @@ def test_what_has_no_program_says_why(function: Function, words: str) -> None:
 
 def test_numbers_are_told_apart() -> None:
     """Also those that are equal to Python: a note is text."""
-    numbers = (0.0, -0.0, 1, 1.0, True, math.inf, None, "none")
+    numbers = (0.0, -0.0, 1, 1.0, True, math.inf, -math.inf, None, "none")
     assert len({noted(lambda y, n=n: y.clamp(n), [])[0] for n in numbers}) == len(numbers)
+    assert program_of(noted(lambda y: y.clamp(-math.inf), [])[0]).text == "max(y, -inf)"
 
 
 def test_all_names_are_functions_or_methods() -> None:
