@@ -131,6 +131,26 @@ BODIES: dict[str, tuple[str, list[str]]] = {
         ["y * channel0 + channel1"],
     ),
     "numbers": ("return self.up(x) * math.sqrt(2) / (1 - self.factor)", ["y * 1.4142135623730951 / 0.5"]),
+    "tensors of a number": (
+        """
+        y = self.up(x) + 0.5
+        y = torch.min(y, torch.tensor(0.0, device=y.device))
+        y += torch.tensor(self.factor)
+        return torch.where(y < 0.1, y, torch.tensor(2, dtype=y.dtype, device=y.device))
+        """,
+        ["t0 = min(y + 0.5, 0) + 0.5; where(t0 < 0.1, t0, 2)"],
+    ),
+    "a tensor of several numbers": (
+        "return self.up(x) * torch.tensor([0.1, 0.2, 0.3], device=x.device).view(1, -1, 1, 1)",
+        ["y * channel0"],
+    ),
+    "a tensor of a number that asks for gradients": (
+        "return self.up(x) * torch.tensor(0.5, requires_grad=True)",
+        ["y * scalar0"],
+    ),
+    "arithmetic with a tensor of a number": ("return self.up(x) * (torch.tensor(0.5) * 2)", []),
+    "what a tensor of a number finds": ("return self.up(x) * self.scale[torch.tensor(0)]", []),
+    "a tensor of what is computed": ("return self.up(x) * torch.tensor(skip.shape[0] + len(skip))", []),
     "modules in a list": (
         """
         for up, norm in zip(self.ups, self.norms):

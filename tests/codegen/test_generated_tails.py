@@ -63,6 +63,22 @@ SEQUENCE = """
 """
 
 
+CONSTANTS = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.bound = nn.ConvTranspose2d(5, 6, 3, 2), 0.25
+        def forward(self, x):
+            y = self.up(x) + 0.5
+            y = torch.min(y, torch.tensor(self.bound, device=y.device))
+            return y * torch.tensor(2.0, dtype=y.dtype, device=y.device)
+
+    def get_inputs():
+        return [torch.rand(2, 5, 3, 4)]
+"""
 JOINED = """
     import torch
     from torch import nn
@@ -321,6 +337,37 @@ def test_values_that_are_not_finite(made: Made) -> None:
     with torch.no_grad():
         mine, other = ours(x, skip, gate), theirs(x, skip, gate)
     assert torch.allclose(mine, other, rtol=2e-3, atol=2e-3, equal_nan=True) and all(file.programs)
+
+
+def test_tensors_of_a_number(made: Made) -> None:
+    file = made(CONSTANTS)
+    ours, theirs = file.models()
+    x = torch.randn(2, 5, 3, 4)
+    with torch.no_grad(), silent():
+        assert close(ours(x), theirs(x))
+        for dtype, tolerance in ((torch.float64, 1e-10), (torch.float16, 2e-2), (torch.bfloat16, 1e-1)):
+            mine, other = ours.to(dtype)(x.to(dtype)), theirs.double()(x.to(dtype).double())
+            assert mine.dtype == dtype and close(mine, other, tolerance)
+    assert file.programs == ["min(y + 0.5, 0.25) * 2"] * 4
+
+
+def test_tensors_of_another_number(made: Made) -> None:
+    """The lines say what it is, at each call."""
+    file = made(CONSTANTS)
+    ours, theirs = file.models()
+    x = torch.randn(2, 5, 3, 4)
+    for bound, program in ((0.25, True), (-0.5, False), (0.25, True), ([0.25], False)):
+        ours.bound = theirs.bound = bound  # type: ignore[assignment]
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert close(ours(x), theirs(x))
+        assert bool(file.programs[-1]) == program
+    mine, other = ours(x), theirs(x)
+    mine.sum().backward()
+    other.sum().backward()
+    assert close(mine, other) and not file.programs[-1]
+    for one, another in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert one.grad is not None and another.grad is not None and close(one.grad, another.grad, 1e-2)
 
 
 def test_sequences(made: Made) -> None:

@@ -52,6 +52,11 @@ FUNCTIONS: dict[str, Function] = {
         F.batch_norm(y, v, w * w + 0.1, w, v, False, 0.1, 1e-3) + F.batch_norm(y, v, w * w + 1)
     ),
     "addcmul": lambda y, o, c: torch.addcmul(y, o, c, value=0.5) + torch.addcdiv(o, y, c * c + 1),
+    "tensors of a number": lambda y: (
+        torch.min(y + torch.tensor(0.1), torch.tensor(0.3, dtype=y.dtype, device=y.device))
+        + torch.where(y > torch.tensor(0), y.clamp(torch.tensor(-math.inf), torch.tensor(1)), torch.tensor(True)) / 3
+        + (y.abs() + 1).pow(torch.tensor(1.7)) * (torch.tensor(2.0) - y) ** torch.tensor(2)
+    ),
     "what changes nothing": lambda y: F.dropout(y.clone().detach().contiguous(), training=False) * 2,
 }
 #: Tensors that functions take, by the names of their parameters.
@@ -74,10 +79,15 @@ def runtime() -> dict[str, Any]:
     return found
 
 
-def noted(function: Function, operands: list[Tensor], shape: tuple[int, ...] = SHAPE) -> tuple[str, list[Tensor]]:
-    notes = runtime()["_Notes"](shape, torch.empty(0, dtype=torch.float64))
-    last = function(runtime()["_Result"](notes, "y"), *operands)
-    return "; ".join([*notes.calls, notes.said(last)]), notes.operands
+def noted(
+    function: Function,
+    operands: list[Tensor],
+    shape: tuple[int, ...] = SHAPE,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+) -> tuple[str, list[Tensor]]:
+    notes = runtime()["_Notes"](shape, torch.empty(0, dtype=dtype, device=device))
+    return notes.of(lambda y: function(y, *operands)), notes.operands
 
 
 def drawn(function: Function, seed: int = 0) -> list[Tensor]:
@@ -150,6 +160,65 @@ def test_numbers_are_told_apart() -> None:
     numbers = (0.0, -0.0, 1, 1.0, True, math.inf, -math.inf, None, "none")
     assert len({noted(lambda y, n=n: y.clamp(n), [])[0] for n in numbers}) == len(numbers)
     assert program_of(noted(lambda y: y.clamp(-math.inf), [])[0]).text == "max(y, -inf)"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_a_tensor_of_a_number_is_the_number(dtype: torch.dtype) -> None:
+    """As PyTorch takes it: rounded to its own type, and to that of the result."""
+    for number, options in (
+        *((0.1, {"dtype": own}) for own in (None, dtype, torch.float16, torch.float64)),
+        *((number, {}) for number in (0.0, 2, True, math.inf)),
+    ):
+        calls, operands = noted(lambda y, n=number, o=options: y * torch.tensor(n, **o), [], dtype=dtype)
+        (_, value), computed = program_of(calls).nodes[:2], torch.promote_types(dtype, torch.float32)
+        expected = torch.ones((), dtype=dtype) * torch.tensor(number, **options).to(dtype)
+        assert torch.equal(torch.tensor(value.what, dtype=computed), expected.to(computed)), calls
+        assert not operands
+    assert noted(lambda y: y * torch.tensor(0.1, dtype=y.dtype), [], dtype=torch.float32)[0].startswith(
+        "t0 = mul(y, tensor(0.1));"
+    )
+
+
+def test_no_tensor_of_a_number_is_made_on_the_results_device() -> None:
+    """There it would wait for a copy; "meta" stands for the GPU."""
+
+    def function(y: Y) -> Y:
+        return torch.min(y, torch.tensor(0.5, device=y.device)) * torch.tensor(2.0) + torch.tensor(1.0, device="meta")
+
+    calls, operands = noted(function, [], dtype=torch.float32, device="meta")
+    assert program_of(calls).text == "min(y, 0.5) * 2 + 1" and not operands
+    assert isinstance(torch.tensor(0.5), Tensor)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda y: y * torch.tensor(0.5, requires_grad=True), "t0 = mul(y, scalar0); t0"),
+        (lambda y: y * torch.tensor([0.5]), "t0 = mul(y, scalar0); t0"),
+        (lambda y: y * torch.tensor([0.1, 0.2, 0.3]).view(1, -1, 1, 1), "t0 = mul(y, channel0); t0"),
+        (lambda y: y * torch.tensor(0.5, device="meta"), "t0 = mul(y, ?); t0"),  # PyTorch's error to tell
+        (lambda y: y * torch.tensor(1j), "t0 = mul(y, ?); t0"),
+    ],
+)
+def test_other_tensors_are_made(function: Function, said: str) -> None:
+    assert noted(function, [], dtype=torch.float32)[0] == said
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: (y > 0) * torch.tensor(0.5),
+        lambda y: (y > 0) + torch.tensor(1) * y,
+        lambda y: torch.where(torch.tensor(0.1) < y, torch.tensor(1.0), torch.tensor(0.0, dtype=y.dtype)),
+    ],
+)
+def test_a_number_of_another_type_beside_a_comparison_alone_is_not_taken(function: Function) -> None:
+    """It would give that type to what they make."""
+    for dtype in (torch.float16, torch.float64):
+        assert "?" in noted(function, [], dtype=dtype)[0] or function(torch.zeros(SHAPE, dtype=dtype)).dtype == dtype
+    assert "?" not in noted(lambda y: torch.where(y > 0, torch.tensor(0.5), y), [], dtype=torch.float16)[0]
+    own = noted(lambda y: torch.where(y > 0, torch.tensor(0.5), torch.tensor(1.0)), [], dtype=torch.float32)[0]
+    assert program_of(own).text == "where(y > 0, 0.5, 1)"
 
 
 def test_all_names_are_functions_or_methods() -> None:

@@ -33,8 +33,9 @@ _CONCATENATIONS = ("torch.cat", "torch.concat", "torch.concatenate")
 #: Methods that give a view.
 _VIEWS = frozenset({"detach", "expand", "flatten", "permute", "reshape", "squeeze", "transpose", "unsqueeze", "view"})
 _FUNCTION_MODULES = ("torch", "torch.nn.functional", "torch.special")
-#: Functions of numbers, and what makes a tensor of one.
-_OF_NUMBERS = frozenset({"float", "int", "math.sqrt", "math.exp", "math.log", "torch.tensor"})
+#: Functions of numbers.
+_OF_NUMBERS = frozenset({"float", "int", "math.sqrt", "math.exp", "math.log"})
+_TENSOR = "torch.tensor"
 _FOUR = " " * 4
 #: Of comments, and of calls in one line with their tails.
 _COLUMNS, _LONGEST = 110, 120
@@ -294,7 +295,7 @@ class _Fuser:
         if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
             there = statement.target.id in region and isinstance(statement.op, _IN_PLACE)
             value = statement.value
-            there = there and (self._is_value(value, region, None) or self._is_still(value, region))
+            there = there and (self._is_value(value, region, None) or self._is_operand(value, region))
             return statement.target.id if there else None
         if isinstance(statement, ast.Expr) and self._is_value(statement.value, region, None):
             return _changed(statement.value)
@@ -382,7 +383,7 @@ class _Fuser:
             return isinstance(node.op, ast.USub) and self._is_value(node.operand, region, hole)
         if isinstance(node, ast.BinOp):
             if isinstance(node.op, ast.Pow):
-                return self._is_value(node.left, region, hole) and self._is_still(node.right, region)
+                return self._is_value(node.left, region, hole) and self._is_operand(node.right, region)
             return isinstance(node.op, _OPERATORS) and self._are_values([node.left, node.right], region, hole)
         if isinstance(node, ast.Compare):
             compares = len(node.ops) == 1 and isinstance(node.ops[0], _COMPARISONS)
@@ -409,9 +410,18 @@ class _Fuser:
         return bool(seen) and seen <= POINTWISE.keys() and self._is_still(node.func, frozenset())
 
     def _are_values(self, nodes: Sequence[ast.expr], region: frozenset[str], hole: ast.Call | None) -> bool:
-        """Whether at least one is, and the others need no computation."""
+        """Whether at least one is, and the others stand beside it."""
         of = [self._is_value(node, region, hole) for node in nodes]
-        return any(of) and all(is_one or self._is_still(node, region) for is_one, node in zip(of, nodes, strict=True))
+        return any(of) and all(is_one or self._is_operand(node, region) for is_one, node in zip(of, nodes, strict=True))
+
+    def _is_operand(self, node: ast.expr, region: frozenset[str]) -> bool:
+        """Whether an expression needs no computation, or makes a tensor of what needs none.
+
+        Of one number that is no tensor while the tail is noted: nothing may be done with it.
+        """
+        if isinstance(node, ast.Call) and self._names.dotted(node.func) == _TENSOR:
+            return all(self._is_still(part, region) for part in (*node.args, *(each.value for each in node.keywords)))
+        return self._is_still(node, region)
 
     def _is_still(self, node: ast.AST, region: frozenset[str]) -> bool:
         """Whether to evaluate an expression, more than once, changes nothing and takes no time."""
@@ -436,8 +446,9 @@ class _Fuser:
             parts = [node.left, node.right]
         elif isinstance(node, ast.Call):
             parts = [*node.args, *(keyword.value for keyword in node.keywords)]
-            called = node.func.id if isinstance(node.func, ast.Name) else None
-            if (self._names.dotted(node.func) or called) not in _OF_NUMBERS:
+            called = self._names.dotted(node.func) or (node.func.id if isinstance(node.func, ast.Name) else None)
+            of_several = called == _TENSOR and bool(node.args) and isinstance(node.args[0], ast.List | ast.Tuple)
+            if called not in _OF_NUMBERS and not of_several:
                 if not (isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS):
                     return False
                 parts = [node.func.value, *parts]

@@ -51,7 +51,7 @@ _TAILS, _PROGRAMS, _SEQUENCES = (
     "where sequences are fused",
 )
 #: Where the text begins by which tails are handed to layers, and what stands behind it.
-_OF_TAILS = (("class _Notes:", "# ---- the modules ---"), ("class CudaSequential(", "CudaSequential.__name__"))
+_OF_TAILS = (("_COMPARISONS = ", "# ---- the modules ---"), ("class CudaSequential(", "CudaSequential.__name__"))
 #: What has no tail in other files.
 _TAIL_ARGUMENTS = ((", tail=None", ""), ("*options, tail)", "*options)"))
 _BLANK = "\r\n"

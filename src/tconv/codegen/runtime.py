@@ -453,15 +453,42 @@ cuda_conv_transpose3d = functools.partial(_conv_transpose, 3)
 
 # ---- where tails are fused
 # ---- where programs are computed
-class _Notes:
-    """What the lines behind a layer call, as text: ``t0 = add(y, channel0); t1 = relu(t0); t1``.
+_COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
+
+
+class _Notes(torch.overrides.TorchFunctionMode):
+    """What the lines behind a layer call, as text: ``t0 = add(y, channel0); t1 = min(t0, tensor(0.5)); t1``.
 
     Tensors are called by what they have one value for: each output, each sample and channel, each channel, or all.
+    Where ``torch.tensor`` is given a number, none is made, as that would wait for the GPU: the number is in the text.
     """
 
     def __init__(self, shape, like):
         self.shape, self.dtype, self.device = shape, like.dtype, like.device
         self.calls, self.operands = [], []
+
+    def of(self, tail):
+        with self:
+            last = tail(_Result(self, "y", typed=True))
+        return "; ".join(self.calls + [self.said(last)])
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        of_number = function is torch.tensor and len(args) == 1 and type(args[0]) in (bool, int, float)
+        if of_number and kwargs.keys() <= {"dtype", "device"} and self._reaches(kwargs.get("device")):
+            return self._number(args[0], kwargs.get("dtype"))
+        return function(*args, **kwargs)
+
+    def _reaches(self, device):
+        """Whether a tensor without axes that is made there can stand beside the result."""
+        return device == self.device or torch.empty(0, device=device).device in (self.device, torch.device("cpu"))
+
+    def _number(self, value, dtype):
+        """Stands for the tensor of a number, as PyTorch takes it beside the result: rounded to both types."""
+        dtype = dtype or {bool: torch.bool, int: torch.int64}.get(type(value), torch.get_default_dtype())
+        if not dtype == self.dtype == torch.float32:  # to which the kernel rounds by itself
+            value = torch.tensor(value, dtype=dtype, device="cpu").to(self.dtype).item()
+        return _Result(self, f"tensor({value!r})", cast=dtype != self.dtype)
 
     def call(self, function, *args, **kwargs):
         name, result = function.strip("_"), f"t{len(self.calls)}"
@@ -471,11 +498,15 @@ class _Notes:
         by_channel = name in ("batch_norm", "prelu")  # their tensors have one value for each
         said = [self.said(value, by_channel) for value in args]
         said += [f"{key}={self.said(value, by_channel)}" for key, value in kwargs.items()]
+        stand_ins = [value for value in (*args, *kwargs.values()) if isinstance(value, _Result)]
+        typed = any(value._typed for value in stand_ins)
+        if not typed and any(value._cast for value in stand_ins):
+            said = ["?"]
         self.calls.append(f"{result} = {name}({', '.join(said)})")
         if in_place and isinstance(args[0], _Result):
             args[0]._name = result
             return args[0]
-        return _Result(self, result)
+        return _Result(self, result, typed=typed and name not in _COMPARISONS)
 
     def said(self, value, by_channel=False):
         if isinstance(value, _Result):
@@ -508,10 +539,14 @@ def _kind(shape, of):
 
 
 class _Result:
-    """Stands for a layer's result in the lines behind it."""
+    """Stands for a layer's result in the lines behind it, for what they make of that, and for tensors of a number.
 
-    def __init__(self, notes, name):
-        self._notes, self._name = notes, name
+    Beside what is `typed`, of the result's type and with axes, a number of another type is `cast` to that. Beside a
+    comparison alone the number's type decides.
+    """
+
+    def __init__(self, notes, name, typed=False, cast=False):
+        self._notes, self._name, self._typed, self._cast = notes, name, typed, cast
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
@@ -669,8 +704,7 @@ def _program_of(tail, plan, x):
         if said in _KNOWN or not tail.modules:
             return _KNOWN.get(said, ""), operands
     notes = _Notes(_shape(plan), x)
-    last = tail(_Result(notes, "y"))
-    calls = "; ".join(notes.calls + [notes.said(last)])
+    calls = notes.of(tail)
     if calls not in _CALLS and plan.batch == 1:  # what all samples have and what each has is the same
         for number, operand in enumerate(notes.operands):
             each = "sample" if operand.dim() == x.dim() else "channel"

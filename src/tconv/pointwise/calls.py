@@ -76,6 +76,8 @@ class _Calls:
             raise InvalidProgram(f"{name} is called in a way that the language does not have: {error}") from None
 
     def _argument(self, tree: ast.expr) -> Any:
+        if isinstance(tree, ast.Call):  # the tensor of a number
+            return Value(self._builder, self._builder.constant(self._argument(tree.args[0])))
         if isinstance(tree, ast.UnaryOp):
             return -self._argument(tree.operand)
         if not isinstance(tree, ast.Name) or tree.id in ("inf", "nan"):

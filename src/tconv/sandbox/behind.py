@@ -111,7 +111,7 @@ class Tails:
     """Notes what the tails of layers compute, while a file that hands them over runs.
 
     Args:
-        runtime: how written files do that: the definitions of `_Notes`, `_Result`, `_is_plain` and `CudaSequential`.
+        runtime: how written files do that: the definitions of `_Notes`, `_is_plain` and `CudaSequential`.
         lines: of each line of the file's text, the user's.
     """
 
@@ -158,8 +158,7 @@ class Tails:
         ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and layer._forward_hooks)
         if ours and result.dim() == self._batched_dims(layer, inputs) and all(map(self._runtime["_is_plain"], modules)):
             notes = self._runtime["_Notes"](tuple(result.shape), result)
-            last = run(self._runtime["_Result"](notes, "y"))
-            calls = "; ".join([*notes.calls, notes.said(last)])
+            calls = notes.of(run)
             if before or behind:
                 fits = run.fits(tuple(result.shape), inputs[0])
                 calls += f"{_INTO}{sum(part.shape[1] for part in (*before, result, *behind)) if fits else 0}"
