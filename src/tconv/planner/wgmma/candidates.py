@@ -37,6 +37,8 @@ _MOST_SUMS = 256
 _MOST_RESIDENT = 128
 #: Neighbouring columns of a box that are tried.
 _COLUMNS = (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 40, 48, 52, 56, 64, 80, 96, 104, 112, 128, 256, 512)
+#: Those that cut the fewest sectors; about as many outputs as are stored while two ends are, which cut one each.
+_UNCUT_BOXES, _CUT_OUTPUTS = 3, 75
 #: Boxes that share the columns of a row evenly.
 _MOST_SHARES = 8
 
@@ -52,7 +54,13 @@ def candidates(
     whole = layer.in_channels_per_group % (16 // layer.item_bytes) == 0
     boxes = {
         (prepared, tiles, stacked): _boxes(
-            problem, layer, tiles, stacked > 0, 1 if channels_last or prepared else together, prepared > 0
+            problem,
+            layer,
+            tiles,
+            stacked > 0,
+            1 if channels_last or prepared else together,
+            prepared > 0,
+            not channels_last and problem.output_size[2] * layer.item_bytes % 32 > 0,
         )
         for prepared in ((0, 1) if whole and not channels_last else (0,))
         for tiles in _POSITION_TILES
@@ -117,12 +125,13 @@ def _rows(layer: Layer) -> list[tuple[int, int]]:
 
 
 def _boxes(
-    problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int, shared: bool
+    problem: Problem, layer: Layer, tiles: int, stacked: bool, together: int, shared: bool, cuts: bool
 ) -> list[tuple[BoxSizes, int]]:
     """Boxes of at most so many positions that waste little: of their own, of the map's border, of what lies around.
 
     Each with the neighbours that are loaded at once. `shared` ones may share the columns of a row evenly: nothing asks
-    for boxes that begin at multiples of several columns.
+    for boxes that begin at multiples of several columns. Where rows of outputs begin within sectors of memory, `cuts`,
+    boxes that have few rows, or a part of them, cut many sectors in two: some that do not are there as well.
     """
     depth, height, width = (
         axis.positions(output) for axis, output in zip(layer.axes, problem.output_size, strict=True)
@@ -131,6 +140,7 @@ def _boxes(
     numbers = CONSUMERS * TILE_POSITIONS * (1 if stacked else tiles)
     of_row = tiles if stacked else 1
     found: dict[tuple[BoxSizes, int], float] = {}
+    uncut: dict[tuple[BoxSizes, int], float] = {}
     shares = {-(-width // count) for count in range(2, _MOST_SHARES + 1)} if shared else set()
     for columns in sorted({*(c for c in _COLUMNS if c < width), *shares, width, width + width % 2, width + -width % 4}):
         if columns > numbers:
@@ -150,4 +160,7 @@ def _boxes(
                 around = math.prod((b + h) / b for b, h in zip(box[1:], halos, strict=True))
                 wasted = count * numbers * of_row / math.prod(sizes)
                 found[box, patch] = wasted * (1 + 0.1 * around) * (1 + 0.5 / patch) * (1 + 2 / columns)
-    return sorted(found, key=lambda key: found[key])[:_BOXES]
+                behind = rows * of_row * layer.stride[1] if columns >= width else 1
+                uncut[box, patch] = found[box, patch] * (1 + _CUT_OUTPUTS / (behind * columns * layer.stride[2]))
+    kept = sorted(found, key=lambda key: found[key])[:_BOXES]
+    return list(dict.fromkeys([*kept, *sorted(uncut, key=lambda key: uncut[key])[: _UNCUT_BOXES * cuts]]))

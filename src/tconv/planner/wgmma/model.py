@@ -15,6 +15,7 @@ from tconv.problem import Layer, Problem
 
 #: Cycles a second of a multiprocessor while its tensor cores are busy.
 _CLOCK = 1.7e9
+_LINE_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Constants:
         store: cycles of a multiprocessor for a warp's store of some neighbours each.
         own: the same of neighbours that come from a thread's own sums.
         sector: cycles of a multiprocessor to store a sector of memory.
-        part: bytes of memory that a row of a box costs more if it begins and ends within sectors.
+        part: bytes of memory that outputs which lie together cost more if they begin and end within sectors.
         scattered: cycles of a multiprocessor for a sector of memory of which a run is a part.
         overlapped: the part of storing that products do not hide.
         cache: bytes of inputs a cycle that a multiprocessor gets from the L2 cache.
@@ -72,7 +73,7 @@ class Constants:
     store: float = 1.06
     own: float = 2.667
     sector: float = 0.01139
-    part: float = 126.8
+    part: float = 250
     scattered: float = 2.2
     overlapped: float = 0.03269
     cache: float = 25.57
@@ -148,14 +149,21 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     last, inputs_last = tile.channels_last > 0, shape.inputs_last
     side_by_side = where(last, tile.channels, where(shape.run == layer.stride[2], tile.box.columns, 1) * shape.run)
     run_bytes = side_by_side * layer.item_bytes
-    whole = (run_bytes % 32 == 0) & (last | (problem.output_size[2] * layer.item_bytes % 32 == 0))
+    row_bytes = problem.output_size[2] * layer.item_bytes
+    whole = (run_bytes % 32 == 0) & (last | (row_bytes % 32 == 0))
     runs = outputs * layer.item_bytes / run_bytes
     own = shape.by_runs & (problem.output_size[2] % shape.run == 0)
     turns = where(last | own, 0.0, outputs / (CONSUMERS * 2048))
     stores = fitted.sector * runs * ceil_div(run_bytes, 32) + fitted.turn * turns
     neighbours = where(last, shape.vector_items, where(own, shape.run, _width(problem, shape)))
     stores = stores + where(own, fitted.own, fitted.store) * outputs / 32 / neighbours
-    parts = where(whole | (run_bytes < 32), 0.0, fitted.part * runs) * boxes
+    # Whole rows lie behind each other, and one block stores both parts of a sector that two rows share. Other runs end
+    # within sectors whose rest another block stores at another time: memory reads them to write a part. That costs
+    # less of runs that are longer than a line of the cache.
+    all_rows = (run_bytes >= row_bytes) & (tile.phases % (layer.stride[1] * layer.stride[2]) == 0)
+    together = where(all_rows, tile.box.rows * layer.stride[1], 1)
+    part = fitted.part * least(1, _LINE_BYTES / run_bytes)
+    parts = where(whole | (run_bytes < 32), 0.0, part * runs / together) * boxes
     # Runs of less than a sector lie a stride apart: each has a sector alone, or shares one.
     sectors = runs * min(32, layer.stride[2] * layer.item_bytes) / 32
     scattered = where(run_bytes < 32, fitted.scattered * sectors, 0.0)
