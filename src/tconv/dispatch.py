@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from tconv.errors import Unsupported
 from tconv.planner import FAMILIES, Gpu, Plan, Unplannable, choose
-from tconv.planner.choice import reads_channels_last, why_pytorch
+from tconv.planner.choice import reads_channels_last, was_slower, why_pytorch
 from tconv.planner.tuned import Answers
 from tconv.precision import allows_tf32, question_of
 from tconv.problem import DTYPE_OF, InvalidProblem, Layer, Precision, Problem, Triple
@@ -214,7 +214,7 @@ def _plan(problem: Problem, gpu: Gpu, family: str | None, channels_last: bool) -
     tuned = _answers(gpu)
     answer = tuned.get(question.of_layer())
     insists = family is not None or settings().insists
-    if not insists and answer is not None and answer.prefers_pytorch:
+    if not insists and answer is not None and was_slower(question, answer, gpu):
         raise _Refused(answer.why_pytorch())
     families = (family,) if family else tuple(FAMILIES)
     plan = choose(question, gpu, families, tuned)

@@ -11,6 +11,7 @@ from typing import Any
 from tconv.planner.families import FAMILIES
 from tconv.planner.gpu import Gpu
 from tconv.planner.plan import Kernel, Plan, Unplannable
+from tconv.planner.programs import fused_seconds, pass_seconds
 from tconv.planner.pytorch_model import is_well_known, predict_pytorch
 from tconv.planner.sizes import representative
 from tconv.planner.tuned import Answers, Question, Tuned
@@ -54,12 +55,12 @@ def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
     """Why PyTorch's operator should answer `question` rather than `plan`; None if `plan` should, or was measured.
 
     Where the GPU was measured PyTorch must be clearly faster, by a prediction that was compared with such layers; on
-    any other GPU tconv must be.
+    any other GPU tconv must be. Behind PyTorch's operator, the layer's program is a pass of its own.
     """
     if plan.predicted_seconds is None:
         return None
     alike = replace(question, problem=representative(question.problem))
-    theirs = predict_pytorch(alike.on_tensor_cores(), gpu, question.channels_last)
+    theirs = predict_pytorch(alike.on_tensor_cores(), gpu, question.channels_last) + pass_seconds(alike.problem, gpu)
     ours = _seconds(question, plan.kernel, plan.predicted_seconds, gpu)
     times = (
         f"{theirs * 1e3:.3g} ms against {ours * 1e3:.3g} ms of the {plan.kernel.family} family for sizes like these; "
@@ -71,6 +72,12 @@ def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
     if ours * _CLEARLY <= theirs:
         return None
     return f"nobody measured {gpu.name}, and PyTorch's operator is not predicted to be {_CLEARLY} times slower: {times}"
+
+
+def was_slower(question: Question, answer: Tuned, gpu: Gpu) -> bool:
+    """Whether `answer`, measured of the layer alone, leaves `question` to PyTorch: with the program behind both."""
+    ours = answer.milliseconds / 1e3 + fused_seconds(question.problem, gpu)
+    return answer.pytorch_milliseconds / 1e3 + pass_seconds(question.problem, gpu) < ours
 
 
 def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:
@@ -127,8 +134,9 @@ def _expected(question: Question, family: str, gpu: Gpu, first: int) -> list[tup
 
 
 def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu) -> float:
-    """What is to be expected of a kernel, with the copies around one that cannot read and write channels_last."""
+    """What is to be expected of a kernel with the question's program, and with the copies around one that cannot read
+    and write channels_last."""
+    problem = representative(question.problem)
+    predicted += fused_seconds(problem, gpu)
     copies = question.channels_last and not FAMILIES[kernel.family].reads_channels_last(kernel)
-    if not copies:
-        return predicted
-    return predicted + 2 * representative(question.problem).bytes_moved / gpu.copy_bandwidth
+    return predicted + (2 * problem.bytes_moved / gpu.copy_bandwidth if copies else 0.0)

@@ -1,0 +1,67 @@
+"""What the planner says that a program costs, against what was measured; and what that decides."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+from layers import problem_of
+from results import cases
+
+from tconv.planner import Gpu, choose
+from tconv.planner.choice import was_slower, why_pytorch
+from tconv.planner.programs import fused_seconds, pass_seconds
+from tconv.planner.tuned import Question, Tuned
+from tconv.problem import Layer, Problem
+
+H200 = Gpu.h200()
+OTHER = Gpu("NVIDIA A100", "sm_80", 108, 163 * 1024)
+CLAMPS = "min(max(min(max(y + 0.25, 0), 1) * 2, 0), 1) * 0.5"
+MISH = "t0 = exp(min(y, 20)); t1 = t0 * (t0 + 2); min(max(y * (t1 / (t1 + 2)) + 0.5, -1), 1) * 2"
+GELU = "t0 = min(y + 0.5, 0); t0 * 0.5 * (1 + erf(t0 * 0.7071067811865476)) * 2"
+WIDE = Problem(Layer(2, 64, 64, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=True, precision="tf32"), 128, (1, 128, 128))
+FOUR = Problem(Layer(2, 64, 128, (1, 4, 4), (1, 2, 2), bias=True, precision="tf32"), 128, (1, 64, 64))
+
+
+def with_program(problem: Problem, program: str) -> Problem:
+    return replace(problem, layer=replace(problem.layer, tail=program))
+
+
+@pytest.mark.parametrize(
+    ("problem", "program", "milliseconds"),
+    [(replace(WIDE, output_padding=(0, 1, 1)), CLAMPS, 0.20), (WIDE, MISH, 0.44), (FOUR, GELU, 0.30)],
+)
+def test_arithmetic_takes_about_what_was_measured(problem: Problem, program: str, milliseconds: float) -> None:
+    assert fused_seconds(with_program(problem, program), H200) * 1e3 == pytest.approx(milliseconds, rel=0.2)
+
+
+def test_tensors_of_the_results_shape_are_read_and_channels_are_computed_once() -> None:
+    result = 4 * 128 * 64 * 255 * 255
+    added = with_program(WIDE, "y + output0")
+    reads = fused_seconds(added, H200) - fused_seconds(with_program(WIDE, "y + channel0"), H200)
+    assert reads == pytest.approx(result / H200.copy_bandwidth)
+    assert pass_seconds(added, H200) > 3 * result / H200.copy_bandwidth > fused_seconds(added, H200)
+    scaled = with_program(WIDE, "y * channel0")
+    assert fused_seconds(with_program(WIDE, "y * exp(sin(channel0))"), H200) == fused_seconds(scaled, H200)
+    assert fused_seconds(WIDE, H200) == pass_seconds(WIDE, H200) == 0
+
+
+def test_a_pass_that_is_saved_speaks_for_the_kernel() -> None:
+    alone = Question(problem_of(cases()["rvc-v2-48k-nsf-hifigan-ups-0"]))
+    behind = replace(alone, problem=with_program(alone.problem, "max(y, 0)"))
+    assert why_pytorch(alone, choose(alone, OTHER), OTHER) is not None
+    assert why_pytorch(behind, choose(behind, OTHER), OTHER) is None
+
+
+def test_what_was_measured_of_the_layer_alone_is_weighed_with_the_program_behind_both() -> None:
+    alone = Question(WIDE)
+    kernel = choose(alone, H200).kernel
+    slower = Tuned(kernel.family, kernel.tile, milliseconds=1.1, pytorch_milliseconds=1.0, tried=2)
+    assert was_slower(alone, slower, H200)
+    assert not was_slower(Question(with_program(WIDE, "max(y, 0)")), slower, H200)
+    assert was_slower(Question(with_program(WIDE, "max(y, 0)")), replace(slower, milliseconds=9.0), H200)
