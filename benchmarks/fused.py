@@ -3,7 +3,8 @@
     PYTHONPATH=src python3 benchmarks/fused.py [--only NAME] [--type bfloat16] [--channels-last] [--no-files]
 
 The models are those of benchmarks/fused/ and two of the examples. A file is what `tconv optimize --no-search` writes of
-a model; files are built side by side before anything is timed, in float32 and contiguous alone.
+a model, and is timed as it is and under `torch.compile`; files are built side by side before anything is timed, in
+float32 and contiguous alone.
 
 Writes benchmarks/results/fused.json, or of another type or memory format fused-bfloat16.json and so on: medians of
 milliseconds with a cold L2 cache, and how far each result is from PyTorch's in exact arithmetic, beside how far
@@ -121,6 +122,7 @@ def measure(path: Path, dtype: torch.dtype, channels_last: bool, files: bool, cl
         }
         if files:
             sides["file"] = partial(_of_file, path.stem, model)
+            sides["file_compiled"] = lambda: torch.compile(_of_file(path.stem, model), backend="inductor")
         for name, made in sides.items():
             torch._dynamo.reset()
             started = time.perf_counter()

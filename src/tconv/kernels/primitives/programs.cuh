@@ -92,15 +92,16 @@ TCONV_DEVICE double quick_quotient(double a, double b) { return a / b; }
 TCONV_DEVICE float exponential(float value) { return power_of_two(value * 1.44269504f); }
 TCONV_DEVICE double exponential(double value) { return exp(value); }
 // 1 + erf(value) = erfc(-value), of which GELU is made, within a unit of rounding of 1: below 0 it is two to the power
-// of a polynomial, fitted to the logarithm of erfc from 0 to 4.2, where nothing is left of it.
+// of a polynomial, fitted to the logarithm of erfc from 0 to 4.2. Its highest coefficient is positive, so that nothing
+// is left from there on, down to minus infinity.
 TCONV_DEVICE float one_plus_erf(float value) {
-  const float size = minimum(fabs(value), 4.2f);
-  float sum = -1.00221150e-4f;
-  sum = fmaf(sum, size, 4.61574644e-4f), sum = fmaf(sum, size, 2.30223127e-3f);
-  sum = fmaf(sum, size, -2.94525046e-2f), sum = fmaf(sum, size, 1.48963660e-1f);
-  sum = fmaf(sum, size, 9.18328643e-1f), sum = fmaf(sum, size, 1.62791371f);
+  const float size = fabs(value);
+  float sum = 4.53583627e-5f;
+  sum = fmaf(sum, size, -4.45505897e-4f), sum = fmaf(sum, size, 1.48943663e-3f);
+  sum = fmaf(sum, size, 7.74636508e-4f), sum = fmaf(sum, size, -2.82536856e-2f);
+  sum = fmaf(sum, size, 1.48481616e-1f), sum = fmaf(sum, size, 9.18416393e-1f), sum = fmaf(sum, size, 1.62790859f);
   const float below = power_of_two(-sum * size);
-  return value > 0 ? 2 - below : value < -4.2f ? 0 : below;
+  return value > 0 ? 2 - below : below;
 }
 TCONV_DEVICE double one_plus_erf(double value) { return 1 + erf(value); }
 TCONV_DEVICE float sigmoid(float value) { return inverse(1 + exponential(-value)); }
