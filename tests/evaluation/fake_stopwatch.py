@@ -52,14 +52,14 @@ class FakeStopwatch(Stopwatch):
 class LargeStopwatch(FakeStopwatch):
     """To which any call is a large one."""
 
-    def __init__(self, path: str, directory: str, side: str) -> None:
+    def __init__(self, path: str, interface: list[str], directory: str, side: str) -> None:
         timed_call._LARGE_BYTES = 1000
-        super().__init__(path, directory, side)
+        super().__init__(path, interface, directory, side)
 
 
 class FewAtOnce(Subject):
     """To which any inputs are large ones."""
 
-    def __init__(self, path: str, class_name: str, device: str, directory: str, side: str) -> None:
+    def __init__(self, path: str, interface: list[str], device: str, directory: str, side: str) -> None:
         samples._AT_ONCE_BYTES = 1000
-        super().__init__(path, class_name, device, directory, side)
+        super().__init__(path, interface, device, directory, side)

@@ -14,7 +14,7 @@ import torch
 
 from tconv.evaluation.files.side import CandidateFailed, Side
 from tconv.evaluation.files.subject import Subject
-from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.model_file import MODEL, ModelFileError
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
@@ -46,7 +46,7 @@ def open_side(shop: Workshop, path: Path, timeout_s: float = 60, failure: type[E
     return Side(
         shop,
         path,
-        "Model",
+        MODEL,
         device=torch.device("cpu"),
         timeout_s=timeout_s,
         memory_bytes=None,
@@ -116,7 +116,7 @@ def test_cuda_means_the_cpu_where_there_is_no_gpu(workshop: Workshop, write: Wri
 BAD = {
     "no Model": (
         GOOD.replace("class Model", "class Net"),
-        r"has no class Model: it has Net; add `class Model\(Net\): pass`",
+        r"has no class Model: it has Net; add `class Model\(Net\): pass` for .*, or name it, as --model Net$",
     ),
     "no class": ("import torch\n", "model.py has no class Model: define one, a torch.nn.Module"),
     "a command line": (
@@ -136,7 +136,14 @@ BAD = {
         "import sys\nsys.modules['cv2'] = None\n" + GOOD.replace("import torch\n", "import torch\nimport cv2\n", 1),
         "model.py imports cv2, which is not installed: pip install opencv-python$",
     ),
-    "no get_inputs": (GOOD.replace("def get_inputs", "def inputs"), r"model.py has no get_inputs\(\): add one"),
+    "no get_inputs": (
+        GOOD.replace("def get_inputs", "def inputs"),
+        r"model.py has no get_inputs\(\): add one .*, or give their shapes, as --inputs 8x3x64x64$",
+    ),
+    "no get_init_inputs": (
+        GOOD.replace("def get_init_inputs", "def arguments"),
+        r"model.py has no get_init_inputs\(\), and Model takes channels: give them, as --init 64 --init stride=2, or",
+    ),
     "get_inputs gives nothing": (
         GOOD.replace("return [torch.rand(2, 4, 6, 7)]", "torch.rand(1)"),
         r"get_inputs\(\) in model.py returns nothing: return a list",
@@ -222,7 +229,7 @@ def test_outputs_that_change_after_the_call_are_noticed(
     write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.path", [*sys.path])
-    subject = Subject(str(write("model.py", GOOD)), "Model", "cpu", str(tmp_path), "here")
+    subject = Subject(str(write("model.py", GOOD)), MODEL, "cpu", str(tmp_path), "here")
     subject.construct(0, subject.arguments())
     plain = subject._write
 

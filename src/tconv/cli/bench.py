@@ -6,11 +6,15 @@ from tconv.cli.judging import judged
 from tconv.cli.options import (
     CandidateFile,
     HtmlOption,
+    InitOption,
+    InputsOption,
     JsonOption,
     ModelFile,
+    ModelName,
     Precision,
     PrecisionOption,
     TimeoutOption,
+    interface_of,
 )
 
 
@@ -21,6 +25,10 @@ def bench(
     json: JsonOption = None,
     html: HtmlOption = None,
     timeout: TimeoutOption = 300.0,
+    model_name: ModelName = "Model",
+    inputs: InputsOption = None,
+    init: InitOption = None,
 ) -> int:
     """Compare a candidate's ModelNew with Model, and time both on the GPU where they are equal."""
-    return judged(model, candidate, json, html, precision=precision, bench=True, timeout_s=timeout)
+    interface = interface_of(model_name, inputs, init)
+    return judged(model, candidate, json, html, interface=interface, precision=precision, bench=True, timeout_s=timeout)

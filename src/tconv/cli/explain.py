@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from tconv.cli.console import progress, results
+from tconv.cli.options import InitOption, InputsOption, ModelFile, ModelName, interface_of
 
 if TYPE_CHECKING:
     from tconv.codegen.generate import PlannedLayer
@@ -17,9 +15,13 @@ if TYPE_CHECKING:
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A file with Model, get_inputs, get_init_inputs.")],
+    model: ModelFile,
+    model_name: ModelName = "Model",
+    inputs: InputsOption = None,
+    init: InitOption = None,
 ) -> None:
     """Say how each transposed convolution of a model would run, and why."""
+    interface = interface_of(model_name, inputs, init)
     with progress("starting") as say:
         import torch
 
@@ -41,7 +43,7 @@ def explain(
         device = torch.device("cuda" if has_gpu else "cpu")
         say(f"tracing {model.name}")
         try:
-            found = trace(model)
+            found = trace(model, interface)
         except WorkerFailed as failure:
             raise Trouble(f"{model.name}: the process that runs it {failure}") from None
         say("planning")

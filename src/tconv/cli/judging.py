@@ -13,6 +13,7 @@ from tconv.cli.verdict_table import show
 
 if TYPE_CHECKING:
     from tconv.problem import Problem
+    from tconv.sandbox.model_file import Interface
 
 
 def judged(
@@ -21,6 +22,7 @@ def judged(
     json: Path | None,
     html: Path | None,
     *,
+    interface: Interface,
     device: str = "auto",
     precision: Precision,
     vary_arguments: bool = False,
@@ -32,7 +34,7 @@ def judged(
     Args:
         json: where the report goes as JSON, too.
         html: where it goes as a page, too.
-        device, precision, vary_arguments, bench, timeout_s: as in `tconv.evaluation.files.judge.judge`.
+        interface, device, precision, vary_arguments, bench, timeout_s: as in `tconv.evaluation.files.judge.judge`.
     """
     check_writable(json, html)
     with progress("starting") as say:
@@ -45,6 +47,7 @@ def judged(
             report = judge(
                 model,
                 candidate,
+                interface=interface,
                 device=device,
                 vary_arguments=vary_arguments,
                 precision=precision.value,

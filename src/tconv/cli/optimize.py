@@ -11,7 +11,7 @@ import typer
 
 from tconv.cli import exit_codes
 from tconv.cli.console import progress, results
-from tconv.cli.options import HtmlOption, Precision
+from tconv.cli.options import HtmlOption, InitOption, InputsOption, ModelFile, ModelName, Precision, interface_of
 from tconv.cli.reports import check_writable, write_reports
 from tconv.cli.verdict_table import speed
 from tconv.errors import Trouble
@@ -30,7 +30,7 @@ _TOOLCHAIN = ("nvcc", "g++", "ninja", "Python.h")
 
 
 def optimize(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="A file with Model, get_inputs, get_init_inputs.")],
+    model: ModelFile,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="OUT.py", help="Where to write. Default: MODEL_new.py.")
     ] = None,
@@ -57,12 +57,16 @@ def optimize(
     no_fuse: Annotated[
         bool, typer.Option("--no-fuse", help="Leave what stands behind the layers where it is, outside their kernels.")
     ] = False,
+    model_name: ModelName = "Model",
+    inputs: InputsOption = None,
+    init: InitOption = None,
 ) -> int:
     """Write a file with ModelNew: the same model, its transposed convolutions on CUDA kernels. Verify and time it."""
     from tconv.sandbox.worker import Workshop, own_tools_on_path
     from tconv.tuning.compilers import begin
 
     check_writable(report, html)
+    interface = interface_of(model_name, inputs, init)
     own_tools_on_path()
     if _GPU_DRIVER.exists():
         begin()
@@ -83,6 +87,7 @@ def optimize(
             not no_search,
             not no_fuse,
             _missing(),
+            interface,
         )
         outcome = run(request, say, workshop)
     _show(outcome)

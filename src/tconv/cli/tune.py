@@ -11,12 +11,14 @@ import typer
 
 from tconv.cli import exit_codes
 from tconv.cli.console import messages, progress, progress_bar, results
-from tconv.cli.options import ModelFile, Precision
+from tconv.cli.options import InitOption, InputsOption, ModelFile, ModelName, Precision, interface_of
 from tconv.errors import Trouble
 
 if TYPE_CHECKING:
     from tconv.planner import Gpu
     from tconv.planner.tuned import Question
+    from tconv.sandbox.model_file import Interface
+    from tconv.sandbox.trace import Trace
     from tconv.tuning.jobs import Job
     from tconv.tuning.measure import Answer, Discarded
 
@@ -35,12 +37,16 @@ def tune(
     channels_last: Annotated[
         bool, typer.Option("--channels-last", help="Measure with input and output in channels_last.")
     ] = False,
+    model_name: ModelName = "Model",
+    inputs: InputsOption = None,
+    init: InitOption = None,
 ) -> int:
     """Measure which kernels are the fastest for a model's layers, and keep that for this GPU."""
     import torch
 
     from tconv.planner import Gpu
 
+    interface = interface_of(model_name, inputs, init)
     has_gpu = torch.cuda.is_available()
     if not has_gpu and not dry_run:
         raise Trouble("tune measures on a GPU, and there is none here; --dry-run lists what it would try")
@@ -51,7 +57,9 @@ def tune(
     else:
         gpu = Gpu.h200()
     with progress(f"planning for {model.name}"):
-        jobs = _jobs(model, gpu, precision, first, channels_last, device="cuda" if has_gpu else "cpu")
+        jobs = _jobs(
+            _traced(model, interface), gpu, precision, first, channels_last, device="cuda" if has_gpu else "cpu"
+        )
     if dry_run:
         _list(jobs, gpu)
         remark = "" if has_gpu else "; there is no GPU here"
@@ -60,21 +68,26 @@ def tune(
     return _measure(jobs, gpu)
 
 
-def _jobs(model: Path, gpu: Gpu, precision: Precision, first: int, channels_last: bool, device: str) -> list[Job]:
-    import torch
-
-    from tconv.evaluation.precision import resolve
+def _traced(model: Path, interface: Interface) -> Trace:
     from tconv.sandbox.model_file import ModelFileError
     from tconv.sandbox.trace import trace
     from tconv.sandbox.worker import WorkerFailed
-    from tconv.tuning.jobs import jobs
 
     try:
-        found = trace(model)
+        found = trace(model, interface)
     except WorkerFailed as failure:
         raise Trouble(f"{model.name}: the process that runs it {failure}") from None
     if not found.layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to tune")
+    return found
+
+
+def _jobs(found: Trace, gpu: Gpu, precision: Precision, first: int, channels_last: bool, device: str) -> list[Job]:
+    import torch
+
+    from tconv.evaluation.precision import resolve
+    from tconv.tuning.jobs import jobs
+
     resolved = functools.partial(resolve, device=torch.device(device))
     return jobs(found, gpu, precision.value, resolved, first, channels_last)
 

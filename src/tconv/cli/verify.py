@@ -11,11 +11,15 @@ from tconv.cli.judging import judged
 from tconv.cli.options import (
     CandidateFile,
     HtmlOption,
+    InitOption,
+    InputsOption,
     JsonOption,
     ModelFile,
+    ModelName,
     Precision,
     PrecisionOption,
     TimeoutOption,
+    interface_of,
 )
 
 
@@ -38,6 +42,9 @@ def verify(
     json: JsonOption = None,
     html: HtmlOption = None,
     timeout: TimeoutOption = 300.0,
+    model_name: ModelName = "Model",
+    inputs: InputsOption = None,
+    init: InitOption = None,
 ) -> int:
     """Say whether a candidate's ModelNew is equal to a model file's Model, and if not, why."""
     return judged(
@@ -45,6 +52,7 @@ def verify(
         candidate,
         json,
         html,
+        interface=interface_of(model_name, inputs, init),
         device=device.value,
         precision=precision,
         vary_arguments=vary_arguments,

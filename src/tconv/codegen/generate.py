@@ -244,7 +244,7 @@ def generate(
     text = f"{_TEXT_MARK}\n{text.strip()}"
     # Who reads the file comes to the model first. One that is built while the file is loaded needs the kernels there.
     rest = (text, model) if calls_its_own(source.body) else (model, text)
-    text = f"{_header(layers)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
+    text = f"{_header(layers, source.model)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return text.replace(_OPERATOR_NAME, _OPERATOR_NAME.replace("DIGEST", digest), 1)
 
@@ -328,7 +328,7 @@ def _import_of(name: str) -> str:
     return {"nn": "torch.nn", "namedtuple": "collections.namedtuple"}.get(name, name)
 
 
-def _header(layers: Sequence[PlannedLayer]) -> str:
+def _header(layers: Sequence[PlannedLayer], model: str) -> str:
     rows: list[tuple[str, str, str]] = []
     for layer in layers:
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
@@ -339,7 +339,8 @@ def _header(layers: Sequence[PlannedLayer]) -> str:
     lines = [
         f"{GENERATED_MARK} {__version__}",
         "#",
-        "# ModelNew is the Model of the file below, with its transposed convolutions on the CUDA kernels in this file.",
+        f"# ModelNew is the {model} of the file below, with its transposed convolutions on the CUDA kernels in this "
+        "file.",
         "# torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.",
         "#",
     ]

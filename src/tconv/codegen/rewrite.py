@@ -1,4 +1,4 @@
-"""The user's source with `Model` renamed to `ModelNew` and its transposed convolutions redirected.
+"""The user's source with its model's class renamed to `ModelNew` and its transposed convolutions redirected.
 
 Edits are made at the positions of the syntax tree; every other byte stays as the user wrote it. Redirected are
 
@@ -57,12 +57,14 @@ class Rewritten:
 
     Args:
         module_names: what the module binds, with the dotted path of what is imported and None for the rest.
+        model: what the class was called that is now `ModelNew`.
     """
 
     prologue: str
     body: str
     sites: tuple[Site, ...]
     module_names: Mapping[str, str | None]
+    model: str = "Model"
 
 
 @dataclass(frozen=True)
@@ -72,16 +74,19 @@ class _Edit:
     text: str
 
 
-def rewrite(source: str, name: str = "the model file", keep_lines: Collection[int] = ()) -> Rewritten:
-    """Redirects the transposed convolutions of `source` and renames its `Model`.
+def rewrite(
+    source: str, name: str = "the model file", keep_lines: Collection[int] = (), model: str = "Model"
+) -> Rewritten:
+    """Redirects the transposed convolutions of `source` and renames its model's class to `ModelNew`.
 
     Args:
         source: the text of the model file.
         name: what messages call the file.
         keep_lines: lines whose function calls stay torch's.
+        model: the name of that class.
 
     Raises:
-        ModelFileError: a syntax error, no class `Model` at the top level, a file that tconv wrote.
+        ModelFileError: a syntax error, no such class at the top level, a file that tconv wrote.
     """
     if source.startswith(GENERATED_MARK):
         raise ModelFileError(f"{name} was written by tconv; give the file that it was made from")
@@ -89,17 +94,18 @@ def rewrite(source: str, name: str = "the model file", keep_lines: Collection[in
         tree = ast.parse(source)
     except SyntaxError as error:
         raise ModelFileError(f"{name}, line {error.lineno}: {error.msg}") from None
-    return _Rewriter(source, tree, name, keep_lines).result()
+    return _Rewriter(source, tree, name, keep_lines, model).result()
 
 
 class _Rewriter:
-    def __init__(self, source: str, tree: ast.Module, name: str, keep_lines: Collection[int]) -> None:
+    def __init__(self, source: str, tree: ast.Module, name: str, keep_lines: Collection[int], model: str) -> None:
         self._bytes = source.encode()
         self._line_starts = [0]
         for line in self._bytes.splitlines(keepends=True):
             self._line_starts.append(self._line_starts[-1] + len(line))
         self._tree = tree
         self._name = name
+        self._model = model
         self._keep_lines = frozenset(keep_lines)
         self._names = Names(tree, starred={*_CLASSES, *_FUNCTIONS})
         self._sites: dict[ast.expr, Site] = {}
@@ -111,7 +117,7 @@ class _Rewriter:
         edited = [self._apply([e for e in edits if e.start < cut], 0, cut)]
         edited.append(self._apply([e for e in edits if e.start >= cut], cut, len(self._bytes)))
         sites = sorted(self._sites.values(), key=lambda site: site.line)
-        return Rewritten(edited[0], edited[1], tuple(sites), self._names.module_origins())
+        return Rewritten(edited[0], edited[1], tuple(sites), self._names.module_origins(), self._model)
 
     # ---- Model
 
@@ -119,21 +125,22 @@ class _Rewriter:
         bound = self._names.module.origins
         if "ModelNew" in bound:
             raise ModelFileError(f"{self._name} already has a ModelNew; rename it")
-        if not self._names.module_classes("Model"):
-            advice = "write `class Model(nn.Module)` at the top level of the file"
-            found = "its Model is no class statement" if "Model" in bound else "it has no class Model"
+        if not self._names.module_classes(self._model):
+            advice = f"write `class {self._model}(nn.Module)` at the top level of the file"
+            there = self._model in bound
+            found = f"its {self._model} is no class statement" if there else f"it has no class {self._model}"
             raise ModelFileError(f"{self._name}: {found}; {advice}")
 
     def _renames(self) -> Iterator[_Edit]:
-        for node in self._names.module_classes("Model"):
+        for node in self._names.module_classes(self._model):
             start = self._offset(node)
             keyword = re.compile(rb"class[\s\\]+").match(self._bytes, start)
             name_start = keyword.end() if keyword else start
-            yield _Edit(name_start, name_start + len("Model"), "ModelNew")
+            yield _Edit(name_start, name_start + len(self._model.encode()), "ModelNew")
             first = self._line_start(min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]))
             indent = self._bytes[self._line_start(node.lineno) : start].decode()
             yield _Edit(first, first, f"{indent}@{DECORATOR}{self._newline()}")
-        for use in self._names.module_names("Model"):
+        for use in self._names.module_names(self._model):
             yield self._replace(use, "ModelNew")
 
     # ---- transposed convolutions

@@ -13,7 +13,7 @@ from tconv.pointwise.calls import program_of
 from tconv.pointwise.program import SUM
 from tconv.rewriter.pipeline import read_source
 from tconv.sandbox.behind import Place, parted
-from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.model_file import MODEL, Interface, ModelFileError
 from tconv.sandbox.trace import TIMEOUT_SECONDS, Trace, Tracer, decode_trace
 from tconv.sandbox.worker import Workshop
 
@@ -47,7 +47,14 @@ class Fused:
         return Fused(self.before or self.trace, apart=self.apart)
 
 
-def with_tails(model: Path, found: Trace, workshop: Workshop, *, timeout_s: float = TIMEOUT_SECONDS) -> Fused:
+def with_tails(
+    model: Path,
+    found: Trace,
+    workshop: Workshop,
+    interface: Interface = MODEL,
+    *,
+    timeout_s: float = TIMEOUT_SECONDS,
+) -> Fused:
     """The model file with tails for all layers that can have one.
 
     Args:
@@ -57,9 +64,10 @@ def with_tails(model: Path, found: Trace, workshop: Workshop, *, timeout_s: floa
         ModelFileError: the file cannot be read.
         WorkerFailed: its process ended, or took too long.
     """
-    source = read_source(model)
+    source = interface.completed(read_source(model), model.name)
     try:
-        with workshop.start(Tracer, timeout_s=timeout_s, path=str(model.resolve())) as worker:
+        path = str(model.resolve())
+        with workshop.start(Tracer, timeout_s=timeout_s, path=path, interface=interface) as worker:
             seen = worker.call("callees", timeout_s=timeout_s, source=source)
             calls = {_place(place): called for place, called in seen}
             refused: dict[Place, str] = {}

@@ -13,6 +13,7 @@ from tconv.planner import Gpu, Plan
 from tconv.planner.plan import tile_fields
 from tconv.rewriter.check import LayerCheck
 from tconv.rewriter.search import Searched
+from tconv.sandbox.model_file import MODEL, Interface
 from tconv.sandbox.trace import TIMEOUT_SECONDS
 from tconv.tuning.measure import Answer
 
@@ -26,6 +27,7 @@ class Request:
         search: on a GPU, measure the leading kernels of each layer, unless nothing is timed.
         fuse: hand what stands behind layers to their kernels.
         missing: what load_inline lacks on this machine, one clause each with the line that gets it.
+        interface: by what the model file is used.
     """
 
     model: Path
@@ -38,6 +40,7 @@ class Request:
     search: bool = True
     fuse: bool = True
     missing: tuple[str, ...] = ()
+    interface: Interface = MODEL
     timeout_s: float = TIMEOUT_SECONDS
 
 

@@ -27,7 +27,7 @@ from tconv.planner.tuned import Answers, Tuned
 from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.behind import parted
-from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.model_file import MODEL, Interface, ModelFileError
 from tconv.sandbox.trace import Trace
 
 #: What is compiled for where there is no GPU to say it.
@@ -151,6 +151,7 @@ def build(
     wanted: Wanted,
     text: str | None = None,
     tails: Tails = NO_TAILS,
+    interface: Interface = MODEL,
 ) -> str:
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
@@ -158,10 +159,11 @@ def build(
         wanted: as it is understood of this file.
         text: the model file's with its tails handed over; its own if None.
         tails: what is known of those.
+        interface: by what the model file is used.
     """
-    source = read_source(model) if text is None else text
+    source = interface.completed(read_source(model), model.name) if text is None else text
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
-    rewritten = rewrite(source, model.name, keep)
+    rewritten = rewrite(source, model.name, keep, interface.model)
     plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
     pool = ThreadPoolExecutor()  # NVRTC works in several threads at once
     try:

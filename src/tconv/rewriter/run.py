@@ -90,7 +90,7 @@ class _Job:
             self.compiled = Compiler(pool)
             model = self.request.model
             self.say(f"tracing {model.name}")
-            found = trace(model, timeout_s=self.request.timeout_s, workshop=self.workshop)
+            found = trace(model, self.request.interface, timeout_s=self.request.timeout_s, workshop=self.workshop)
             gpu = self._gpu()
             searched = Searched()
             self.shared = self.on_gpu and self.request.bench and gpu_is_shared()
@@ -102,10 +102,11 @@ class _Job:
             return replace(self._written(fused, gpu, searched), searched=searched, apart=fused.apart)
 
     def _with_tails(self, found: Trace) -> Fused:
-        if not self.request.fuse:
+        request = self.request
+        if not request.fuse:
             return Fused(found)
         self.say("looking at what stands behind the layers")
-        return with_tails(self.request.model, found, self.workshop, timeout_s=self.request.timeout_s)
+        return with_tails(request.model, found, self.workshop, request.interface, timeout_s=request.timeout_s)
 
     def _searches(self) -> bool:
         return self.request.search and self.request.bench
@@ -150,7 +151,7 @@ class _Job:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
         request = self.request
         while True:
-            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails)
+            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails, request.interface)
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
@@ -234,6 +235,7 @@ class _Job:
         return judging.judge(
             request.model,
             path,
+            interface=request.interface,
             device="cuda" if self.on_gpu else "cpu",
             precision=wanted,
             bench=self.on_gpu and request.bench,

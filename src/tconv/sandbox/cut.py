@@ -20,7 +20,7 @@ import torch
 from tconv.kernels.source import LAUNCHING, Launched, launching
 from tconv.planner import InputPreparation, Preparation
 from tconv.problem import Problem
-from tconv.sandbox.model_file import ModelFileError, load
+from tconv.sandbox.model_file import CANDIDATE, ModelFileError, load
 from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
 from tconv.sandbox.without_cuda import CudaMeansCpu
 from tconv.sandbox.worker import Workshop
@@ -153,7 +153,7 @@ class Cutter:
     def __init__(self, path: str, needed: list[str]) -> None:
         self._stack = ExitStack()
         self._stack.enter_context(CudaMeansCpu())  # as in `trace`
-        self._model = load(path, "ModelNew")
+        self._model = load(path, CANDIDATE)
         self._file: dict[str, Any] = vars(self._model.namespace)
         rebound = [name for name in needed if self._file.get(name, _OWN[name]) is not _OWN[name]]
         if rebound:

@@ -1,5 +1,7 @@
 """Model files: Python with a class `Model`, `get_inputs()` and, where Model takes arguments, `get_init_inputs()`.
 
+Where a file has another name for the class, or lacks the functions, an `Interface` says what stands for them.
+
 Such a file is somebody's program. It is loaded in a worker process only, and whatever goes wrong in it becomes a
 `ModelFileError` of one line. The time limit is the worker's.
 """
@@ -7,8 +9,10 @@ Such a file is somebody's program. It is loaded in a worker process only, and wh
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import random
+import symtable
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -16,17 +20,65 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from tconv.errors import Trouble
 
 #: Packages whose name on PyPI is not that of the module.
 _PACKAGE_OF = {"cv2": "opencv-python", "PIL": "pillow", "skimage": "scikit-image", "yaml": "pyyaml"}
 _MESSAGE_LENGTH = 300
+_INPUTS_ADVICE = "add one that returns a list of tensors, or give their shapes, as --inputs 8x3x64x64"
+_ARGUMENTS_ADVICE = "give them, as --init 64 --init stride=2, or add that function"
 
 
 class ModelFileError(Trouble):
     """Something is wrong in a model file. One line: what, where in the file, and what to do."""
+
+
+class Interface(NamedTuple):
+    """By what a file is used: the name of its class, and functions that it does not have itself.
+
+    Args:
+        model: the name of the class.
+        inputs: Python text of what `get_inputs()` is to return; "" where the file has that function.
+        arguments: the same for `get_init_inputs()`.
+    """
+
+    model: str = "Model"
+    inputs: str = ""
+    arguments: str = ""
+
+    def completed(self, source: str, name: str) -> str:
+        """A file's text with these functions behind it: who evaluates the file calls both.
+
+        Args:
+            name: what messages call the file.
+
+        Raises:
+            ModelFileError: the file has one of them.
+        """
+        if not (self.inputs or self.arguments):
+            return source
+        try:
+            table = symtable.symtable(source, name, "exec")
+        except (SyntaxError, ValueError):
+            return source  # said where it is run
+        bound = {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
+        added = ""
+        for function, option, imports, text in (
+            ("get_inputs", "--inputs", "import torch\n\n    ", self.inputs),
+            ("get_init_inputs", "--init", "", self.arguments),
+        ):
+            if text and function in bound:
+                raise ModelFileError(f"{name} has {function}() itself: leave out {option}, or change it there")
+            if text or function not in bound | {"get_inputs"}:
+                added += f"\n\n\ndef {function}():\n    {imports}return {text or '[]'}"
+        newline = "\r\n" if "\r\n" in source else "\n"
+        return source.rstrip() + f"{added}\n".replace("\n", newline)
+
+
+#: Of a model file, and of a candidate for it.
+MODEL, CANDIDATE = Interface(), Interface("ModelNew")
 
 
 @dataclass(frozen=True)
@@ -35,7 +87,7 @@ class LoadedModel:
 
     Args:
         namespace: its module.
-        model_class: the class that was asked for, `Model` or `ModelNew`.
+        model_class: the class that was asked for.
         init_args, init_kwargs: what `get_init_inputs()` returned; empty where there is none.
         get_inputs: the file's own, None where there is none.
     """
@@ -56,7 +108,7 @@ class LoadedModel:
     def make_inputs(self, seed: int) -> list[Any]:
         """What `get_inputs()` returns after seeding every generator: at least one value, as a list."""
         if self.get_inputs is None:
-            raise ModelFileError(f"{self.path.name} has no get_inputs(): add one that returns a list of tensors")
+            raise ModelFileError(f"{self.path.name} has no get_inputs(): {_INPUTS_ADVICE}")
         seed_everything(seed)
         with blamed(self.path, "get_inputs()"):
             inputs = self.get_inputs()
@@ -68,14 +120,14 @@ class LoadedModel:
 
 def load(
     path: str | Path,
-    class_name: str = "Model",
+    interface: Interface = MODEL,
     text: str | ast.Module | None = None,
     names: Mapping[str, Any] = MappingProxyType({}),
 ) -> LoadedModel:
     """Run a model file and find its parts. For use in a worker process.
 
     Args:
-        text: runs in the file's place; its own if None.
+        text: runs in the file's place; its own, completed, if None.
         names: what that needs beside its own.
 
     Raises:
@@ -95,11 +147,15 @@ def load(
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.parent))
     with blamed(path, "the file"), _as_a_script(path):
-        exec(compile(source if text is None else text, str(path), "exec"), module.__dict__)
-    model_class = getattr(module, class_name, None)
+        program = interface.completed(source, path.name) if text is None else text
+        exec(compile(program, str(path), "exec"), module.__dict__)
+    model_class = getattr(module, interface.model, None)
     if not isinstance(model_class, type):
-        raise ModelFileError(f"{path.name} has no class {class_name}: {_instead(module, class_name)}")
+        raise ModelFileError(f"{path.name} has no class {interface.model}: {_instead(module, interface)}")
     args, kwargs = _init_inputs(path, module)
+    if not hasattr(module, "get_init_inputs") and interface != CANDIDATE and (required := _required(model_class)):
+        taken = f"{interface.model} takes {', '.join(required)}"
+        raise ModelFileError(f"{path.name} has no get_init_inputs(), and {taken}: {_ARGUMENTS_ADVICE}")
     return LoadedModel(path, module, model_class, args, kwargs, getattr(module, "get_inputs", None))
 
 
@@ -121,7 +177,7 @@ def _as_a_script(path: Path) -> Iterator[None]:
         sys.stderr.write(words.getvalue())
 
 
-def _instead(module: ModuleType, class_name: str) -> str:
+def _instead(module: ModuleType, interface: Interface) -> str:
     """What to do where there is no such class."""
     from torch import nn
 
@@ -132,7 +188,18 @@ def _instead(module: ModuleType, class_name: str) -> str:
     ]
     if not own:
         return "define one, a torch.nn.Module"
-    return f"it has {', '.join(own)}; add `class {class_name}({own[-1]}): pass` for the one that is meant"
+    found, meant = ", ".join(own), f"`class {interface.model}({own[-1]}): pass` for the one that is meant"
+    return f"it has {found}; add {meant}" + ("" if interface == CANDIDATE else f", or name it, as --model {own[-1]}")
+
+
+def _required(model_class: type) -> list[str]:
+    """The constructor's parameters that have no default."""
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    try:
+        parameters = inspect.signature(model_class).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in kinds]
 
 
 def _init_inputs(path: Path, module: ModuleType) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -22,7 +22,7 @@ from tconv.precision import allows_tf32
 from tconv.problem import Problem
 from tconv.sandbox.behind import Callees, Place, Tails
 from tconv.sandbox.exchange import tensors
-from tconv.sandbox.model_file import LoadedModel, ModelFileError, blamed, load
+from tconv.sandbox.model_file import MODEL, Interface, LoadedModel, ModelFileError, blamed, load
 from tconv.sandbox.recording import Recorder
 from tconv.sandbox.without_cuda import CudaMeansCpu
 from tconv.sandbox.worker import Workshop
@@ -92,7 +92,11 @@ def layers(
 
 
 def trace(
-    model: str | Path | LoadedModel, *, timeout_s: float = TIMEOUT_SECONDS, workshop: Workshop | None = None
+    model: str | Path | LoadedModel,
+    interface: Interface = MODEL,
+    *,
+    timeout_s: float = TIMEOUT_SECONDS,
+    workshop: Workshop | None = None,
 ) -> Trace:
     """The same with what else is known of the file. A `LoadedModel` runs in this process.
 
@@ -103,19 +107,21 @@ def trace(
         return decode_trace(_trace(model))
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
-        worker = stack.enter_context(shop.start(Tracer, timeout_s=timeout_s, path=str(Path(model).resolve())))
+        path = str(Path(model).resolve())
+        worker = stack.enter_context(shop.start(Tracer, timeout_s=timeout_s, path=path, interface=interface))
         return decode_trace(worker.call("trace", timeout_s=timeout_s))
 
 
 class Tracer:
     """A model file in its worker process."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, interface: Sequence[str]) -> None:
         # Also where there is a GPU: fake tensors of two devices do not meet, and sizes are the same everywhere.
         self._stack = ExitStack()
         self._stack.enter_context(CudaMeansCpu())
         self._path = path
-        self._model = load(path)
+        self._interface = Interface(*interface)
+        self._model = load(path, self._interface)
 
     def trace(self) -> dict[str, Any]:
         return _trace(self._model)
@@ -123,13 +129,13 @@ class Tracer:
     def callees(self, source: str) -> list[tuple[Place, list[str]]]:
         """What the calls in the file's text call."""
         callees = Callees(source)
-        _trace(load(self._path, text=callees.tree, names=callees.names))
+        _trace(load(self._path, self._interface, callees.tree, callees.names))
         return callees.found()
 
     def fused(self, text: str, lines: list[int], runtime: str) -> dict[str, Any]:
         """The layers of a text that hands tails to them, with those; the arguments are those of `behind.Tails`."""
         tails = Tails(runtime, lines)
-        model = load(self._path, text=text, names=tails.names)
+        model = load(self._path, self._interface, text, tails.names)
         traced = _trace(model, tails)
         sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
         return {**traced, "sites": sites, "modules": sorted(tails.modules)}
@@ -163,7 +169,7 @@ def record(model: LoadedModel, tails: Tails | None = None) -> list[TracedLayer]:
     """
     module = model.construct(0, *model.init_args, **model.init_kwargs)
     if not isinstance(module, nn.Module):
-        raise ModelFileError(f"Model in {model.path.name} is not a torch.nn.Module")
+        raise ModelFileError(f"{model.model_class.__name__} in {model.path.name} is not a torch.nn.Module")
     inputs = model.make_inputs(0)
     recorder = _NamedRecorder(module, str(model.path), None if tails is None else tails.lines)
     if tails is not None:

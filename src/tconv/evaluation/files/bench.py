@@ -15,7 +15,7 @@ from tconv.evaluation.files.timed_files import Stopwatch
 from tconv.evaluation.timing import Measured, cross_check, settle
 from tconv.evaluation.verdict import Timing
 from tconv.sandbox.exchange import Exchange, Malformed, Tree
-from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.model_file import Interface, ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
 
@@ -52,7 +52,7 @@ class Timer:
 
     def time(
         self,
-        model: Path,
+        model: tuple[Path, Interface],
         candidate: Path,
         inputs: Callable[[], Tree],
         *,
@@ -63,6 +63,7 @@ class Timer:
         """Times of `ModelNew` and of `Model`, on the GPU, at the model file's own inputs.
 
         Args:
+            model: the file, and by what it is used.
             inputs: writes those of `get_inputs()` for a process to read.
             by_samples: the model computes each sample alone: of large calls some samples are kept.
             computed: none of `Model`'s own calls are kept, since the judge computes what it returns.
@@ -76,7 +77,7 @@ class Timer:
             keeps: Keeps = "nothing" if computed else kept
             found, alone, theirs = self._run(model, "alone", keeps=keeps, inputs=inputs())
         except WorkerFailed as error:
-            raise ModelFileError(f"timing {model.name} {error}") from error
+            raise ModelFileError(f"timing {model[0].name} {error}") from error
         given = {"candidate": str(candidate), "keeps": kept, "inputs": inputs()}
         try:
             told, times, calls = self._run(model, "together", **given)
@@ -84,10 +85,10 @@ class Timer:
             rebound = ", ".join(map(str, told["rebound"]))
             changes = bool(told["changes_inputs"])
         except (WorkerFailed, ModelFileError) as error:
-            raise CandidateFailed(f"timing {candidate.name} beside {model.name}: {error}") from error
+            raise CandidateFailed(f"timing {candidate.name} beside {model[0].name}: {error}") from error
         except (RemoteError, Malformed, LookupError, TypeError, ValueError) as error:
             last = (str(error).strip().splitlines() or [""])[-1]
-            raise CandidateFailed(f"timing {candidate.name} beside {model.name} failed: {last}") from error
+            raise CandidateFailed(f"timing {candidate.name} beside {model[0].name} failed: {last}") from error
         if rebound:
             raise CandidateFailed(f"{candidate.name} puts something else in place of {rebound}")
         if changes and not found["changes_inputs"]:
@@ -106,11 +107,12 @@ class Timer:
         return Timed(timing, calls, theirs)
 
     def _run(
-        self, model: Path, method: str, **arguments: Any
+        self, model: tuple[Path, Interface], method: str, **arguments: Any
     ) -> tuple[Mapping[str, Any], dict[str, Measured], list[TimedOutputs]]:
         name, directory = self.workshop.unused_name(), str(self.workshop.directory)
+        path, interface = model
         with self.workshop.start(
-            Stopwatch, timeout_s=self.timeout_s, path=str(model), directory=directory, side=name
+            Stopwatch, timeout_s=self.timeout_s, path=str(path), interface=interface, directory=directory, side=name
         ) as worker:
             found = worker.call(method, timeout_s=self.timeout_s, **arguments)
         times = {setting: Measured.from_dict(fields) for setting, fields in found["times"].items()}

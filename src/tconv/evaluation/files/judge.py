@@ -28,7 +28,7 @@ from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Timing, Verdict
 from tconv.problem import Problem
-from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.model_file import CANDIDATE, MODEL, Interface, ModelFileError
 from tconv.sandbox.source_scan import builds_cuda, written_by_tconv
 from tconv.sandbox.worker import Workshop
 
@@ -45,6 +45,7 @@ def judge(
     model: str | Path,
     candidate: str | Path,
     *,
+    interface: Interface = MODEL,
     device: str = "auto",
     vary_arguments: bool = False,
     precision: Wanted = "match",
@@ -57,6 +58,7 @@ def judge(
     """Compare `ModelNew` of the candidate file with `Model` of the model file, and time both where `bench` is set.
 
     Args:
+        interface: by what the model file is used.
         device: "auto" (a GPU where there is one), "cuda" or "cpu".
         vary_arguments: also run both at other sizes, and build both with other constructor arguments.
         precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
@@ -75,7 +77,8 @@ def judge(
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
         say(f"running {model.name}")
-        court = _Court(shop, model, candidate, chosen, precision, timeout_s, _EMULATOR_WORK if emulated else _CPU_WORK)
+        work = _EMULATOR_WORK if emulated else _CPU_WORK
+        court = _Court(shop, (model, interface), candidate, chosen, precision, timeout_s, work)
         stack.enter_context(court.model)
         court.wanted = understood(precision, court.model.allows_tf32())
         case, not_checked = court.own_case()
@@ -132,23 +135,23 @@ class _Court:
     def __init__(
         self,
         workshop: Workshop,
-        model: Path,
+        model: tuple[Path, Interface],
         candidate: Path,
         device: torch.device,
         wanted: Wanted,
         timeout_s: float,
         cpu_work: int,
     ) -> None:
-        self.workshop, self.paths = workshop, (model, candidate)
+        self.workshop, self._model, self._candidate = workshop, model, candidate
         self.device, self.wanted, self.timeout_s = device, wanted, timeout_s
         self._cpu_work = cpu_work
-        self.model = self._open(model, "Model", ModelFileError)
+        self.model = self._open(*model, ModelFileError)
 
-    def _open(self, path: Path, class_name: str, failure: type[Exception]) -> Side:
+    def _open(self, path: Path, interface: Interface, failure: type[Exception]) -> Side:
         return Side(
             self.workshop,
             path,
-            class_name,
+            interface,
             device=self.device,
             timeout_s=self.timeout_s,
             memory_bytes=_memory() if self.device.type == "cpu" else None,
@@ -158,9 +161,8 @@ class _Court:
 
     def check(self, case: Case) -> Verdict:
         """The verdict on one case, in a new process of the candidate."""
-        return check_case(
-            case, self.model, lambda: self._open(self.paths[1], "ModelNew", CandidateFailed), self.wanted, self.device
-        )
+        candidate = partial(self._open, self._candidate, CANDIDATE, CandidateFailed)
+        return check_case(case, self.model, candidate, self.wanted, self.device)
 
     def own_case(self) -> tuple[Case, tuple[str, ...]]:
         """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""
@@ -231,7 +233,9 @@ class _Court:
         try:
             floor_ms = None if floor is None else floor * 1e3
             inputs = partial(self.model.inputs_for_another, SEED)
-            timed = timer.time(*self.paths, inputs, floor_ms=floor_ms, by_samples=by_samples, computed=computed)
+            timed = timer.time(
+                self._model, self._candidate, inputs, floor_ms=floor_ms, by_samples=by_samples, computed=computed
+            )
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
         check = check_timed(case, self.model, timed, self.wanted, self.device)

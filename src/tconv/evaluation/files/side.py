@@ -16,7 +16,7 @@ from tconv.evaluation.verdict import one_line
 from tconv.problem import Problem
 from tconv.sandbox.exchange import Exchange, Malformed, Tree
 from tconv.sandbox.gpu_memory import release
-from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.model_file import Interface, ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
 #: A constructor's positional and keyword arguments.
@@ -85,7 +85,7 @@ class Side:
         self,
         workshop: Workshop,
         path: Path,
-        class_name: str,
+        interface: Interface,
         *,
         device: torch.device,
         timeout_s: float,
@@ -107,7 +107,7 @@ class Side:
                 timeout_s=timeout_s,
                 memory_bytes=memory_bytes,
                 path=str(path),
-                class_name=class_name,
+                interface=interface,
                 device=str(device),
                 directory=str(workshop.directory),
                 side=name,

@@ -21,7 +21,7 @@ from tconv.evaluation.precision import arithmetic
 from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
 from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensors
-from tconv.sandbox.model_file import ModelFileError, blamed, load, seed_everything
+from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, seed_everything
 from tconv.sandbox.recording import OwnOperators, Recorder
 from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch, modes
@@ -35,12 +35,12 @@ class Subject:
 
     Args:
         path: the file.
-        class_name: "Model" or "ModelNew".
+        interface: by what it is used, as `Interface` has it.
         device: "cuda" or "cpu"; on the CPU, "cuda" in the file means the CPU.
         directory, side: of the exchange.
     """
 
-    def __init__(self, path: str, class_name: str, device: str, directory: str, side: str) -> None:
+    def __init__(self, path: str, interface: Sequence[str], device: str, directory: str, side: str) -> None:
         self._device = torch.device(device)
         self._exchange = Exchange(directory, side)
         self._stack = ExitStack()
@@ -48,7 +48,7 @@ class Subject:
             self._stack.enter_context(CudaMeansCpu())
         watch = Watch()
         self._rebound = watch.rebound
-        self._file = load(path, class_name)
+        self._file = load(path, Interface(*interface))
         if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
             install(self._file.namespace)
         self._module: Any = None

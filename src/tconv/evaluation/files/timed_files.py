@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from tconv.evaluation.timing import Clock, Measured, interleave
 from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
 from tconv.sandbox.gpu_memory import release
-from tconv.sandbox.model_file import LoadedModel, blamed, load
+from tconv.sandbox.model_file import CANDIDATE, Interface, LoadedModel, blamed, load
 from tconv.sandbox.watch import Watch
 
 _SEED = 0
@@ -31,16 +31,17 @@ class Stopwatch:
 
     Args:
         path: the model file, run on the current CUDA device.
+        interface: by what it is used, as `Interface` has it.
         directory, side: of the exchange.
     """
 
     device = "cuda"
 
-    def __init__(self, path: str, directory: str, side: str) -> None:
+    def __init__(self, path: str, interface: Sequence[str], directory: str, side: str) -> None:
         # Bound before any file is run: what the file patches is not what measures.
         self._clock = self.clock()
         self._exchange = Exchange(directory, side)
-        self._file = load(path)
+        self._file = load(path, Interface(*interface))
         args, kwargs = self._file.init_args, self._file.init_kwargs
         self._model = self._constructed(self._file, *args, **kwargs)
 
@@ -79,7 +80,7 @@ class Stopwatch:
         """
         made = self._exchange.read(inputs)  # while nobody's program but the model's was run here
         watch = Watch()
-        file = load(candidate, "ModelNew")
+        file = load(candidate, CANDIDATE)
         model_new = self._constructed(file, *self._file.init_args, **self._file.init_kwargs)
         model_new.load_state_dict(self._model.state_dict())
         given = copied(made, self.device)
