@@ -200,6 +200,39 @@ class LazyTensor(torch.Tensor):
 """
 
 
+#: Starts a process that outlives its parent and has no group with anyone; it writes zeros over all values that pass.
+DETACHED = """
+import ctypes, glob, signal
+def rewrite(folder):
+    if os.fork():
+        return os.wait()
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.alarm(60)
+    while True:
+        for path in glob.glob(folder + "/*-*"):
+            try:
+                with open(path, "r+b") as file:
+                    file.write(bytes(os.fstat(file.fileno()).st_size))
+            except OSError:
+                pass
+"""
+
+#: A process that computes for the candidate, in a session of its own.
+HELPER = """
+import subprocess
+helper = subprocess.Popen(
+    [sys.executable, "-c", "for line in iter(input, ''): print(float(line) * 2, flush=True)"],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+)
+def halved(y):
+    helper.stdin.write("0.25\\n")
+    helper.stdin.flush()
+    return y * float(helper.stdout.readline())
+"""
+
+
 @pytest.fixture
 def verdict_on(workshop: Workshop, write: Writer):  # type: ignore[no-untyped-def]
     """Judges a candidate whose file ends with the given lines, some of them in its `forward`."""
@@ -319,3 +352,40 @@ def test_a_child_that_leaves_its_group_ends_with_the_judgement(verdict_on, tmp_p
     start = "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
     assert verdict_on("", f"{start}open({str(pid_file)!r}, 'w').write(str(child.pid))").equal
     assert not Path("/proc", pid_file.read_text()).exists()
+
+
+ZEROS, TWO_LAYERS = "return torch.zeros(x.shape[0], 6, 9, 8)", MODEL.replace("self.up(x)", "torch.relu(self.up(x))")
+
+
+@pytest.mark.parametrize("leaves", ["", "ctypes.CDLL(None).prctl(36, 0)\n"], ids=["", "handed on"])
+def test_a_detached_process_that_rewrites_answers(verdict_on, workshop: Workshop, leaves: str) -> None:  # type: ignore[no-untyped-def]
+    start = f"{DETACHED}{leaves}rewrite({str(workshop.directory)!r})"
+    assert not verdict_on(ZEROS, model=TWO_LAYERS).equal
+    report = verdict_on(ZEROS, start, model=TWO_LAYERS)
+    assert not report.equal and report.reasons
+
+
+def test_a_process_that_computes_for_the_candidate_is_nobodys_business(verdict_on) -> None:  # type: ignore[no-untyped-def]
+    model = MODEL.replace("self.up(x)", "torch.relu(self.up(x)) * 0.5")
+    report = verdict_on("return halved(torch.relu(self.right(x)))", HELPER, model=model)
+    assert report.equal, report.reasons
+
+
+def test_folders_in_place_of_what_is_to_be_written(write: Writer) -> None:
+    """Under all names that are there, and those that follow them where they are numbered."""
+    with Workshop() as own:
+        lines = f"""
+for name in [*os.listdir({str(own.directory)!r}), *map(str, range(9))]:
+    for end in (*range(9), *(f"judge-{{number}}" for number in range(9))):
+        os.makedirs({str(own.directory)!r} + f"/{{name}}-{{end}}", exist_ok=True)
+"""
+        report = judge(write("model.py", MODEL), write("candidate.py", CANDIDATE + lines), workshop=own)
+    assert report.equal, report.reasons
+
+
+def test_a_candidate_that_removes_the_folder(write: Writer) -> None:
+    with Workshop() as own:
+        line = f"import shutil; shutil.rmtree({str(own.directory)!r})\n"
+        report = judge(write("model.py", MODEL), write("candidate.py", CANDIDATE + line), workshop=own)
+    assert not report.equal
+    assert "cannot write in" in report.reasons[0] and "No such file or directory" in report.reasons[0]

@@ -97,6 +97,13 @@ def test_trouble_is_one_line_on_stderr(tconv: Run, arguments: list[str | Path], 
     assert err.startswith("tconv: ") and line in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("seconds", ["inf", "1e9"])
+def test_a_timeout_that_is_none(tconv: Run, seconds: str) -> None:
+    code, out, err = tconv("verify", CORPUS / "plain.py", CORPUS / "honest_scatter.py", "--timeout", seconds)
+    assert (code, out) == (2, [])
+    assert f"got a timeout of {float(seconds):g} s; allowed is more than 0 and at most 1000000" in err
+
+
 def test_a_report_that_cannot_be_written_is_trouble_before_anything_runs(tconv: Run, tmp_path: Path) -> None:
     code, out, err = tconv("verify", "missing.py", "missing.py", "--json", tmp_path / "no" / "r.json")
     assert (code, out) == (2, [])

@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tconv.evaluation import equality
+from tconv.evaluation.comparison import worst
 from tconv.evaluation.equality import Candidate, check_layer
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
+from tconv.evaluation.rules import within
 from tconv.evaluation.verdict import Verdict
 from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Precision, Problem
 
@@ -371,6 +373,18 @@ def test_closeness_to_a_result_outside_its_bound_is_not_required_of_one_inside(f
     assert close.passed is (False if further else None)
     assert verdict.equal is not bool(further)
     assert ("PyTorch's own result is outside" in close.reason) is not bool(further)
+
+
+@pytest.mark.parametrize("allowed", [math.inf, math.nan])
+def test_an_allowance_that_is_not_finite_allows_nothing(allowed: float) -> None:
+    for got, passed in ((0.0, True), (1e-30, False), (1.0, False), (math.inf, False), (math.nan, False)):
+        assert within("pooled error", got, 0.0, {"of its own": allowed}).passed is passed
+    assert within("pooled error", 1.0, 0.0, {"of its own": 1.0}).passed
+    expected = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    bounds = torch.tensor([[1e-6, allowed]], dtype=torch.float64)
+    assert worst(expected.float(), expected, bounds).ratio == 0
+    found = worst(torch.tensor([[1.0, 2.5]]), expected, bounds)
+    assert found.ratio == math.inf and found.index == (0, 1)
 
 
 def test_draws_after_the_first_have_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import itertools
 import os
 import stat
 import subprocess
@@ -11,6 +13,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from tconv.errors import Trouble
 
 
 class Program:
@@ -51,6 +55,9 @@ class Program:
     def fail(self) -> None:
         raise ValueError("of our own making")
 
+    def is_in_trouble(self) -> None:
+        raise Trouble("no room")
+
     def say(self, line: str) -> None:
         """Write a line to the socket, ahead of the answer."""
         for fd in range(3, 64):
@@ -82,6 +89,27 @@ class Program:
         child = subprocess.Popen(["sleep", "600"], start_new_session=away)
         Path(pid_file).write_text(str(child.pid))
         self.loop()
+
+    def start_counter(self, file: str, leaves: bool) -> None:
+        """A process, none of this one's children any more, that counts in a file; one that `leaves` goes further."""
+        if leaves:
+            ctypes.CDLL(None).prctl(36, 0)  # whoever is left is handed on
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for number in itertools.count():
+                    Path(file).write_text(f"{os.getpid()} {number}")
+                    time.sleep(1e-3)
+            os._exit(0)
+        os.wait()
+        while not Path(file).exists():
+            time.sleep(1e-3)
+
+    def wait_for_more(self, file: str) -> None:
+        """Wait until that process has counted on."""
+        before = Path(file).read_text()
+        while Path(file).read_text() in ("", before):
+            time.sleep(1e-3)
 
 
 class Refuses:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tconv.errors import Trouble
+from tconv.sandbox.digest import digest
 from tconv.sandbox.exchange import Exchange, Malformed, Record, Unportable, restored, tensors
 
 
@@ -161,3 +163,50 @@ def test_a_record_runs_nothing_of_a_class_that_is_none() -> None:
     for classes in ({}, {"Config": Other}, {"Config": print}):
         with pytest.raises(Unportable, match="no dataclass Config"):
             restored([Record("Config", {"width": 1})], classes)
+
+
+# ---- other processes of the same user
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 4 * 2**20 + 7])
+def test_a_digest_tells_bytes_apart(size: int) -> None:
+    plain = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    kept = digest(plain, 5)
+    assert digest(plain.clone(), 5) == kept != digest(plain, 6)
+    # Where words lie does not matter.
+    assert digest(torch.cat([plain[:1], plain])[1:], 5) == kept
+    for place in {0, size // 2, size - 1}:
+        for bit in (1, 128):
+            plain[place] ^= bit
+            assert digest(plain, 5) != kept
+            plain[place] ^= bit
+
+
+def test_a_digest_tells_the_order() -> None:
+    plain = torch.randint(0, 256, (16 * 2**20,), dtype=torch.uint8)
+    first, second, *_ = plain.split(4 * 2**20)
+    assert digest(torch.cat([second, first]), 5) != digest(torch.cat([first, second]), 5)
+    # All signs of so many numbers.
+    numbers = torch.randn(64, dtype=torch.float64)
+    assert digest((-numbers).view(torch.uint8), 5) != digest(numbers.view(torch.uint8), 5)
+
+
+def test_bytes_that_were_changed_on_the_way(tmp_path: Path) -> None:
+    tree = Exchange(tmp_path, "here").write([torch.ones(3), torch.zeros(3)])
+    ones, zeros = (tmp_path / part["file"] for part in tree)
+    kept = ones.read_bytes()
+    ones.write_bytes(zeros.read_bytes())
+    with pytest.raises(Trouble, match="another process or thread changed values on their way"):
+        Exchange(tmp_path, "there").read(tree[0])
+    ones.write_bytes(kept)
+    assert torch.equal(Exchange(tmp_path, "there").read(tree[0]), torch.ones(3))
+
+
+def test_names_cannot_be_guessed(tmp_path: Path) -> None:
+    names = [Exchange(tmp_path, "here").write(torch.ones(1))["file"] for _ in range(3)]
+    assert len({*names}) == 3 and all(len(name) == len("here-") + 16 for name in names)
+
+
+def test_a_directory_that_is_gone_is_trouble(tmp_path: Path) -> None:
+    with pytest.raises(Trouble, match=r"cannot write in .*gone: No such file or directory; values pass through it"):
+        Exchange(tmp_path / "gone", "here").write(torch.ones(1))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from targets import Program, Refuses
 
+from tconv.errors import Trouble
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import layers
 from tconv.sandbox.worker import RemoteError, Worker, WorkerFailed, Workshop
@@ -152,6 +153,35 @@ def test_a_worker_stands_still_while_it_is_not_asked(worker: Worker) -> None:
     assert worker.call("greet", timeout_s=10, name="you") == "good day you 1"
 
 
+def test_what_a_worker_started_stands_still_with_it(workshop: Workshop, worker: Worker, tmp_path: Path) -> None:
+    """Also what is neither in its group nor its child; and it goes on with the worker."""
+    file = tmp_path / "count"
+    worker.call("start_counter", timeout_s=10, file=str(file), leaves=False)
+    with workshop.start(Program, timeout_s=60) as other:
+        time.sleep(0.02)
+        before = file.read_text()
+        for _ in range(20):
+            assert other.call("greet", timeout_s=10, name="you")
+        time.sleep(0.05)
+        assert file.read_text() == before
+    worker.call("wait_for_more", timeout_s=10, file=str(file))
+    worker.close()
+    assert wait_until_gone(int(before.split()[0]))
+
+
+def test_what_leaves_a_worker_altogether_ends_at_once(worker: Worker, tmp_path: Path) -> None:
+    file = tmp_path / "count"
+    worker.call("start_counter", timeout_s=10, file=str(file), leaves=True)
+    assert wait_until_gone(int(file.read_text().split()[0]))
+    assert worker.call("greet", timeout_s=10, name="you") == "good day you 1"
+
+
+def test_the_machines_trouble_is_passed_on(worker: Worker) -> None:
+    with pytest.raises(Trouble, match="no room"):
+        worker.call("is_in_trouble", timeout_s=10)
+    assert worker.call("greet", timeout_s=10, name="you")
+
+
 def test_a_log_that_became_a_pipe_is_not_waited_for(worker: Worker) -> None:
     worker.call("talk", timeout_s=10)
     worker._log.unlink()
@@ -160,8 +190,6 @@ def test_a_log_that_became_a_pipe_is_not_waited_for(worker: Worker) -> None:
 
 
 def test_a_worker_that_ends_the_process_it_was_forked_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tconv.errors import Trouble
-
     monkeypatch.setenv("PYTHONPATH", str(TESTS / "sandbox"), prepend=os.pathsep)
     with Workshop() as own:
         worker = own.start(Program, timeout_s=60)
@@ -215,8 +243,6 @@ def test_workers_end_with_a_program_that_was_killed(tmp_path: Path) -> None:
 
 
 def test_a_process_that_cannot_start_is_the_machines_trouble(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from tconv.errors import Trouble
-
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch_cpu.so: cannot open shared object file')")
     monkeypatch.setattr("tconv.sandbox.worker._PACKAGE_ROOT", f"{tmp_path}{os.pathsep}{TESTS.parent / 'src'}")
     with Workshop() as broken, pytest.raises(Trouble, match=r"did not start: ImportError: libtorch_cpu\.so"):

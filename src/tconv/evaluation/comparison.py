@@ -45,6 +45,8 @@ def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0, row
         return Worst()
     wide = got.double()
     ratio = (wide - expected).abs() / allowed
+    # What is not finite allows nothing, rather than everything.
+    ratio = torch.where(allowed.isfinite(), ratio, math.inf)
     ratio = torch.where(wide == expected, 0.0, ratio).nan_to_num(nan=math.inf, posinf=math.inf)
     at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), got.shape))
     return Worst(float(ratio[at]), _place(at, first, row), float(wide[at]), float(expected[at]), float(allowed[at]))

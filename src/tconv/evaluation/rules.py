@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -123,11 +124,14 @@ def pooled(comparison: Comparison) -> Check:
 
 
 def within(name: str, got: float, theirs: float, allowances: Mapping[str, float]) -> Check:
-    """A relative error beside PyTorch's, to be no larger than the most generous of the allowances, named by origin."""
+    """A relative error beside PyTorch's, to be no larger than the most generous of the allowances, named by origin.
+
+    One that is not finite, as where the result is zero everywhere, allows no error at all, rather than any.
+    """
     origin = max(allowances, key=allowances.__getitem__)
     allowed = allowances[origin]
     reason = f"relative error {got:.3g}, PyTorch's {theirs:.3g}; allowed {allowed:.3g}, {origin}"
-    return Check(name, got <= allowed, got, allowed, reason)
+    return Check(name, got == 0 or got <= allowed < math.inf, got, allowed, reason)
 
 
 def close_to_pytorch(comparison: Comparison) -> Check:

@@ -2,14 +2,17 @@
 
 Nothing is pickled: what comes from somebody's program is read as numbers and never as code. It may not even have come
 from `Exchange.write`, so that reading takes nothing for granted: neither names nor sizes nor kinds of files.
+
+Files lie where every process of this user may write. Their names cannot be guessed, and the JSON, which no other
+process sees, has a digest of each.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -18,12 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tconv.errors import Trouble
+from tconv.sandbox.digest import digest
 from tconv.sandbox.untrusted import open_plain
 
 #: The names that `write` gives to files.
 _NAME = re.compile(r"[\w-]+", re.ASCII)
 #: So many bytes go to a GPU, or come from one, at a time.
 _STAGED_BYTES = 64 * 2**20
+_CHANGED = "another process or thread changed values on their way: judge again with nothing beside it"
 #: A tree of tensors and plain values, in the form that JSON can carry.
 Tree = Any
 
@@ -84,7 +90,7 @@ class Exchange:
     def __init__(self, directory: str | Path, side: str, limit_bytes: int | None = None) -> None:
         self._directory = Path(directory)
         self._limit_bytes = limit_bytes
-        self._names = (f"{side}-{number}" for number in itertools.count())
+        self._side = side
 
     def write(self, value: Any) -> Tree:
         """`value` as a JSON-able tree; its tensors' bytes go into files.
@@ -93,6 +99,7 @@ class Exchange:
             Unportable: for anything but tensors, numbers, strings, None, dtypes, devices and containers of them,
                 instances of dataclasses among those, which are read as `Record`. A subclass of Tensor is another thing:
                 its values may be computed by whoever looks at them.
+            Trouble: the directory cannot be written.
         """
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
@@ -119,10 +126,11 @@ class Exchange:
 
         Raises:
             Malformed: the tree or a file is not what `write` makes.
+            Trouble: another process has changed a file.
         """
         try:
             return self._read(tree, device)
-        except Malformed:
+        except (Malformed, Trouble):
             raise
         except Exception as error:
             # Whatever a wrong type, a missing key or a missing file leads to, it is the writer's doing.
@@ -148,12 +156,14 @@ class Exchange:
     def _write_tensor(self, tensor: Tensor) -> Tree:
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise Unportable(f"a tensor of layout {tensor.layout}, quantized: {tensor.is_quantized}")
-        name = next(self._names)
+        name, seed = f"{self._side}-{secrets.token_hex(8)}", secrets.randbits(63)
         plain = tensor.detach().as_subclass(Tensor).contiguous().flatten().view(torch.uint8)
         if plain.numel():
             _write_bytes(self._directory / name, plain)
         return {
             "file": name,
+            "seed": seed,
+            "digest": digest(plain, seed),
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "shape": list(tensor.shape),
             "stride": list(tensor.stride()),
@@ -176,7 +186,10 @@ class Exchange:
             path.unlink()
             if os.fstat(file.fileno()).st_size != size:
                 raise Malformed("wrote another number of bytes than its tensor has")
-            values = _read_bytes(file, size, torch.device(device)).view(dtype).view(shape)
+            plain = _read_bytes(file, size, torch.device(device))
+        if digest(plain, tree["seed"]) != tree["digest"]:
+            raise Trouble(_CHANGED)
+        values = plain.view(dtype).view(shape)
         # As they were written there are no gaps: the tensor itself may have had some.
         return values if not offset and values.stride() == tuple(stride) else _with_layout(values, stride, offset)
 
@@ -184,10 +197,17 @@ class Exchange:
 def _write_bytes(path: Path, plain: Tensor) -> None:
     """Bytes, from wherever they are, into a new file: into one that is mapped they take three times as long."""
     staged = None if plain.device.type == "cpu" else _staging(plain.numel())
-    with path.open("wb") as file:
-        for start in range(0, plain.numel(), _STAGED_BYTES):
-            part = plain[start : start + _STAGED_BYTES]
-            file.write((part if staged is None else staged[: part.numel()].copy_(part)).numpy())  # type: ignore[arg-type]
+    try:
+        with path.open("xb") as file:
+            for start in range(0, plain.numel(), _STAGED_BYTES):
+                part = plain[start : start + _STAGED_BYTES]
+                there = part if staged is None else staged[: part.numel()].copy_(part)
+                file.write(there.numpy())  # type: ignore[arg-type]
+    except OSError as error:
+        reason = error.strerror or error
+        raise Trouble(
+            f"cannot write in {path.parent}: {reason}; values pass through it: see that it has room"
+        ) from None
 
 
 def _read_bytes(file: io.BufferedReader, size: int, device: torch.device) -> Tensor:

@@ -1,12 +1,17 @@
-"""What any process needs to deal with somebody's program: its files and its process group. Imports no torch."""
+"""What any process needs to deal with somebody's program: its files and its processes. Imports no torch."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
 import os
 import signal
 import stat
 from pathlib import Path
+
+#: From linux/prctl.h.
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def open_plain(path: Path) -> io.BufferedReader:
@@ -28,3 +33,32 @@ def end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever a child of this process leaves behind, also where that has left its group."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children(parent: int) -> set[int]:
+    """The pids of a process's children; none where the system does not tell."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{parent}/task"):
+            with contextlib.suppress(OSError):
+                found.update(map(int, Path(f"/proc/{parent}/task/{thread}/children").read_text("ascii").split()))
+    return found
+
+
+def signal_all(leader: int, number: signal.Signals) -> None:
+    """Signal a process, its group and all that descend from it, those that begin meanwhile included."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, number)
+    done, found = set[int](), {leader}
+    while found:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        done |= found
+        found = {child for pid in done for child in children(pid)} - done

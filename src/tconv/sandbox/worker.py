@@ -1,9 +1,9 @@
 """Processes in which somebody's program runs, each with a time limit and, where wanted, a memory limit.
 
 A `Workshop` starts one process that imports torch and nothing else; every `Worker` is forked from it in
-milliseconds, is the leader of a process group of its own, stands still while it is not asked anything, and is ended
-with all that it started. This module imports no torch: a `Workshop` is best opened before that is imported, as then
-both processes load it at once.
+milliseconds, is the leader of a process group of its own, and stands still while it is not asked anything. What it
+started stands still with it, and ends with it. This module imports no torch: a `Workshop` is best opened before that is
+imported, as then both processes load it at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from typing import Any
 from tconv.errors import OutOfMemory, Trouble
 from tconv.sandbox.conversation import Conversation, Garbled
 from tconv.sandbox.model_file import ModelFileError
-from tconv.sandbox.untrusted import end_group, open_plain
+from tconv.sandbox.untrusted import children, end_group, open_plain, signal_all
 
 #: Importing torch from a cold disk takes tens of seconds.
 _START_SECONDS = 180.0
@@ -67,6 +68,7 @@ class Worker:
 
         Raises:
             ModelFileError: as raised in the process: the user's file is at fault.
+            Trouble: as raised in the process: this machine's.
             OutOfMemory: the process found too little of the GPU's memory.
             WorkerFailed: when the process ends, or does not answer in time; it is gone then.
             RemoteError: for every other exception there.
@@ -77,7 +79,7 @@ class Worker:
         if self._ended:
             raise WorkerFailed("had ended before")
         try:
-            self._signal(signal.SIGCONT)
+            signal_all(self._pid, signal.SIGCONT)
             result = self._conversation.ask(request, timeout_s)
         except TimeoutError:
             self.close()
@@ -89,19 +91,17 @@ class Worker:
             raise WorkerFailed(str(garbled)) from None
         # Nothing of it runs while it is not asked: neither beside another process that is being timed, nor while
         # another one's answers lie in their files.
-        self._signal(signal.SIGSTOP)
+        signal_all(self._pid, signal.SIGSTOP)
+        self._workshop.end_strays()
         if "value" in result:
             return result["value"]
         if result["error"] == ModelFileError.__name__:
             raise ModelFileError(result.get("message", ""))
+        if result["error"] == Trouble.__name__:
+            raise Trouble(result.get("message", ""))
         if result["error"] == OutOfMemory.__name__:
             raise OutOfMemory(result.get("message", ""))
         raise RemoteError(result.get("traceback", ""))
-
-    def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and those of its group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, number)
 
     def output(self) -> str:
         """The last few thousand bytes of what the process wrote to stdout and stderr."""
@@ -134,7 +134,7 @@ class Workshop:
     def __init__(self) -> None:
         self._files = tempfile.TemporaryDirectory(prefix="tconv-", ignore_cleanup_errors=True)
         self.directory = Path(self._files.name)
-        self._names = 0
+        self._pids: set[int] = set()
         self._ready = False
         ours, theirs = socket.socketpair()
         # An empty entry is the current directory.
@@ -163,6 +163,7 @@ class Workshop:
         with theirs:
             request = {"log": str(log), "memory_bytes": memory_bytes, "module": target.__module__}
             pid = self._request(request, [theirs.fileno()])
+        self._pids.add(pid)
         worker = Worker(self, pid, ours, log)
         try:
             worker._ask({"target": target.__name__, "module": target.__module__, "arguments": arguments}, timeout_s)
@@ -174,16 +175,22 @@ class Workshop:
     def reap(self, pid: int) -> int:
         """End a forked process with all that it started, and return its exit code."""
         end_group(pid)
+        self._pids.discard(pid)
         try:
             return self._request({"wait": pid})
         except Trouble:
             # Whoever knew the exit code is gone; the next `start` says so.
             return -signal.SIGKILL
 
+    def end_strays(self) -> None:
+        """End what has left a worker for the process that forks: nothing does that unless it means to."""
+        for pid in children(self._process.pid) - self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def unused_name(self) -> str:
-        """A name for files in `directory`, another one each time."""
-        self._names += 1
-        return f"{self._names}"
+        """A name for files in `directory`, another one each time, which no worker has taken before."""
+        return secrets.token_hex(8)
 
     def _await_ready(self) -> None:
         if self._ready:

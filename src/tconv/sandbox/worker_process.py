@@ -7,7 +7,6 @@ target, and calls its methods as the other end asks; it ends when that end hangs
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -21,10 +20,8 @@ from typing import Any
 from tconv.errors import OutOfMemory
 from tconv.sandbox.gpu_memory import release, shortage
 from tconv.sandbox.recording import preload
-from tconv.sandbox.untrusted import end_group
+from tconv.sandbox.untrusted import adopt_orphans, children, end_group
 
-#: From linux/prctl.h.
-_PR_SET_CHILD_SUBREAPER = 36
 #: The largest file that a program may write: one that prints without end must not fill the disk.
 _FILE_BYTES = 2**36
 #: The longest request to fork, in bytes; it carries a few paths.
@@ -35,19 +32,19 @@ def main(control_fd: int) -> None:
     """Serve requests to fork until the other end hangs up, then end every process that is left."""
     control = socket.socket(fileno=control_fd)
     preload()
-    _adopt_orphans()
+    adopt_orphans()
     control.sendall(b"ready\n")
-    children: set[int] = set()
+    workers: set[int] = set()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 1)
         if not message:
             break
         request = json.loads(message)
         if "wait" in request:
-            children.discard(request["wait"])
+            workers.discard(request["wait"])
             _, status = os.waitpid(request["wait"], 0)
             answer = os.waitstatus_to_exitcode(status)
-            _end_orphans(children)
+            _end_orphans(workers)
         else:
             # Once for all that hold such a target, rather than once in each.
             importlib.import_module(request["module"])
@@ -55,37 +52,24 @@ def main(control_fd: int) -> None:
             if answer == 0:
                 control.close()
                 _become_worker(socket.socket(fileno=descriptors[0]), request)
-            children.add(answer)
+            workers.add(answer)
             os.close(descriptors[0])
         control.sendall(f"{answer}\n".encode())
-    for child in children:
-        end_group(child)
-        os.waitpid(child, 0)
+    for worker in workers:
+        end_group(worker)
+        os.waitpid(worker, 0)
     _end_orphans(set())
     # Nothing is left to do; torch's own shutdown takes a second.
     os._exit(0)
 
 
-def _adopt_orphans() -> None:
-    """Become the parent of whatever a forked process leaves behind, also where that has left its group."""
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
 def _end_orphans(ours: set[int]) -> None:
     """End all children of this process but `ours`, and theirs, which become ours by that."""
-    while orphans := _children() - ours:
+    while orphans := children(os.getpid()) - ours:
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-
-
-def _children() -> set[int]:
-    """The pids of this process's children; none where the system does not tell."""
-    with contextlib.suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as listed:
-        return set(map(int, listed.read().split()))
-    return set()
 
 
 def _become_worker(conversation: socket.socket, request: dict[str, Any]) -> None:
@@ -93,6 +77,8 @@ def _become_worker(conversation: socket.socket, request: dict[str, Any]) -> None
     status = 1
     try:
         os.setsid()
+        # What it starts stays below it, where it is found when all of that is to stand still.
+        adopt_orphans()
         conversation.set_inheritable(False)
         _redirect(request["log"])
         with contextlib.suppress(ValueError):  # where the limit is lower already

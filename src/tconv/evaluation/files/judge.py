@@ -39,6 +39,7 @@ _EMULATOR_WORK = 10**7
 _FURTHER_BYTES = 128 * 2**20
 #: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
 _ANSWER_SHARE = 4
+_LONGEST_SECONDS = 10**6
 
 
 def judge(
@@ -71,6 +72,8 @@ def judge(
         ModelFileError: the model file is at fault. What is wrong with the candidate is in the report.
         Trouble: this machine cannot judge the candidate.
     """
+    if not 0 < timeout_s <= _LONGEST_SECONDS:
+        raise Trouble(f"got a timeout of {timeout_s:g} s; allowed is more than 0 and at most {_LONGEST_SECONDS}")
     model, candidate = Path(model).resolve(), Path(candidate).resolve()
     chosen = choose_device(device)
     emulated = _check_runs_here(candidate, chosen, bench)

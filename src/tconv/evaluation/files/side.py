@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tconv.errors import OutOfMemory, Trouble
 from tconv.evaluation.files.subject import Subject
 from tconv.evaluation.verdict import one_line
 from tconv.problem import Problem
@@ -197,6 +198,8 @@ class Side:
             return self._exchange.read(tree, device or self._device)
         except Malformed as malformed:
             raise self._failure(f"{self._path.name}: its process {malformed}") from None
+        except Trouble as trouble:
+            raise self._of_candidate(trouble) from None
 
     def _call(self, method: str, doing: str, **arguments: Any) -> Any:
         with self._faults(doing):
@@ -209,6 +212,10 @@ class Side:
             yield
         except ModelFileError as error:
             raise self._failure(str(error)) from None
+        except OutOfMemory:
+            raise
+        except Trouble as error:
+            raise self._of_candidate(error) from None
         except WorkerFailed as error:
             raise self._failure(f"{self._path.name}: {doing} {error}{self._last_words()}") from None
         except RemoteError as error:
@@ -217,6 +224,10 @@ class Side:
             # Our own code runs beside the candidate's and suffers from what that does to its process.
             last = str(error).strip().splitlines()[-1]
             raise CandidateFailed(f"{self._path.name}: {doing} failed: {last}") from error
+
+    def _of_candidate(self, trouble: Trouble) -> Exception:
+        """The machine's trouble on the candidate's side, which may have made it, is the candidate's failure."""
+        return CandidateFailed(f"{self._path.name}: {trouble}") if self._failure is CandidateFailed else trouble
 
     def _last_words(self) -> str:
         worker = getattr(self, "_worker", None)
