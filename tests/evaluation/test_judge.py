@@ -310,7 +310,7 @@ def test_sizes_that_would_take_a_cpu_hours_are_cut_down_and_it_is_said(
         "import triton\nimport triton.language as tl\n",
         "from cupy import RawKernel\n",
         "from torch.utils.cpp_extension import load_inline\nm = load_inline('m', '', cuda_sources='...')\n",
-        "SOURCE = '''extern \"C\" __global__ void k() {}'''\n",
+        "from builder import nvcc\nSOURCE = '''extern \"C\" __global__ void k() {}'''\nk = nvcc(SOURCE)\n",
         "from torch.utils.cpp_extension import load\nm = load('m', ['kernel.cu'])\n",
     ],
 )
@@ -319,10 +319,26 @@ def test_candidates_that_build_cuda_need_a_gpu(workshop: Workshop, write: Writer
         judge(write("model.py", MODEL), write("candidate.py", text), device="cpu", workshop=workshop)
 
 
-def test_a_candidate_in_cpp_alone_is_judged_on_the_cpu(workshop: Workshop, write: Writer) -> None:
-    text = "from torch.utils.cpp_extension import load_inline\n"
+@pytest.mark.parametrize("words", ["", '"""Instead of a __global__ kernel with cuda_sources."""\n# as in kernel.cu\n'])
+def test_a_candidate_in_cpp_alone_is_judged_on_the_cpu(workshop: Workshop, write: Writer, words: str) -> None:
+    text = words + "from torch.utils.cpp_extension import load_inline\n"
     candidate = write("candidate.py", text + CANDIDATE.format(forward="return self.conv_transpose2d(x)"))
     assert judge(write("model.py", MODEL), candidate, device="cpu", workshop=workshop).equal
+
+
+def test_a_branch_for_cuda_is_not_checked_without_a_gpu(workshop: Workshop, write: Writer) -> None:
+    branch = "return 0 * x if x.is_cuda else self.conv_transpose2d(x)"
+    text = CANDIDATE.format(forward=branch)
+    line = next(number for number, each in enumerate(text.splitlines(), 1) if "is_cuda" in each)
+    report = judge(write("model.py", MODEL), write("candidate.py", text), device="cpu", workshop=workshop)
+    assert report.equal
+    asked = f"what the candidate does on a GPU alone: it asks for one in line {line} (x.is_cuda)"
+    assert report.not_checked == (asked,)
+    more = text + "\n".join("torch.cuda.is_available() and 'x' * 99" for _ in range(9))
+    report = judge(write("model.py", MODEL), write("candidate.py", more), device="cpu", workshop=workshop)
+    assert report.not_checked[0].startswith(asked) and report.not_checked[0].endswith(
+        "(torch.cuda.is_available()), and others"
+    )
 
 
 def test_what_is_wrong_with_the_model_file_is_not_the_candidates_fault(workshop: Workshop, write: Writer) -> None:

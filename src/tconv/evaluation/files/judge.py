@@ -26,10 +26,10 @@ from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.variations import variations, varied_shape
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
-from tconv.evaluation.verdict import Check, Timing, Verdict
+from tconv.evaluation.verdict import Check, Timing, Verdict, one_line
 from tconv.problem import Problem
 from tconv.sandbox.model_file import CANDIDATE, MODEL, Interface, ModelFileError
-from tconv.sandbox.source_scan import builds_cuda, written_by_tconv
+from tconv.sandbox.source_scan import builds_cuda, gpu_conditions, written_by_tconv
 from tconv.sandbox.worker import Workshop
 
 #: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
@@ -40,6 +40,8 @@ _FURTHER_BYTES = 128 * 2**20
 #: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
 _ANSWER_SHARE = 4
 _LONGEST_SECONDS = 10**6
+#: So many of a candidate's questions for a GPU are named, each in so many characters.
+_ASKED, _ASKED_LENGTH = 3, 60
 
 
 def judge(
@@ -76,7 +78,8 @@ def judge(
         raise Trouble(f"got a timeout of {timeout_s:g} s; allowed is more than 0 and at most {_LONGEST_SECONDS}")
     model, candidate = Path(model).resolve(), Path(candidate).resolve()
     chosen = choose_device(device)
-    emulated = _check_runs_here(candidate, chosen, bench)
+    source = _read(candidate)
+    emulated = _check_runs_here(source, chosen, bench)
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
         say(f"running {model.name}")
@@ -99,6 +102,10 @@ def judge(
         not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
     if emulated:
         not_checked += ("how a GPU builds and runs the file: without one, its kernels ran in the emulator",)
+    elif chosen.type == "cpu" and (conditions := gpu_conditions(source)):
+        asked = ", ".join(f"line {line} ({one_line(text)[:_ASKED_LENGTH]})" for line, text in conditions[:_ASKED])
+        more = ", and others" if len(conditions) > _ASKED else ""
+        not_checked += (f"what the candidate does on a GPU alone: it asks for one in {asked}{more}",)
     return Report(model.name, candidate.name, chosen.type, precision, verdict, varied, not_checked, timing)
 
 
@@ -115,12 +122,15 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def _check_runs_here(candidate: Path, device: torch.device, bench: bool) -> bool:
-    """Whether the candidate is to be run by the emulator; Trouble where it takes a GPU that is not there."""
+def _read(candidate: Path) -> str:
     try:
-        source = candidate.read_text(encoding="utf-8")
+        return candidate.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Trouble(f"cannot read {candidate}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _check_runs_here(source: str, device: torch.device, bench: bool) -> bool:
+    """Whether the candidate is to be run by the emulator; Trouble where it takes a GPU that is not there."""
     if device.type == "cuda":
         return False
     if bench:
