@@ -202,6 +202,8 @@ def test_every_command_says_what_it_lacks(command: str, write: Write, shared: No
     code, _, err = tconv(command, path, *more)
     assert code == 2 and "it has Part, Generator; add `class Model(Generator): pass`" in err
     assert err.endswith("or name it, as --model Generator\n")
+    code, _, err = tconv(command, path, *more, "--model", "Generatr")
+    assert code == 2 and err.endswith("has no class Generatr: it has Part, Generator; name it, as --model Generator\n")
     code, _, err = tconv(command, path, *more, "--model", "Generator")
     assert code == 2 and "has no get_init_inputs(), and Generator takes channels: give them, as --init 64" in err
     code, _, err = tconv(command, path, *more, "--model", "Generator", "--init", "4")

@@ -31,7 +31,7 @@ class Precision(str, Enum):
 
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.py", help="A file with Model, get_inputs, get_init_inputs.")]
-ModelName = Annotated[str, typer.Option("--model", metavar="NAME", help="The model's class. Default: Model.")]
+ModelName = Annotated[str, typer.Option("--model", metavar="NAME", help="The name of the model's class.")]
 InputsOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -188,8 +188,11 @@ def _instead(module: ModuleType, interface: Interface) -> str:
     ]
     if not own:
         return "define one, a torch.nn.Module"
-    found, meant = ", ".join(own), f"`class {interface.model}({own[-1]}): pass` for the one that is meant"
-    return f"it has {found}; add {meant}" + ("" if interface == CANDIDATE else f", or name it, as --model {own[-1]}")
+    found, named = f"it has {', '.join(own)}", f"name it, as --model {own[-1]}"
+    if interface.model not in (MODEL.model, CANDIDATE.model):
+        return f"{found}; {named}"
+    advice = f"{found}; add `class {interface.model}({own[-1]}): pass` for the one that is meant"
+    return advice if interface == CANDIDATE else f"{advice}, or {named}"
 
 
 def _required(model_class: type) -> list[str]:
