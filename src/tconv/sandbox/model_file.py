@@ -71,7 +71,8 @@ class Interface(NamedTuple):
         ):
             if text and function in bound:
                 raise ModelFileError(f"{name} has {function}() itself: leave out {option}, or change it there")
-            if text or function not in bound | {"get_inputs"}:
+            # A constructor without arguments gets its function as well.
+            if text or (function == "get_init_inputs" and function not in bound):
                 added += f"\n\n\ndef {function}():\n    {imports}return {text or '[]'}"
         newline = "\r\n" if "\r\n" in source else "\n"
         return source.rstrip() + f"{added}\n".replace("\n", newline)
