@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import os
 import stat
 import subprocess
@@ -97,18 +96,20 @@ class Program:
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                for number in itertools.count():
-                    Path(file).write_text(f"{os.getpid()} {number}")
-                    time.sleep(1e-3)
+                with open(file, "ab", buffering=0) as counted:
+                    counted.write(f"{os.getpid()} ".encode())
+                    while True:
+                        counted.write(b".")
+                        time.sleep(1e-3)
             os._exit(0)
         os.wait()
-        while not Path(file).exists():
+        while not (os.path.exists(file) and os.path.getsize(file)):
             time.sleep(1e-3)
 
     def wait_for_more(self, file: str) -> None:
         """Wait until that process has counted on."""
-        before = Path(file).read_text()
-        while Path(file).read_text() in ("", before):
+        before = os.path.getsize(file)
+        while os.path.getsize(file) == before:
             time.sleep(1e-3)
 
 
