@@ -11,6 +11,7 @@ from tconv.planner.boxes import rounds
 from tconv.planner.wgmma.builder import wgmma_tile, with_resident_weights
 from tconv.planner.wgmma.candidates import candidates
 from tconv.planner.wgmma.launching import launching
+from tconv.planner.wgmma.model import predict
 from tconv.planner.wgmma.shape import WgmmaShape
 from tconv.problem import Layer, Problem
 
@@ -71,3 +72,34 @@ def test_a_block_with_one_phase_brings_what_that_reads(kernel, padding, places):
     shape, every = WgmmaShape(layer, alone), WgmmaShape(layer, replace(alone, phases=4))
     assert shape.halo_all_rows * shape.halo_columns == places
     assert shape.halo_all_rows <= every.halo_all_rows
+
+
+@pytest.mark.parametrize(
+    ("layer", "input_size", "precision", "columns"),
+    [
+        (Layer(3, 64, 128, (3, 3, 3), (2, 2, 2), (1, 1, 1), bias=True), (24, 48, 48), "tf32", 48),
+        (Layer(2, 64, 128, (1, 4, 4), (1, 2, 2), bias=True), (1, 64, 64), "bf16", 68),
+    ],
+)
+def test_boxes_have_whole_rows_where_rows_begin_within_sectors(layer, input_size, precision, columns):
+    """1.6 and 1.9 times as fast, measured, as boxes whose runs end in sectors that other blocks store the rest of."""
+    problem = Problem(replace(layer, precision=precision), 64, input_size)
+    tile = WGMMA.plan(problem, H200).kernel.tile
+    assert tile.box.columns == columns and tile.box.rows > 1
+    assert tile.phases == layer.stride[0] * layer.stride[1] * layer.stride[2], (
+        "rows of all phases lie behind each other"
+    )
+    assert problem.output_size[2] * problem.layer.item_bytes % 32 > 0
+
+
+def test_whole_rows_are_predicted_to_cut_fewer_sectors():
+    layer = Layer(3, 64, 128, (3, 3, 3), (2, 2, 2), (1, 1, 1), precision="tf32")
+    problem = Problem(layer, 16, (24, 48, 48))
+
+    def memory(box):
+        tile = wgmma_tile(
+            layer, box=box, channels=32, phases=8, position_tiles=1, stacked=0, chunk_steps=4, patch_columns=4
+        )
+        return predict(problem, layer, tile, H200).memory
+
+    assert memory((1, 1, 2, 48)) < memory((1, 2, 1, 48)) < memory((1, 1, 4, 24)) < memory((1, 4, 2, 16))
