@@ -87,9 +87,7 @@ def test_boxes_have_whole_rows_where_rows_begin_within_sectors(layer, input_size
     problem = Problem(replace(layer, precision=precision), 64, input_size)
     tile = WGMMA.plan(problem, H200).kernel.tile
     assert tile.box.columns == columns and tile.box.rows > 1
-    assert tile.phases == layer.stride[0] * layer.stride[1] * layer.stride[2], (
-        "rows of all phases lie behind each other"
-    )
+    assert tile.phases == math.prod(layer.stride), "rows of all phases lie behind each other"
     assert problem.output_size[2] * problem.layer.item_bytes % 32 > 0
 
 
