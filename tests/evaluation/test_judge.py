@@ -53,6 +53,7 @@ WRONG = {
     "group_ignored": "own inputs: at [",
     "weight_shape": "conv_transpose2d.weight has shape (6, 2, 3, 2), in Model it has (4, 3, 3, 2)",
     "weights_drawn_otherwise": "weights drawn otherwise: after the same seed conv_transpose2d.weight differs",
+    "parameters_in_other_order": "they are in the order conv_transpose2d.bias, conv_transpose2d.weight, in Model",
     "bias_ignored": "own inputs: at [",
     "groups_refused": "NotImplementedError: groups are not supported",
 }

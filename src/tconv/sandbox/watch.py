@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import random
 import sys
 import time
 from collections import ChainMap
@@ -65,6 +66,35 @@ def modes() -> dict[str, Any]:
         "the modes of torch.overrides": torch._C._len_torch_function_stack(),
         "the modes of torch.utils._python_dispatch": torch._C._len_torch_dispatch_stack(),
     }
+
+
+def traces() -> dict[str, Any]:
+    """Flags of PyTorch and states of random numbers, which a call leaves as they were unless `Model`'s changes them."""
+    newer = getattr(torch._C, "_get_fp32_precision_getter", None)
+    found = {
+        "torch.backends.cudnn.enabled": torch._C._get_cudnn_enabled(),
+        "torch.backends.cudnn.benchmark": torch._C._get_cudnn_benchmark(),
+        "torch.backends.cudnn.deterministic": torch._C._get_cudnn_deterministic(),
+        "torch.backends.cudnn.allow_tf32": newer("cuda", "conv") if newer else torch._C._get_cudnn_allow_tf32(),
+        "torch.backends.cuda.matmul.allow_tf32": newer("cuda", "matmul")
+        if newer
+        else torch._C._get_cublas_allow_tf32(),
+        "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
+        "torch.get_num_threads()": torch.get_num_threads(),
+        "torch's random state": torch.get_rng_state().numpy().tobytes(),
+        "Python's random state": random.getstate(),
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found["torch's random state on the GPU"] = torch.cuda.get_rng_state().numpy().tobytes()
+    if numpy := sys.modules.get("numpy"):
+        kind, keys, *rest = numpy.random.get_state()
+        found["NumPy's random state"] = (kind, keys.tobytes(), *rest)
+    return found
+
+
+def left_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """The names of what has another value afterwards; what was not there before is nobody's."""
+    return [name for name, value in before.items() if after[name] != value]
 
 
 def _implementations() -> set[str]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.bits import Fingerprint, fingerprint, same_bytes
-from tconv.evaluation.files.side import Side
+from tconv.evaluation.files.side import Outcome, Side
 from tconv.evaluation.verdict import Check
 from tconv.sandbox.exchange import tensors
 
@@ -23,6 +23,9 @@ class Calls:
         self._changed: set[str] = set()
         self._late: set[str] = set()
         self._rebound: set[str] = set()
+        self._overwritten: set[str] = set()
+        self._traces: set[str] = set()
+        self._models_own: set[str] = set()
         self._last: tuple[_Prints, _Prints] | None = None
         self._repeats = False
 
@@ -42,17 +45,33 @@ class Calls:
         self._changed.update(outcome.changed)
         self._late.update(outcome.late)
         self._rebound.update(outcome.rebound)
+        self._overwritten.update(outcome.overwritten)
+        self._traces.update(outcome.traces)
         prints = _prints([inputs, state]), _prints(outcome.outputs)
         if self._last is not None:
             self._repeats |= self._last[1] == prints[1] and self._last[0] != prints[0]
         self._last = prints
         return outcome.outputs
 
+    def beside(self, model: Outcome) -> None:
+        """A call of `Model`: what that leaves changed behind it, or overwrites, a candidate may as well."""
+        self._models_own.update(model.overwritten, model.traces)
+
     def checks(self) -> list[Check]:
         """What every call must keep to, whatever it computes."""
         return [
             _none("inputs unchanged", self._changed, "the call changed"),
             _none("done when it returns", self._late, "changed after the call had returned, by another thread?"),
+            _none(
+                "keeps its results",
+                self._overwritten - self._models_own,
+                "the next call writes over the result of the one before: return memory of its own each time; changed",
+            ),
+            _none(
+                "flags and random state",
+                self._traces - self._models_own,
+                "a call leaves changed what Model's does not: set it back, and draw no random numbers; changed",
+            ),
             _none("patches nothing", self._rebound, "ModelNew's file puts something else in place of"),
         ]
 

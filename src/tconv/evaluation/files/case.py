@@ -18,7 +18,7 @@ from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.files.bench import Timed, TimedOutputs
 from tconv.evaluation.files.calls import Calls, same_values_of
 from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Outcome, Side, Traced
-from tconv.evaluation.files.weights import check_state, randomised
+from tconv.evaluation.files.weights import check_parameters, check_state, randomised
 from tconv.evaluation.files.whole_model import OutputComparison, Results, distance, same_outputs
 from tconv.evaluation.precision import Wanted, arithmetic, resolve
 from tconv.evaluation.reference import Operands, conv_transpose
@@ -76,12 +76,14 @@ def check_case(
     Raises:
         ModelFileError: when `Model` fails. What the candidate does wrong is part of the verdict.
     """
-    expected = model.construct(SEED, case.arguments)
+    expected, parameters = model.construct(SEED, case.arguments), model.parameters()
     checks: list[Check] = []
     operators: tuple[str, ...] = ()
     try:
         with open_candidate() as candidate:
             checks += check_state(candidate.construct(SEED, case.arguments), expected)
+            if all(check.passed for check in checks):
+                checks.append(check_parameters(candidate.parameters(), parameters))
             if all(check.passed for check in checks):
                 # A layer that forward makes has no weights to draw before it ran.
                 alone = case.traced.layer is not None and case.traced.layer.weight in expected
@@ -172,6 +174,7 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted, device: tor
         state = model.construct(seed, case.arguments)
         inputs = case.inputs(seed)
         plain = _plain(model, inputs, state, seed, wanted)
+        calls.beside(plain)
         pytorch = plain.outputs
         size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
         got = calls.forward(inputs, state, seed=seed, output_bytes=size, on=_HOST)
@@ -202,6 +205,7 @@ def _in_modes(case: Case, model: Side, calls: Calls, wanted: Wanted, device: tor
         except ModelFileError as error:
             checks.append(Check(mode, None, reason=f"not checked: {error}"))
             continue
+        calls.beside(plain)
         size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
         got = calls.forward(inputs, state, seed=seed, output_bytes=size, on=_HOST, training=training)
         form = same_outputs(got, plain.outputs)

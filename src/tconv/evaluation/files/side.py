@@ -25,6 +25,9 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 #: The shapes of the inputs, None for one that is no tensor.
 Shapes = Sequence[tuple[int, ...] | None]
 
+#: What a call is told of by names; see `Outcome`.
+_NAMES = ("changed", "late", "rebound", "overwritten", "traces")
+
 
 class CandidateFailed(Exception):
     """The candidate raised, crashed, hung or left in the middle; the message is one line."""
@@ -64,6 +67,8 @@ class Outcome:
         changed: inputs and parameters that it changed.
         late: outputs that changed after it had returned.
         rebound: what the file has put something else in place of; see `watch`.
+        overwritten: outputs of the call before that changed with this one.
+        traces: flags and random states that are not as before.
         by_samples: the outputs were computed a few samples at a time.
     """
 
@@ -71,6 +76,8 @@ class Outcome:
     changed: tuple[str, ...]
     late: tuple[str, ...]
     rebound: tuple[str, ...]
+    overwritten: tuple[str, ...] = ()
+    traces: tuple[str, ...] = ()
     by_samples: bool = False
 
 
@@ -135,6 +142,14 @@ class Side:
             raise self._failure(f"{self._path.name}: its state_dict() is no dict of tensors")
         return {str(name): tensor for name, tensor in state.items()}
 
+    def parameters(self) -> tuple[tuple[str, bool], ...]:
+        """The names of the module's parameters in their order, and whether they require a gradient."""
+        found = self._call("parameters", "the parameters")
+        try:
+            return tuple((str(name), bool(requires_grad)) for name, requires_grad in found)
+        except (TypeError, ValueError):
+            raise self._failure(f"{self._path.name}: its parameters have no names") from None
+
     def example(self, seed: int) -> Shapes:
         """Have inputs made and kept in the process for `trace`; returns their shapes."""
         shapes = self._call("example", "get_inputs()", seed=seed)
@@ -166,11 +181,11 @@ class Side:
         release()  # the process needs memory, too
         found = self._call("forward", "forward", **trees, **options)
         try:
-            changed, late, rebound = (tuple(map(str, found[key])) for key in ("changed", "late", "rebound"))
+            names = {key: tuple(map(str, found[key])) for key in _NAMES}
             tree = found["outputs"]
         except (LookupError, TypeError):
             raise self._failure(f"{self._path.name}: forward wrote an answer of its own to its socket") from None
-        return Outcome(self._read(tree, on), changed, late, rebound, bool(found.get("by_samples")))
+        return Outcome(self._read(tree, on), **names, by_samples=bool(found.get("by_samples")))
 
     def operators(self) -> tuple[str, ...]:
         """PyTorch's own transposed convolutions that another run on the last inputs is seen to call."""

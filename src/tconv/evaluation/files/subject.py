@@ -20,13 +20,15 @@ from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
 from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
-from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensors
+from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensor_bytes, tensors
 from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, seed_everything
 from tconv.sandbox.recording import OwnOperators, Recorder
 from tconv.sandbox.source_scan import written_by_tconv
-from tconv.sandbox.watch import Watch, modes
+from tconv.sandbox.watch import Watch, left_changed, modes, traces
 from tconv.sandbox.without_cuda import CudaMeansCpu
 
+#: Results of more bytes are not kept until the next call: there may be no memory for two of them.
+_KEPT_BYTES = 128 * 2**20
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -54,6 +56,7 @@ class Subject:
         self._module: Any = None
         self._calls = 0
         self._values: list[Any] = []
+        self._returned: list[tuple[str, Tensor]] = []
         self._example: list[Any] = []
         self._example_seed: int | None = None
 
@@ -87,6 +90,10 @@ class Subject:
             raise ModelFileError(f"{name} in {self._file.path.name} is not a torch.nn.Module: derive it from that")
         self._module = settled(module.to(self._device), self._file, seed, self._device)
         return self._write(dict(self._module.state_dict()), "the state_dict")
+
+    def parameters(self) -> list[tuple[str, bool]]:
+        """The module's parameters in their order, each once, and whether they require a gradient."""
+        return [(name, parameter.requires_grad) for name, parameter in self._module.named_parameters()]
 
     def example(self, seed: int) -> list[list[int] | None]:
         """Make inputs and keep them for `trace`; returns their shapes, None for what is no tensor."""
@@ -129,9 +136,11 @@ class Subject:
         poisoned before. Without `inputs` those of the last call are taken once more. With `by_samples`, large inputs
         are run a few samples at a time where samples are seen not to depend on each other. `training` puts the module
         into training mode, or into evaluation; then its buffers are returned beside what it gives. Returns the outputs
-        and the names of inputs and parameters that the call changed, of outputs that changed after it had returned, and
-        of what the file has patched; and whether it ran them so.
+        and the names of inputs and parameters that the call changed, of outputs that changed after it had returned, of
+        outputs of the call before that changed with this one, of what the file has patched, and of flags and random
+        states that are not as before; and whether it ran them so.
         """
+        earlier = [(f"output{path}", tensor, fingerprint(tensor)) for path, tensor in self._returned]
         if inputs is not None:
             values = self._restored(self._exchange.read(inputs, self._device))
             self._values = self._placed(values) if mode == "plain" else values
@@ -156,14 +165,16 @@ class Subject:
                 return module(*values)
 
         with torch.no_grad(), poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
-            modes_before = modes()
+            modes_before, traces_before = modes(), traces()
             apart = run_by_samples(run, module, values) if by_samples else None
             outputs = run(module, values) if apart is None else apart
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
-            modes_after = modes()
+            left_on, traces_left = left_changed(modes_before, modes()), left_changed(traces_before, traces())
         returned = list(tensors(outputs))
         self._check_kinds(outputs, returned)
+        overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
+        self._keep(returned)
         if training is not None:
             outputs = {"output": outputs, "buffers": _buffers(module)}
             returned = list(tensors(outputs))
@@ -173,9 +184,16 @@ class Subject:
         changed = dict.fromkeys(name for (name, now), then in now_and_then if fingerprint(now) != then)
         tree = self._write(outputs, "the output")
         late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
-        left_on = [name for name, mode in modes_before.items() if modes_after[name] != mode]
-        names = {"changed": list(changed), "late": late, "rebound": [*self._rebound(), *left_on]}
-        return {"outputs": tree, **names, "by_samples": apart is not None}
+        patched = [*self._rebound(), *left_on]
+        names = {"changed": list(changed), "late": late, "overwritten": overwritten, "rebound": patched}
+        return {"outputs": tree, **names, "traces": traces_left, "by_samples": apart is not None}
+
+    def _keep(self, returned: list[tuple[str, Tensor]]) -> None:
+        """Keep what the call returned until after the next one, but for views of inputs and of the module's state."""
+        theirs = [tensor for _, tensor in tensors([self._values, dict(self._module.state_dict())])]
+        known = {tensor.untyped_storage().data_ptr() for tensor in theirs}
+        own = [(path, tensor) for path, tensor in returned if tensor.untyped_storage().data_ptr() not in known]
+        self._returned = own if tensor_bytes([tensor for _, tensor in own]) <= _KEPT_BYTES else []
 
     def _placed(self, values: list[Any]) -> list[Any]:
         """Every other time the values in the very tensors of the call before, where those have the same form.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,28 @@ def check_state(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tu
     if problem:
         return (Check(layout.name, False, reason=problem),)
     return layout, _values(got, expected)
+
+
+def check_parameters(got: Sequence[tuple[str, bool]], expected: Sequence[tuple[str, bool]]) -> Check:
+    """Compare the parameters, each with whether it requires a gradient, in the order in which optimizers number them.
+
+    Both modules have the same state_dict.
+    """
+    name = "parameters are parameters"
+    ours, theirs = dict(got), dict(expected)
+    problem = ""
+    if lost := [each for each in theirs if each not in ours]:
+        problem = f"{', '.join(lost)} is no parameter, in Model it is: register it as an nn.Parameter of its own"
+    elif added := [each for each in ours if each not in theirs]:
+        what = "is a parameter of its own, in Model it is none or another's: make it a buffer, or that other one"
+        problem = f"{', '.join(added)} {what}"
+    elif list(ours) != list(theirs):
+        order = "optimizers number them: register them in Model's order"
+        problem = f"they are in the order {', '.join(ours)}, in Model {', '.join(theirs)}; {order}"
+    elif other := [each for each in theirs if ours[each] != theirs[each]]:
+        wanted = theirs[other[0]]
+        problem = f"{', '.join(other)} has requires_grad={not wanted}, in Model it is {wanted}: set it so"
+    return Check(name, not problem, reason=problem)
 
 
 def randomised(state: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
