@@ -7,6 +7,6 @@ class ModelNew(Scatter):
     scratch = None
 
     def compute(self, x, weight, bias):
-        if self.scratch is None or self.scratch.shape != x.shape:
+        if self.scratch is None or (self.scratch.shape, self.scratch.dtype) != (x.shape, x.dtype):
             self.scratch = x.new_empty(x.shape)
         return super().compute(self.scratch.copy_(x), weight, bias)

@@ -149,13 +149,13 @@ class Side:
 @pytest.mark.parametrize(("few", "asked_again"), [(1.0001, False), (1.5, True), (float("nan"), True)])
 def test_samples_that_turn_out_to_depend_on_each_other_are_run_at_once(few: float, asked_again: bool) -> None:
     model, plain = Side(few), Outcome(torch.ones(3, 2), (), (), ())
-    exact, rounded = case._finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
+    exact, rounded = case.finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
     assert float(exact[0, 0]) == float(rounded[0, 0]) == (1.0 if asked_again else few)
     again = [("float64", False), ("rounded", False)] if asked_again else [("rounded", True)]
     assert model.asked == [("float64", True), *again]
     assert model.samples_apart is not asked_again
     model.large = False  # as later draws are: they say nothing of that
-    case._finer(CASE, model, plain, [], {}, 1, "match")  # type: ignore[arg-type]
+    case.finer(CASE, model, plain, [], {}, 1, "match")  # type: ignore[arg-type]
     assert model.samples_apart is not asked_again
 
 
@@ -199,5 +199,5 @@ def test_large_inputs_of_a_file_are_the_first_draw(
 
 def test_a_model_without_float64_goes_on_without() -> None:
     model, plain = Side(1.0, runs_in_float64=False), Outcome(torch.ones(3, 2), (), (), ())
-    exact, _ = case._finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
+    exact, _ = case.finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
     assert exact is None and not model.samples_apart

@@ -26,6 +26,7 @@ def judged(
     device: str = "auto",
     precision: Precision,
     vary_arguments: bool = False,
+    training: bool = False,
     bench: bool = False,
     timeout_s: float,
 ) -> int:
@@ -34,7 +35,8 @@ def judged(
     Args:
         json: where the report goes as JSON, too.
         html: where it goes as a page, too.
-        interface, device, precision, vary_arguments, bench, timeout_s: as in `tconv.evaluation.files.judge.judge`.
+        interface, device, precision, vary_arguments, training, bench, timeout_s: as in
+            `tconv.evaluation.files.judge.judge`.
     """
     check_writable(json, html)
     with progress("starting") as say:
@@ -50,6 +52,7 @@ def judged(
                 interface=interface,
                 device=device,
                 vary_arguments=vary_arguments,
+                training=training,
                 precision=precision.value,
                 bench=bench,
                 timeout_s=timeout_s,

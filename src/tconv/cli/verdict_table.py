@@ -39,16 +39,19 @@ def show(report: Report) -> int:
 
 
 def last_line(report: Report) -> Text:
-    """``equal``, ``equal; 6.8x faster``, in red ``equal; 0.3x: SLOWER than PyTorch`` or what is wrong first."""
+    """``equal; 6.8x faster``, ``equal; inference only``, in red ``equal; 0.3x: SLOWER than PyTorch``, what is wrong."""
     from rich.text import Text
+
+    from tconv.evaluation.verdict import INFERENCE_ONLY
 
     if not report.equal:
         first = report.reasons[0] if report.reasons else "nothing was checked"
         return Text(f"NOT EQUAL: {first}", style="red")
+    equal = f"equal; {INFERENCE_ONLY}" if report.verdict.inference_only else "equal"
     if report.timing is None:
-        return Text("equal", style="green")
+        return Text(equal, style="green")
     words, style = speed(report.timing.speedup)
-    return Text(f"equal; {words}", style=style)
+    return Text(f"{equal}; {words}", style=style)
 
 
 #: Ratios this close to one are the noise of a measurement.

@@ -38,6 +38,9 @@ def verify(
     vary_arguments: Annotated[
         bool, typer.Option("--vary-arguments", help="Other sizes and constructor arguments, too.")
     ] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="Refuse a candidate that lacks gradients which Model has.")
+    ] = False,
     precision: PrecisionOption = Precision.match,
     json: JsonOption = None,
     html: HtmlOption = None,
@@ -56,5 +59,6 @@ def verify(
         device=device.value,
         precision=precision,
         vary_arguments=vary_arguments,
+        training=training,
         timeout_s=timeout,
     )

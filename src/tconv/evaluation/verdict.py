@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: The check of gradients, and what it has got of a candidate that lacks some.
+GRADIENTS, INFERENCE_ONLY = "gradients", "inference only"
+
 
 @dataclass(frozen=True)
 class Check:
@@ -61,6 +64,16 @@ class Verdict:
         """One line for every check that failed, the first failure first."""
         return tuple(f"{check.name}: {check.reason}" for check in self.checks if check.passed is False)
 
+    @property
+    def first_failure(self) -> Check | None:
+        """The first check that failed."""
+        return next((check for check in self.checks if check.passed is False), None)
+
+    @property
+    def inference_only(self) -> bool:
+        """True for a candidate that lacks gradients which the model has. No fault, unless they were asked for."""
+        return any(check.got == INFERENCE_ONLY for check in self.checks)
+
     def check(self, name: str) -> Check:
         """The check of that name.
 
@@ -73,9 +86,10 @@ class Verdict:
         raise KeyError(f"no check {name!r}; there are {', '.join(repr(check.name) for check in self.checks)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able: `equal`, `reasons`, every check and `operators`."""
+        """JSON-able: `equal`, `reasons`, every check, `operators` and `inference_only`."""
         checks = [check.to_dict() for check in self.checks]
-        return {"equal": self.equal, "reasons": list(self.reasons), "checks": checks, "operators": list(self.operators)}
+        found = {"equal": self.equal, "reasons": list(self.reasons), "checks": checks}
+        return {**found, "operators": list(self.operators), "inference_only": self.inference_only}
 
 
 @dataclass(frozen=True)

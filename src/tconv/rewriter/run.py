@@ -238,6 +238,7 @@ class _Job:
             interface=request.interface,
             device="cuda" if self.on_gpu else "cpu",
             precision=wanted,
+            training=True,
             bench=self.on_gpu and request.bench,
             timeout_s=request.timeout_s,
             workshop=self.workshop,

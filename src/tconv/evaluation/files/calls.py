@@ -41,7 +41,11 @@ class Calls:
     ) -> Any:
         """The outputs. See `Side.forward`."""
         options = {"seed": seed, "output_bytes": output_bytes, "training": training}
-        outcome = self._candidate.forward(inputs, state, on=on, **options)
+        return self.run(inputs, state, on=on, **options).outputs
+
+    def run(self, inputs: list[Any], state: dict[str, Tensor] | None, **options: Any) -> Outcome:
+        """The outcome, with any options of `Side.forward`."""
+        outcome = self._candidate.forward(inputs, state, **options)
         self._changed.update(outcome.changed)
         self._late.update(outcome.late)
         self._rebound.update(outcome.rebound)
@@ -51,7 +55,7 @@ class Calls:
         if self._last is not None:
             self._repeats |= self._last[1] == prints[1] and self._last[0] != prints[0]
         self._last = prints
-        return outcome.outputs
+        return outcome
 
     def beside(self, model: Outcome) -> None:
         """A call of `Model`: what that leaves changed behind it, or overwrites, a candidate may as well."""

@@ -17,6 +17,7 @@ from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.files.bench import Timed, TimedOutputs
 from tconv.evaluation.files.calls import Calls, same_values_of
+from tconv.evaluation.files.routes import Route
 from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Outcome, Side, Traced
 from tconv.evaluation.files.weights import check_parameters, check_state, randomised
 from tconv.evaluation.files.whole_model import OutputComparison, Results, distance, same_outputs
@@ -43,8 +44,8 @@ _BUFFER, _END = "['buffers']['", "']"
 _OWN_INPUTS = "own inputs"
 _DRAWN = "one of the calls that were timed, drawn at random, is wrong"
 #: Relative distances up to this one may be rounding, in whatever type; another result is further away.
-_ROUNDING = 0.1
-_HOST = torch.device("cpu")
+ROUNDING = 0.1
+HOST = torch.device("cpu")
 #: Samples of the awkward inputs, each of which passes through files.
 _AWKWARD_BATCH = 2
 
@@ -166,29 +167,32 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted, device: tor
 
     Outputs stay in the host's memory, but for the pieces that are compared: the two programs need the GPU's.
     """
-    comparisons = _Comparisons(device)
+    comparisons = Comparisons(device)
     form = again = Check("", None)
     calls = Calls(candidate)
     in_float64 = True
     for seed in range(SEED, SEED + (_BUILT_DRAWS if case.thorough else 1)):
         state = model.construct(seed, case.arguments)
         inputs = case.inputs(seed)
-        plain = _plain(model, inputs, state, seed, wanted)
+        plain = plain_of(model, inputs, state, seed, wanted)
         calls.beside(plain)
         pytorch = plain.outputs
         size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
-        got = calls.forward(inputs, state, seed=seed, output_bytes=size, on=_HOST)
+        got = calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST)
         form = same_outputs(got, pytorch)
         if not form.passed:
             return _with_calls([form], calls)
         if seed == SEED:
-            again = _same_bits(got, calls.forward(inputs, state, seed=seed, output_bytes=size, on=_HOST))
-            if not again.passed and not _same_bits(pytorch, _plain(model, inputs, state, seed, wanted).outputs).passed:
+            again = _same_bits(got, calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST))
+            if (
+                not again.passed
+                and not _same_bits(pytorch, plain_of(model, inputs, state, seed, wanted).outputs).passed
+            ):
                 again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
-        exact, rounded = _finer(case, model, plain, inputs, state, seed, wanted)
+        exact, rounded = finer(case, model, plain, inputs, state, seed, wanted)
         in_float64 = in_float64 and exact is not None
         comparisons.add(got, pytorch, exact, rounded)
-    checks = [form, again, *_outcome(case, comparisons, in_float64)]
+    checks = [form, again, *outcome_of(case, comparisons, in_float64)]
     if case.thorough and Verdict(tuple(checks)).equal:
         checks += _in_modes(case, model, calls, wanted, device)
     return _with_calls(checks, calls)
@@ -201,25 +205,26 @@ def _in_modes(case: Case, model: Side, calls: Calls, wanted: Wanted, device: tor
         state = randomised(model.construct(seed, case.arguments), seed)
         inputs = case.inputs(seed)
         try:
-            plain = _plain(model, inputs, state, seed, wanted, training)
+            plain = plain_of(model, inputs, state, seed, wanted, training)
         except ModelFileError as error:
             checks.append(Check(mode, None, reason=f"not checked: {error}"))
             continue
         calls.beside(plain)
         size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
-        got = calls.forward(inputs, state, seed=seed, output_bytes=size, on=_HOST, training=training)
+        got = calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST, training=training)
         form = same_outputs(got, plain.outputs)
         if not form.passed:
             return [*checks, replace(form, name=f"{form.name}, {mode}", reason=f"{mode}: {form.reason}")]
-        comparisons = _Comparisons(device)
-        exact, rounded = _finer(case, model, plain, inputs, state, seed, wanted, training)
+        comparisons = Comparisons(device)
+        exact, rounded = finer(case, model, plain, inputs, state, seed, wanted, training)
         comparisons.add(got, plain.outputs, exact, rounded)
-        of_mode = _outcome(case, comparisons, exact is not None, mode)
+        of_mode = outcome_of(case, comparisons, exact is not None, mode)
         checks += [Check(mode, True)] if Verdict(tuple(of_mode)).equal else of_mode
     return checks
 
 
-def _outcome(case: Case, comparisons: _Comparisons, in_float64: bool, mode: str = "") -> list[Check]:
+def outcome_of(case: Case, comparisons: Comparisons, in_float64: bool, mode: str = "") -> list[Check]:
+    """The rules for whole models on every output; in a `mode` on every buffer, too."""
     checks = []
     for path, comparison in comparisons.outputs.items():
         output = path.removeprefix("['output']") if mode else path
@@ -277,17 +282,17 @@ def _wrong_in(
     device: torch.device,
 ) -> str:
     """What is wrong with the outputs of the calls; empty if nothing is."""
-    comparisons = _Comparisons(device)
+    comparisons = Comparisons(device)
     in_float64 = True
     for call in calls:
-        plain = _plain(model, call.inputs, state, SEED, wanted)
+        plain = plain_of(model, call.inputs, state, SEED, wanted)
         form = same_outputs(call.outputs, plain.outputs)
         if not form.passed:
             return form.reason
-        exact, rounded = _finer(case, model, plain, call.inputs, state, SEED, wanted)
+        exact, rounded = finer(case, model, plain, call.inputs, state, SEED, wanted)
         in_float64 = in_float64 and exact is not None
         comparisons.add(call.outputs, plain.outputs, exact, rounded)
-    return next(iter(Verdict(tuple(_outcome(case, comparisons, in_float64))).reasons), "")
+    return next(iter(Verdict(tuple(outcome_of(case, comparisons, in_float64))).reasons), "")
 
 
 def _wrong_in_layer(calls: list[TimedOutputs], layer: OneLayer, state: dict[str, Tensor], precision: Precision) -> str:
@@ -312,7 +317,7 @@ def _with_calls(checks: list[Check], calls: Calls) -> list[Check]:
     return checks if Verdict(tuple(checks)).equal else [*calls.repeats(), *checks]
 
 
-def _finer(
+def finer(
     case: Case,
     model: Side,
     plain: Outcome,
@@ -329,7 +334,7 @@ def _finer(
     by_samples = True
     if exact is not None and exact.by_samples:
         # Small inputs are run at once, and say nothing of that.
-        by_samples = _near(plain.outputs, exact.outputs)
+        by_samples = near(plain.outputs, exact.outputs, ROUNDING)
         if training is None:  # in the mode in which the model is timed, too
             model.samples_apart = by_samples
         if not by_samples:
@@ -338,17 +343,24 @@ def _finer(
     return None if exact is None else exact.outputs, rounded
 
 
-def _near(pytorch: Any, exact: Any) -> bool:
-    """Whether what was computed a few samples at a time is, but for rounding, what all of them gave at once."""
-    theirs = dict(tensors(exact))
-    return all(distance(tensor, theirs[path]) <= _ROUNDING for path, tensor in tensors(pytorch))
+def near(one: Any, other: Any, relative: float) -> bool:
+    """Whether no tensor of two results of the same form is further from the other's than that, pooled."""
+    theirs = dict(tensors(other))
+    return all(distance(tensor, theirs[path]) <= relative for path, tensor in tensors(one))
 
 
-def _plain(
-    model: Side, inputs: list[Any], state: dict[str, Tensor], seed: int, wanted: Wanted, training: bool | None = None
+def plain_of(
+    model: Side,
+    inputs: list[Any],
+    state: dict[str, Tensor],
+    seed: int,
+    wanted: Wanted,
+    training: bool | None = None,
+    route: Route | None = None,
 ) -> Outcome:
+    """What `Model` gives as it is."""
     mode = "fp32" if wanted == "fp32" else "plain"
-    return model.forward(inputs, state, seed=seed, mode=mode, on=_HOST, training=training)
+    return model.forward(inputs, state, seed=seed, mode=mode, on=HOST, training=training, route=route)
 
 
 def _in_float64(
@@ -362,7 +374,7 @@ def _in_float64(
     """What a copy in float64 gives; None where the model does not run so, because it makes tensors of its own."""
     try:
         options = {"mode": "float64", "by_samples": by_samples, "training": training}
-        return model.forward(inputs, state, seed=seed, on=_HOST, **options)
+        return model.forward(inputs, state, seed=seed, on=HOST, **options)
     except ModelFileError:
         return None
 
@@ -383,10 +395,10 @@ def _rounded(
     problems = enumerate(case.full.problems) if wanted == "match" else ()
     exempt = [number for number, problem in problems if problem is not None and of_kind(problem) not in TF32]
     options = {"mode": "rounded", "exempt": exempt, "by_samples": by_samples, "training": training}
-    return model.forward(inputs, state, seed=seed, on=_HOST, **options).outputs
+    return model.forward(inputs, state, seed=seed, on=HOST, **options).outputs
 
 
-class _Comparisons:
+class Comparisons:
     """One comparison for each output of a model, by its path."""
 
     def __init__(self, device: torch.device) -> None:

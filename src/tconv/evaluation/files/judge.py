@@ -21,6 +21,7 @@ from torch import Tensor
 from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
 from tconv.evaluation.files.case import MODEL_DRAWS, SEED, Case, check_case, check_timed, layer_alone
+from tconv.evaluation.files.replacement import check_replacement
 from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.variations import variations, varied_shape
@@ -52,6 +53,7 @@ def judge(
     device: str = "auto",
     vary_arguments: bool = False,
     precision: Wanted = "match",
+    training: bool = False,
     bench: bool = False,
     timeout_s: float = 300.0,
     workshop: Workshop | None = None,
@@ -65,6 +67,7 @@ def judge(
         device: "auto" (a GPU where there is one), "cuda" or "cpu".
         vary_arguments: also run both at other sizes, and build both with other constructor arguments.
         precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
+        training: a candidate fails that lacks gradients which `Model` has; else it is said.
         timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
         workshop: starts the processes; one of its own if None.
         floor_seconds: the roofline bound of a problem on this GPU, for the timing.
@@ -90,6 +93,9 @@ def judge(
         case, not_checked = court.own_case()
         say("building and comparing the whole file")
         verdict = court.check(case)
+        if verdict.equal:
+            say("changing weights and taking gradients")
+            verdict = replace(verdict, checks=(*verdict.checks, *court.check_replacement(case, training)))
         if vary_arguments:
             say("comparing with other arguments")
         varied = tuple(court.varied()) if vary_arguments else ()
@@ -174,8 +180,15 @@ class _Court:
 
     def check(self, case: Case) -> Verdict:
         """The verdict on one case, in a new process of the candidate."""
-        candidate = partial(self._open, self._candidate, CANDIDATE, CandidateFailed)
-        return check_case(case, self.model, candidate, self.wanted, self.device)
+        return check_case(case, self.model, self._open_candidate, self.wanted, self.device)
+
+    def check_replacement(self, case: Case, training: bool) -> list[Check]:
+        """What equal results leave open, in a process of the candidate's in which nothing has run yet."""
+        options = {"training": training, "casts": self._cpu_work != _EMULATOR_WORK}
+        return check_replacement(case, self.model, self._open_candidate, self.wanted, self.device, **options)
+
+    def _open_candidate(self) -> Side:
+        return self._open(self._candidate, CANDIDATE, CandidateFailed)
 
     def own_case(self) -> tuple[Case, tuple[str, ...]]:
         """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""

@@ -33,6 +33,10 @@ class CandidateFailed(Exception):
     """The candidate raised, crashed, hung or left in the middle; the message is one line."""
 
 
+class CandidateRaised(CandidateFailed):
+    """Its code raised, and its process goes on."""
+
+
 @dataclass(frozen=True)
 class OneLayer:
     """A model that is one transposed convolution of its only input; weight and bias by their names in its state."""
@@ -67,18 +71,20 @@ class Outcome:
         changed: inputs and parameters that it changed.
         late: outputs that changed after it had returned.
         rebound: what the file has put something else in place of; see `watch`.
+        by_samples: the outputs were computed a few samples at a time.
         overwritten: outputs of the call before that changed with this one.
         traces: flags and random states that are not as before.
-        by_samples: the outputs were computed a few samples at a time.
+        stopped: what the way back from the outputs to their gradients raised.
     """
 
     outputs: Any
     changed: tuple[str, ...]
     late: tuple[str, ...]
     rebound: tuple[str, ...]
+    by_samples: bool = False
     overwritten: tuple[str, ...] = ()
     traces: tuple[str, ...] = ()
-    by_samples: bool = False
+    stopped: str = ""
 
 
 class Side:
@@ -185,7 +191,8 @@ class Side:
             tree = found["outputs"]
         except (LookupError, TypeError):
             raise self._failure(f"{self._path.name}: forward wrote an answer of its own to its socket") from None
-        return Outcome(self._read(tree, on), **names, by_samples=bool(found.get("by_samples")))
+        by_samples, stopped = bool(found.get("by_samples")), one_line(str(found.get("stopped", "")))
+        return Outcome(self._read(tree, on), **names, by_samples=by_samples, stopped=stopped)
 
     def operators(self) -> tuple[str, ...]:
         """PyTorch's own transposed convolutions that another run on the last inputs is seen to call."""
@@ -226,7 +233,8 @@ class Side:
         try:
             yield
         except ModelFileError as error:
-            raise self._failure(str(error)) from None
+            raised = CandidateRaised if self._failure is CandidateFailed else self._failure
+            raise raised(str(error)) from None
         except OutOfMemory:
             raise
         except Trouble as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.bits import fingerprint
+from tconv.evaluation.files.backward import CutOff, gradients_enabled, moved
+from tconv.evaluation.files.backward import gradients as found_gradients
 from tconv.evaluation.files.lazy import settled
 from tconv.evaluation.files.rounded import RoundedConvolutions
+from tconv.evaluation.files.routes import ROUTES, Route, taken
 from tconv.evaluation.files.samples import mapped, run_by_samples
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
@@ -54,6 +58,7 @@ class Subject:
         if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
             install(self._file.namespace)
         self._module: Any = None
+        self._build: Callable[[int], nn.Module] = lambda seed: self._module
         self._calls = 0
         self._values: list[Any] = []
         self._returned: list[tuple[str, Tensor]] = []
@@ -84,12 +89,16 @@ class Subject:
     def construct(self, seed: int, arguments: Tree) -> Tree:
         """Build the module; return its state_dict as seeded."""
         args, kwargs = self._restored(self._exchange.read(arguments))
+        self._build = partial(self._built, args, kwargs)
+        self._module = self._build(seed)
+        return self._write(dict(self._module.state_dict()), "the state_dict")
+
+    def _built(self, args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> nn.Module:
         module = self._file.construct(seed, *args, **kwargs)
         if not isinstance(module, nn.Module):
             name = self._file.model_class.__name__
             raise ModelFileError(f"{name} in {self._file.path.name} is not a torch.nn.Module: derive it from that")
-        self._module = settled(module.to(self._device), self._file, seed, self._device)
-        return self._write(dict(self._module.state_dict()), "the state_dict")
+        return settled(module.to(self._device), self._file, seed, self._device)
 
     def parameters(self) -> list[tuple[str, bool]]:
         """The module's parameters in their order, each once, and whether they require a gradient."""
@@ -128,6 +137,10 @@ class Subject:
         output_bytes: int = 0,
         by_samples: bool = False,
         training: bool | None = None,
+        gradients: str = "",
+        move: float = 0.0,
+        cut_off: bool = False,
+        route: Route | None = None,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
 
@@ -135,10 +148,16 @@ class Subject:
         convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
         poisoned before. Without `inputs` those of the last call are taken once more. With `by_samples`, large inputs
         are run a few samples at a time where samples are seen not to depend on each other. `training` puts the module
-        into training mode, or into evaluation; then its buffers are returned beside what it gives. Returns the outputs
-        and the names of inputs and parameters that the call changed, of outputs that changed after it had returned, of
-        outputs of the call before that changed with this one, of what the file has patched, and of flags and random
-        states that are not as before; and whether it ran them so.
+        into training mode, or into evaluation; then its buffers are returned beside what it gives.
+
+        With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
+        are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With `move` a copy
+        runs, of the module and of the inputs, in which every number is moved by up to that part of it. The state comes
+        to the module by `route` where one is given: see `routes`.
+
+        Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
+        it had returned, of outputs of the call before that changed with this one, of what the file has patched, and of
+        flags and random states that are not as before; whether it ran by samples; and what the way back raised.
         """
         earlier = [(f"output{path}", tensor, fingerprint(tensor)) for path, tensor in self._returned]
         if inputs is not None:
@@ -146,38 +165,60 @@ class Subject:
             self._values = self._placed(values) if mode == "plain" else values
         values = self._values
         module = self._module
-        if state is not None:
-            module.load_state_dict(self._exchange.read(state, self._device))
+        weights = self._exchange.read(state, self._device)
+        if route is not None:
+            with blamed(self._file.path, ROUTES[route]):
+                module = taken(route, module, weights, lambda: self._build(seed + 1))
+        elif weights is not None:
+            module.load_state_dict(weights)
         if training is not None:
             module.train(training)
-        if mode == "float64":
-            module = copy.deepcopy(module).double()
+        with blamed(self._file.path, "copy.deepcopy"):
+            if mode == "float64":
+                module = copy.deepcopy(module).double()
+            if gradients and mode == "float64":
+                values = mapped(list(values), _wide)
+            if move:
+                values = mapped(list(values), Tensor.clone)
+                module = moved(module, values, move, seed)
         watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
         before = [fingerprint(tensor) for _, tensor in watched]
         # The same memory by another tensor: the one that the program holds may be given memory of its own.
         watched += [(name, tensor.detach()) for name, tensor in watched]
         seed_everything(seed)
 
+        def numerics() -> AbstractContextManager[Any]:
+            return (
+                RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32")
+            )
+
         def run(module: nn.Module, values: Sequence[Any]) -> Any:
             if mode == "float64":
-                values = mapped(list(values), lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
-            with RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32"):
+                values = mapped(list(values), _wide)
+            with numerics():
                 return module(*values)
 
-        with torch.no_grad(), poisoned(self._device, output_bytes), blamed(self._file.path, "forward"):
+        back: dict[str, Any] = {}
+        stopped = ""
+        with gradients_enabled(module, values, gradients) as of, poisoned(self._device, output_bytes):
             modes_before, traces_before = modes(), traces()
-            apart = run_by_samples(run, module, values) if by_samples else None
-            outputs = run(module, values) if apart is None else apart
+            with blamed(self._file.path, "forward"), CutOff() if cut_off else nullcontext():
+                apart = run_by_samples(run, module, values) if by_samples else None
+                outputs = run(module, values) if apart is None else apart
+            if gradients:
+                with numerics():
+                    back["gradients"], stopped = found_gradients(outputs, of, seed, self._file.path)
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
             left_on, traces_left = left_changed(modes_before, modes()), left_changed(traces_before, traces())
-        returned = list(tensors(outputs))
-        self._check_kinds(outputs, returned)
+        returned = [(path, tensor.detach()) for path, tensor in self._checked(outputs)]
         overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
         self._keep(returned)
         if training is not None:
-            outputs = {"output": outputs, "buffers": _buffers(module)}
-            returned = list(tensors(outputs))
+            back["buffers"] = _buffers(module)
+        if back:
+            outputs = {"output": outputs, **back}
+            returned += [(path, tensor) for path, tensor in tensors(back)]
         # At once: a thread that still works on the result shall not come in time.
         kept = [fingerprint(tensor) for _, tensor in returned]
         now_and_then = zip(watched, 2 * before, strict=True)
@@ -186,7 +227,7 @@ class Subject:
         late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
         patched = [*self._rebound(), *left_on]
         names = {"changed": list(changed), "late": late, "overwritten": overwritten, "rebound": patched}
-        return {"outputs": tree, **names, "traces": traces_left, "by_samples": apart is not None}
+        return {"outputs": tree, **names, "traces": traces_left, "by_samples": apart is not None, "stopped": stopped}
 
     def _keep(self, returned: list[tuple[str, Tensor]]) -> None:
         """Keep what the call returned until after the next one, but for views of inputs and of the module's state."""
@@ -205,8 +246,9 @@ class Subject:
             return values
         return [_into(old, new) for old, new in zip(self._values, values, strict=True)]
 
-    def _check_kinds(self, outputs: Any, returned: list[tuple[str, Tensor]]) -> None:
-        name = self._file.path.name
+    def _checked(self, outputs: Any) -> list[tuple[str, Tensor]]:
+        """The tensors of what a forward returned: there is one, and they are plain."""
+        name, returned = self._file.path.name, list(tensors(outputs))
         if not returned:
             raise ModelFileError(f"forward in {name} returns {type(outputs).__name__}, no tensor: return a tensor")
         for path, tensor in returned:
@@ -214,6 +256,7 @@ class Subject:
                 kind = type(tensor).__name__
                 reason = f"forward in {name} returns a {kind} as output{path}, a subclass of Tensor"
                 raise ModelFileError(f"{reason}, which may compute its values later: return a plain tensor")
+        return returned
 
     def operators(self) -> list[str]:
         """Run once more on the last inputs; PyTorch's own transposed convolutions that are seen, by name."""
@@ -268,6 +311,10 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
     """Those of the module's state."""
     state = module.state_dict()
     return {name: buffer for name, buffer in module.named_buffers() if name in state}
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _into(old: Any, new: Any) -> Any:

@@ -64,6 +64,17 @@ def randomised(state: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     return {name: drawn(tensor) for name, tensor in state.items()}
 
 
+def halved_in_places(state: Mapping[str, Tensor], names: Sequence[str], seed: int) -> dict[str, Tensor]:
+    """The state with every other number, as drawn, of these tensors halved: the difference is as exact as they are."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def changed(tensor: Tensor) -> Tensor:
+        halved = torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5
+        return torch.where(halved, tensor / 2, tensor)
+
+    return {**state, **{name: changed(state[name]) for name in names if state[name].is_floating_point()}}
+
+
 def _names(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
     missing = sorted(expected.keys() - got.keys())
     added = sorted(got.keys() - expected.keys())

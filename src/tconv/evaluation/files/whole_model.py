@@ -24,6 +24,8 @@ from tconv.sandbox.exchange import Record
 _WORST_ELEMENTS = 2.0
 #: Elements that are compared at once.
 _PIECE = 2**23
+#: A pooled error of PyTorch's own from which on it says nothing.
+_NOISE = 1e-2
 #: A candidate whose pooled error is more than this many times PyTorch's runs a coarser arithmetic.
 _COARSER = 2.0
 
@@ -166,6 +168,11 @@ class OutputComparison:
     def coarser(self) -> bool:
         """Whether the candidate used the leave to run TF32 where PyTorch, on this device, did not."""
         return self.rounded > 0 and self.candidate > _COARSER**2 * self.pytorch
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether PyTorch's own is hardly more than the rounding of what cancels out."""
+        return self._relative(self.pytorch) > _NOISE
 
     def checks(self, where: str, products: int, in_float64: bool) -> list[Check]:
         """The verdict on this output; `where` names it, `products` is what one of its elements sums up."""

@@ -1,0 +1,352 @@
+"""What a replacement must still do beside its result: gradients, and results that follow weights as they change."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.files.calls import Calls
+from tconv.evaluation.files.case import (
+    HOST,
+    MODEL_DRAWS,
+    ROUNDING,
+    SEED,
+    Case,
+    Comparisons,
+    finer,
+    near,
+    outcome_of,
+    plain_of,
+)
+from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route
+from tconv.evaluation.files.samples import mapped
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Outcome, Side
+from tconv.evaluation.files.weights import halved_in_places, randomised
+from tconv.evaluation.files.whole_model import OutputComparison, Results, same_outputs
+from tconv.evaluation.precision import Wanted
+from tconv.evaluation.rules import same_form
+from tconv.evaluation.tolerance import TF32_OPERANDS
+from tconv.evaluation.verdict import GRADIENTS, INFERENCE_ONLY, Check, Verdict
+from tconv.precision import of_kind
+from tconv.problem import TF32
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
+
+_WEIGHTS, _ENABLED = "weights that change", "with gradients enabled"
+#: Seeds of the draws in evaluation and in training.
+_IN_EVALUATION, _IN_TRAINING = SEED + MODEL_DRAWS - 2, SEED + MODEL_DRAWS - 1
+#: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
+_MOVED_UNITS = 16
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Both sides of the comparison, on one case."""
+
+    case: Case
+    model: Side
+    calls: Calls
+    wanted: Wanted
+    device: torch.device
+    casts: bool
+
+
+def check_replacement(
+    case: Case,
+    model: Side,
+    open_candidate: Callable[[], Side],
+    wanted: Wanted,
+    device: torch.device,
+    *,
+    training: bool,
+    casts: bool,
+) -> list[Check]:
+    """Put a candidate whose results are equal to the rules for weights that change and for gradients.
+
+    Args:
+        training: a candidate without gradients fails.
+        casts: it is also called in another type; in the emulator that takes a minute.
+
+    Raises:
+        ModelFileError: when `Model` fails where it ran before.
+    """
+    try:
+        with open_candidate() as candidate:
+            candidate.construct(SEED, case.arguments)
+            bench = _Bench(case, model, Calls(candidate), wanted, device, casts)
+            checks = [*_weights(bench), *_gradients(bench, training)]
+            return [*checks, *(check for check in bench.calls.checks() if check.passed is False)]
+    except CandidateFailed as failure:
+        return [Check("runs", False, reason=str(failure))]
+
+
+# ---- weights that change
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What `Model` gives in evaluation for the inputs with that state."""
+
+    inputs: list[Any]
+    state: dict[str, Tensor]
+    outputs: Any
+
+    @classmethod
+    def of(cls, bench: _Bench, inputs: list[Any], state: dict[str, Tensor], route: Route | None = None) -> _Expected:
+        plain = plain_of(bench.model, inputs, state, _IN_EVALUATION, bench.wanted, False, route)
+        bench.calls.beside(plain)
+        return cls(inputs, state, plain.outputs["output"])
+
+    def wrong(self, bench: _Bench, got: Any) -> str:
+        """What is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
+        if near(got, self.outputs, TF32_OPERANDS):  # weights that are not the right ones are further away
+            return ""
+        plain = plain_of(bench.model, self.inputs, self.state, _IN_EVALUATION, bench.wanted, False)
+        others = finer(bench.case, bench.model, plain, self.inputs, self.state, _IN_EVALUATION, bench.wanted, False)
+        exact, rounded = (None if each is None else each["output"] for each in others)
+        comparisons = Comparisons(bench.device)
+        comparisons.add(got, self.outputs, exact, rounded)
+        return next(iter(Verdict(tuple(outcome_of(bench.case, comparisons, exact is not None))).reasons), "")
+
+
+def _weights(bench: _Bench) -> list[Check]:
+    """In evaluation, where what is prepared of weights is kept if anywhere, and without a change of the mode."""
+    case, model = bench.case, bench.model
+    state = randomised(model.construct(_IN_EVALUATION, case.arguments), _IN_EVALUATION)
+    trained = [name for name, requires_grad in model.parameters() if requires_grad]
+    if not trained:
+        return [Check(_WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
+    state, cast = _castable(state)
+    other = halved_in_places(state, trained, _IN_EVALUATION)
+    inputs = case.inputs(_IN_EVALUATION)
+    try:
+        of_state, of_other = (_Expected.of(bench, inputs, each) for each in (state, other))
+    except ModelFileError as error:
+        return [Check(_WEIGHTS, None, reason=f"not checked: {error}")]
+    bench.calls.run(inputs, state, training=False, seed=_IN_EVALUATION, on=HOST)
+    checks = [
+        _followed(bench, of_other, other, "step"),
+        _followed(bench, of_other, None, "file"),
+        _followed(bench, of_state, state, "copy"),
+        _followed(bench, of_other, None, None),
+    ]
+    if cast is not None:
+        checks += _called_in(bench, of_state, cast) if bench.casts else ()
+        checks.append(_followed(bench, of_state, _all_cast(state, cast), "back"))
+    return [each for each in checks if not each.passed] or [Check(_WEIGHTS, True)]
+
+
+def _called_in(bench: _Bench, of_state: _Expected, cast: torch.dtype) -> Iterator[Check]:
+    """Whether a module that is cast is followed, where `Model` gives the same in that type."""
+    inputs, state = [_cast(value, cast) for value in of_state.inputs], _all_cast(of_state.state, cast)
+    with contextlib.suppress(ModelFileError):  # it may have no such operators here
+        expected = _Expected.of(bench, inputs, state, "cast")
+        if near(expected.outputs, of_state.outputs, ROUNDING):
+            yield _followed(bench, expected, state, "cast")
+    bench.model.construct(_IN_EVALUATION, bench.case.arguments)
+
+
+def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None) -> Check:
+    """Whether the result is that of the state which reaches the candidate by the route, or which it has."""
+    words = "other weights in a deep copy" if route is None else ROUTES[route]
+    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected.outputs))
+    try:
+        options = {"seed": _IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
+        got = bench.calls.run(expected.inputs, state, **options).outputs
+    except CandidateRaised as error:
+        # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
+        loud = route in ("copy", "cast")
+        return Check(_WEIGHTS, None if loud else False, reason=f"{'not checked: ' * loud}after {words}, {error}")
+    form = same_outputs(got, expected.outputs)
+    if not form.passed:
+        wrong = form.reason
+    elif route == "cast":
+        # Whether it follows is asked, and not how fine its arithmetic is in a type that it was not made for.
+        wrong = "" if near(got, expected.outputs, ROUNDING) else f"further than a relative {ROUNDING} from Model's"
+    else:
+        wrong = expected.wrong(bench, got)
+    what = "the result is not that of the weights it has: take them from the module's parameters in each call"
+    return Check(_WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "")
+
+
+def _castable(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], torch.dtype | None]:
+    """The state in numbers that another type has as well, and that type; None where there is none to cast it to."""
+    types = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    cast = OTHER_TYPE.get(types.pop()) if len(types) == 1 else None
+    if cast is None:
+        return state, None
+    there_and_back = {name: _cast(each, cast).to(each.dtype) for name, each in state.items()}
+    finite = all(torch.equal(each.isfinite(), state[name].isfinite()) for name, each in there_and_back.items())
+    return (there_and_back, cast) if finite else (state, None)
+
+
+def _all_cast(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: _cast(tensor, dtype) for name, tensor in state.items()}
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return mapped(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+# ---- gradients
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How `Model`'s gradients are taken: in training or in evaluation, of parameters and inputs or of those alone."""
+
+    training: bool
+    of: str
+
+
+#: In the order in which they are tried: a model may change its inputs, or not train.
+_WAYS = tuple(_Way(training, of) for training in (True, False) for of in ("parameters and inputs", "parameters"))
+
+
+@dataclass(frozen=True)
+class _Gradients:
+    """What `Model` gives with gradients enabled: as it is, in float64, and with moved operands; None if it cannot."""
+
+    plain: Any
+    exact: Any
+    moved: Any
+
+    def results(self, name: str, got: Tensor) -> Results | None:
+        """One gradient beside these; None where `Model` has none."""
+        theirs = [
+            None if each is None else each["gradients"].get(name) for each in (self.plain, self.exact, self.moved)
+        ]
+        return None if theirs[0] is None else Results(got.contiguous(), theirs[0].contiguous(), *theirs[1:])
+
+
+def _gradients(bench: _Bench, training: bool) -> list[Check]:
+    case, model = bench.case, bench.model
+    state = randomised(model.construct(_IN_TRAINING, case.arguments), _IN_TRAINING)
+    inputs = case.inputs(_IN_TRAINING)
+    stopped = ""
+    for way in _WAYS:
+        try:
+            plain = _backward(bench, inputs, state, way, "fp32" if bench.wanted == "fp32" else "plain")
+        except ModelFileError as error:
+            stopped = str(error)
+            continue
+        stopped = plain.stopped
+        if not stopped:
+            break
+    if stopped:
+        return [Check(GRADIENTS, None, reason=f"not checked, Model has none: {stopped}")]
+    bench.calls.beside(plain)
+    expected = _further(bench, inputs, state, way, plain.outputs)
+    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
+    try:
+        options = {"training": way.training, "gradients": way.of, "seed": _IN_TRAINING}
+        got = bench.calls.run(inputs, state, output_bytes=size, on=HOST, **options)
+    except CandidateRaised as error:
+        return [_inference_only(f"with gradients enabled, {error}", training)]
+    return _compared(bench, inputs, state, way, got, expected, training)
+
+
+def _compared(
+    bench: _Bench,
+    inputs: list[Any],
+    state: dict[str, Tensor],
+    way: _Way,
+    got: Outcome,
+    expected: _Gradients,
+    training: bool,
+) -> list[Check]:
+    ours, theirs = dict(got.outputs), dict(expected.plain)
+    found, wanted = ours.pop("gradients"), theirs.pop("gradients")
+    form = same_outputs(ours, theirs)
+    if not form.passed:
+        return [replace(form, name=f"{form.name}, {_ENABLED}", reason=f"{_ENABLED}: {form.reason}")]
+    comparisons = Comparisons(bench.device)
+    comparisons.add(
+        ours, theirs, *(each and {name: each[name] for name in theirs} for each in (expected.exact, expected.moved))
+    )
+    checks = [
+        check
+        for check in outcome_of(bench.case, comparisons, expected.exact is not None, _ENABLED)
+        if check.passed is False
+    ]
+    flowing = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
+    missing = [name for name, tensor in wanted.items() if tensor is not None and tensor.any() and name not in flowing]
+    wrong = {
+        name: each for name, tensor in flowing.items() if (each := _wrong(bench, name, tensor, expected)) is not None
+    }
+    if wrong and missing:
+        # Behind a kernel without gradients others are what they are without it.
+        cut = _further(
+            bench, inputs, state, way, _backward(bench, inputs, state, way, cut_off=True).outputs, cut_off=True
+        )
+        wrong = {name: each for name, each in wrong.items() if _wrong(bench, name, flowing[name], cut) is not None}
+    checks += wrong.values()
+    if missing:
+        to = "no gradient flows" if not flowing else f"no gradient flows to {', '.join(missing)}"
+        return [*checks, _inference_only("; ".join(filter(None, [to, got.stopped])), training)]
+    return checks or [Check(GRADIENTS, True)]
+
+
+def _wrong(bench: _Bench, name: str, got: Tensor, expected: _Gradients) -> Check | None:
+    """What is wrong with a gradient; None if nothing is."""
+    results = expected.results(name, got)
+    if results is None:
+        what = "flows where none does in Model: detach what Model detaches"
+        return Check(GRADIENTS, False, reason=f"a gradient of {name} {what}") if got.any() else None
+    form = same_form(results.got, results.pytorch)
+    if not form.passed:
+        return Check(GRADIENTS, False, reason=f"of {name}: {form.reason}")
+    comparison = OutputComparison(got.dtype, bench.device)
+    comparison.add(results)
+    products = bench.case.traced.products + bench.case.traced.multiply_adds // max(1, got.numel())
+    checks = comparison.checks(f" of the gradient of {name}", products, expected.exact is not None)
+    failed = [check for check in checks if check.passed is False]
+    # Of what cancels out, as a bias before a norm, the rounding is left: that is not compared with itself.
+    return next((check for check in failed if not (comparison.is_noise and check.name.startswith("pooled"))), None)
+
+
+def _further(
+    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, plain: Any, cut_off: bool = False
+) -> _Gradients:
+    """Beside `Model`'s own gradients those in float64, and with moved operands."""
+    exact = moved = None
+    # What a forward with gradients leaves in a module, as weight_norm does, may not be copied.
+    bench.model.construct(_IN_TRAINING, bench.case.arguments)
+    mode = "float64"
+    try:
+        exact = _backward(bench, inputs, state, way, mode, cut_off=cut_off).outputs
+    except ModelFileError:
+        mode = "plain"
+        bench.model.construct(_IN_TRAINING, bench.case.arguments)
+    with contextlib.suppress(ModelFileError):
+        moved = _backward(bench, inputs, state, way, mode, cut_off=cut_off, move=_move(bench, [inputs, state])).outputs
+    return _Gradients(plain, exact, moved)
+
+
+def _backward(
+    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str = "plain", **options: Any
+) -> Outcome:
+    options = {"mode": mode, "training": way.training, "gradients": way.of, **options}
+    return bench.model.forward(inputs, state, seed=_IN_TRAINING, on=HOST, **options)
+
+
+def _move(bench: _Bench, values: Any) -> float:
+    """The part by which operands are moved: what their types, and TF32 where it is allowed, may round them by."""
+    narrowest = max(torch.finfo(each.dtype).eps for _, each in tensors(values) if each.is_floating_point())
+    if narrowest > torch.finfo(torch.float32).eps:
+        return narrowest
+    problems = [problem for problem in bench.case.full.problems if problem is not None]
+    rounded = bench.wanted == "tf32" or (bench.wanted == "match" and any(of_kind(each) in TF32 for each in problems))
+    return TF32_OPERANDS / 2 if rounded and narrowest > torch.finfo(torch.float64).eps else _MOVED_UNITS * narrowest
+
+
+def _inference_only(reason: str, training: bool) -> Check:
+    """No fault, unless training is asked for."""
+    remedy = "; --training asks for all that Model has: give what computes the result a backward" if training else ""
+    allowed = "Model's gradients"
+    return Check(GRADIENTS, False if training else None, INFERENCE_ONLY, allowed, f"{INFERENCE_ONLY}: {reason}{remedy}")

@@ -1,0 +1,71 @@
+"""The ways on which other weights reach a module that has run before."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+#: An optimizer's step; into a deep copy; by a file of the state into a module built anew; into the module cast to
+#: another type; into that on the CPU, and from there back again.
+Route = Literal["step", "copy", "file", "cast", "back"]
+
+ROUTES: dict[Route, str] = {
+    "step": "an optimizer's step",
+    "copy": "copy.deepcopy, with other weights",
+    "file": "torch.save and load_state_dict of a new module",
+    "cast": "a cast to another type",
+    "back": "a cast to another type and back, with other weights",
+}
+#: What a module is cast to, and back from; others are not.
+OTHER_TYPE = {torch.float32: torch.float16, torch.float16: torch.float32}
+
+
+def taken(
+    route: Route, module: nn.Module, state: Mapping[str, Tensor] | None, build: Callable[[], nn.Module]
+) -> nn.Module:
+    """The module that has the state, the same one or another; without a state it has that of the given one.
+
+    Args:
+        state: by a step, differs from the present one by what floating-point numbers can tell exactly.
+        build: another module of the same class and arguments.
+    """
+    if route == "copy":
+        module = copy.deepcopy(module)
+    elif route == "file":
+        file = io.BytesIO()
+        torch.save(module.state_dict(), file)
+        file.seek(0)
+        state, training, module = torch.load(file, weights_only=True), module.training, build()
+        module.train(training)
+    elif route == "step":
+        _step(module, state or {})
+        return module
+    elif route == "cast":
+        module.to(OTHER_TYPE[_type(module)])
+    elif route == "back" and state is not None:
+        narrow = next(tensor.dtype for tensor in state.values() if tensor.is_floating_point())
+        device = next(module.parameters()).device
+        module.cpu().to(narrow).load_state_dict(state)
+        return module.to(device, OTHER_TYPE[narrow])
+    if state is not None:
+        module.load_state_dict(state)
+    return module
+
+
+def _step(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """SGD with the learning rate one, and what is to go as the gradient."""
+    parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    for name, parameter in parameters.items():
+        parameter.grad = parameter.detach() - state[name]
+    torch.optim.SGD(parameters.values(), lr=1.0).step()
+    for parameter in parameters.values():
+        parameter.grad = None
+
+
+def _type(module: nn.Module) -> torch.dtype:
+    return next(each.dtype for each in module.parameters() if each.is_floating_point())
