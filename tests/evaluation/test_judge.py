@@ -186,7 +186,8 @@ def test_another_state_dict(workshop: Workshop, write: Writer) -> None:
 def test_tf32_is_allowed_where_pytorch_runs_it_and_the_model_file_does_not_forbid_it(
     workshop: Workshop, write: Writer
 ) -> None:
-    rounding = "def r(t):\n    return ((t.view(torch.int32) + 4096) & -8192).view(torch.float32)\n"
+    rounding = "def r(t):\n    if t.dtype != torch.float32:\n        return t\n"
+    rounding += "    return ((t.view(torch.int32) + 4096) & -8192).view(torch.float32)\n"
     forward = "return nn.functional.conv_transpose2d(r(x), r(self.conv_transpose2d.weight))"
     candidate = write("candidate.py", CANDIDATE.format(forward=forward) + "\n" + rounding)
     model = write("model.py", MODEL)

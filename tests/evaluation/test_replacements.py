@@ -249,6 +249,14 @@ def test_with_gradients_enabled(judged: Callable[..., Report], name: str) -> Non
     assert report.verdict.check("gradients").reason.startswith(f"inference only: {reason[1:]}")
 
 
+def test_gradients_for_which_memory_is_lacking_are_not_checked(judged: Callable[..., Report]) -> None:
+    lack = "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"
+    report = judged(f"if x.requires_grad: {lack}; return self.up(x)", training=True)
+    assert report.equal and not report.verdict.inference_only
+    check = report.verdict.check("gradients")
+    assert check.passed is None and "Tried to allocate 2.00 GiB" in check.reason
+
+
 CONVOLVE = "F.conv_transpose2d(x, self.kept, self.up.bias, 2)"
 PREPARE = f"self.kept = self.up.weight * 1 if self.kept is None else self.kept; return {CONVOLVE}"
 #: How a candidate comes by its weights: more of its constructor, its forward, the reason; with a star what is said.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tconv.errors import OutOfMemory
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import (
     HOST,
@@ -79,7 +81,12 @@ def check_replacement(
         with open_candidate() as candidate:
             candidate.construct(SEED, case.arguments)
             bench = _Bench(case, model, Calls(candidate), wanted, device, casts)
-            checks = [*_weights(bench), *_gradients(bench, training)]
+            checks: list[Check] = []
+            for name, part in ((_WEIGHTS, _weights), (GRADIENTS, partial(_gradients, training=training))):
+                try:
+                    checks += part(bench)
+                except OutOfMemory as error:  # gradients take more than what was judged so far
+                    checks.append(Check(name, None, reason=f"not checked: {error}"))
             return [*checks, *(check for check in bench.calls.checks() if check.passed is False)]
     except CandidateFailed as failure:
         return [Check("runs", False, reason=str(failure))]
@@ -162,6 +169,8 @@ def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | Non
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
         loud = route in ("copy", "cast")
         return Check(_WEIGHTS, None if loud else False, reason=f"{'not checked: ' * loud}after {words}, {error}")
+    except CandidateFailed as failure:
+        raise CandidateFailed(f"after {words}, {failure}") from None
     form = same_outputs(got, expected.outputs)
     if not form.passed:
         wrong = form.reason
@@ -170,7 +179,10 @@ def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | Non
         wrong = "" if near(got, expected.outputs, ROUNDING) else f"further than a relative {ROUNDING} from Model's"
     else:
         wrong = expected.wrong(bench, got)
-    what = "the result is not that of the weights it has: take them from the module's parameters in each call"
+    remedy = "take them from the module's parameters in each call"
+    if route == "cast":
+        remedy = "compute in the type of what is given, or raise an error"
+    what = f"the result is not that of the weights it has: {remedy}"
     return Check(_WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "")
 
 
@@ -210,18 +222,20 @@ _WAYS = tuple(_Way(training, of) for training in (True, False) for of in ("param
 
 @dataclass(frozen=True)
 class _Gradients:
-    """What `Model` gives with gradients enabled: as it is, in float64, and with moved operands; None if it cannot."""
+    """What `Model` gives with gradients enabled: as it is, in float64, and with moved operands; None if it cannot.
 
-    plain: Any
-    exact: Any
-    moved: Any
+    Args:
+        outputs: with buffers.
+        gradients: by the names of parameters and inputs; None where none flows.
+    """
+
+    outputs: tuple[Any, Any, Any]
+    gradients: tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]
 
     def results(self, name: str, got: Tensor) -> Results | None:
         """One gradient beside these; None where `Model` has none."""
-        theirs = [
-            None if each is None else each["gradients"].get(name) for each in (self.plain, self.exact, self.moved)
-        ]
-        return None if theirs[0] is None else Results(got.contiguous(), theirs[0].contiguous(), *theirs[1:])
+        pytorch, *others = (None if each is None else each.get(name) for each in self.gradients)
+        return None if pytorch is None else Results(got.contiguous(), pytorch.contiguous(), *others)
 
 
 def _gradients(bench: _Bench, training: bool) -> list[Check]:
@@ -231,7 +245,7 @@ def _gradients(bench: _Bench, training: bool) -> list[Check]:
     stopped = ""
     for way in _WAYS:
         try:
-            plain = _backward(bench, inputs, state, way, "fp32" if bench.wanted == "fp32" else "plain")
+            plain = _backward(bench, inputs, state, way)
         except ModelFileError as error:
             stopped = str(error)
             continue
@@ -241,7 +255,7 @@ def _gradients(bench: _Bench, training: bool) -> list[Check]:
     if stopped:
         return [Check(GRADIENTS, None, reason=f"not checked, Model has none: {stopped}")]
     bench.calls.beside(plain)
-    expected = _further(bench, inputs, state, way, plain.outputs)
+    expected = _with_others(bench, inputs, state, way, plain)
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
     try:
         options = {"training": way.training, "gradients": way.of, "seed": _IN_TRAINING}
@@ -260,36 +274,42 @@ def _compared(
     expected: _Gradients,
     training: bool,
 ) -> list[Check]:
-    ours, theirs = dict(got.outputs), dict(expected.plain)
-    found, wanted = ours.pop("gradients"), theirs.pop("gradients")
-    form = same_outputs(ours, theirs)
+    outputs, gradients = _split(got.outputs)
+    form = same_outputs(outputs, expected.outputs[0])
     if not form.passed:
         return [replace(form, name=f"{form.name}, {_ENABLED}", reason=f"{_ENABLED}: {form.reason}")]
     comparisons = Comparisons(bench.device)
-    comparisons.add(
-        ours, theirs, *(each and {name: each[name] for name in theirs} for each in (expected.exact, expected.moved))
-    )
-    checks = [
-        check
-        for check in outcome_of(bench.case, comparisons, expected.exact is not None, _ENABLED)
-        if check.passed is False
-    ]
-    flowing = {name: tensor for name, tensor in found.items() if isinstance(tensor, Tensor)}
-    missing = [name for name, tensor in wanted.items() if tensor is not None and tensor.any() and name not in flowing]
-    wrong = {
-        name: each for name, tensor in flowing.items() if (each := _wrong(bench, name, tensor, expected)) is not None
-    }
+    comparisons.add(outputs, *expected.outputs)
+    in_float64 = expected.outputs[1] is not None
+    of_outputs = outcome_of(bench.case, comparisons, in_float64, _ENABLED)
+    checks = [check for check in of_outputs if check.passed is False]
+    flowing = {name: tensor for name, tensor in gradients.items() if isinstance(tensor, Tensor)}
+    models = {name: tensor for name, tensor in expected.gradients[0].items() if tensor is not None and tensor.any()}
+    missing = [name for name in models if name not in flowing]
+    wrong = _wrong_ones(bench, flowing, expected)
     if wrong and missing:
         # Behind a kernel without gradients others are what they are without it.
-        cut = _further(
-            bench, inputs, state, way, _backward(bench, inputs, state, way, cut_off=True).outputs, cut_off=True
-        )
-        wrong = {name: each for name, each in wrong.items() if _wrong(bench, name, flowing[name], cut) is not None}
+        plain = _backward(bench, inputs, state, way, cut_off=True)
+        cut = _with_others(bench, inputs, state, way, plain, cut_off=True)
+        wrong_there = _wrong_ones(bench, {name: flowing[name] for name in wrong}, cut)
+        wrong = {name: check for name, check in wrong.items() if name in wrong_there}
     checks += wrong.values()
     if missing:
         to = "no gradient flows" if not flowing else f"no gradient flows to {', '.join(missing)}"
         return [*checks, _inference_only("; ".join(filter(None, [to, got.stopped])), training)]
     return checks or [Check(GRADIENTS, True)]
+
+
+def _split(found: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The outputs with the buffers, and the gradients."""
+    outputs = dict(found)
+    return outputs, outputs.pop("gradients")
+
+
+def _wrong_ones(bench: _Bench, gradients: Mapping[str, Tensor], expected: _Gradients) -> dict[str, Check]:
+    """What is wrong with each gradient of which something is."""
+    found = {name: _wrong(bench, name, tensor, expected) for name, tensor in gradients.items()}
+    return {name: check for name, check in found.items() if check is not None}
 
 
 def _wrong(bench: _Bench, name: str, got: Tensor, expected: _Gradients) -> Check | None:
@@ -304,34 +324,36 @@ def _wrong(bench: _Bench, name: str, got: Tensor, expected: _Gradients) -> Check
     comparison = OutputComparison(got.dtype, bench.device)
     comparison.add(results)
     products = bench.case.traced.products + bench.case.traced.multiply_adds // max(1, got.numel())
-    checks = comparison.checks(f" of the gradient of {name}", products, expected.exact is not None)
+    checks = comparison.checks(f" of the gradient of {name}", products, results.exact is not None)
     failed = [check for check in checks if check.passed is False]
     # Of what cancels out, as a bias before a norm, the rounding is left: that is not compared with itself.
     return next((check for check in failed if not (comparison.is_noise and check.name.startswith("pooled"))), None)
 
 
-def _further(
-    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, plain: Any, cut_off: bool = False
+def _with_others(
+    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, plain: Outcome, cut_off: bool = False
 ) -> _Gradients:
     """Beside `Model`'s own gradients those in float64, and with moved operands."""
-    exact = moved = None
-    # What a forward with gradients leaves in a module, as weight_norm does, may not be copied.
-    bench.model.construct(_IN_TRAINING, bench.case.arguments)
-    mode = "float64"
-    try:
-        exact = _backward(bench, inputs, state, way, mode, cut_off=cut_off).outputs
-    except ModelFileError:
-        mode = "plain"
+
+    def split(mode: str, move: float = 0.0) -> tuple[Any, Any]:
+        # What a forward with gradients leaves in a module, as weight_norm does, may not be copied.
         bench.model.construct(_IN_TRAINING, bench.case.arguments)
-    with contextlib.suppress(ModelFileError):
-        moved = _backward(bench, inputs, state, way, mode, cut_off=cut_off, move=_move(bench, [inputs, state])).outputs
-    return _Gradients(plain, exact, moved)
+        try:
+            return _split(_backward(bench, inputs, state, way, mode, cut_off=cut_off, move=move).outputs)
+        except (ModelFileError, OutOfMemory):
+            return None, None
+
+    exact = split("float64")
+    moved = split("plain" if exact[0] is None else "float64", _move(bench, [inputs, state]))
+    outputs, gradients = zip(_split(plain.outputs), exact, moved, strict=True)
+    return _Gradients(outputs, gradients)
 
 
 def _backward(
-    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str = "plain", **options: Any
+    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str = "", **options: Any
 ) -> Outcome:
-    options = {"mode": mode, "training": way.training, "gradients": way.of, **options}
+    options = {"mode": mode or ("fp32" if bench.wanted == "fp32" else "plain"), **options}
+    options |= {"training": way.training, "gradients": way.of}
     return bench.model.forward(inputs, state, seed=_IN_TRAINING, on=HOST, **options)
 
 
