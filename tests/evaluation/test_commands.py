@@ -74,6 +74,18 @@ def test_pytorchs_own_operator_is_named(tconv: Run) -> None:
     assert "calls PyTorch's own transposed convolution: aten.convolution (transposed)" in out
 
 
+def test_missing_gradients_are_said_and_training_refuses_them(tconv: Run, tmp_path: Path) -> None:
+    files = CORPUS / "plain.py", CORPUS / "honest_autograd_function.py"
+    report = tmp_path / "report.html"
+    code, out, _ = tconv("verify", *files, "--device=cpu", "--html", report)
+    assert (code, out[-1]) == (0, "equal; inference only")
+    assert "equal; inference only; not timed" in report.read_text()
+    code, out, _ = tconv("verify", *files, "--device=cpu", "--training")
+    assert code == 1
+    assert out[-1].startswith("NOT EQUAL: gradients: inference only: no gradient flows; honest_autograd_function.py: ")
+    assert "--training asks for all that Model has: give what computes the result a backward" in out[-1]
+
+
 def test_a_wrong_candidate_with_other_arguments(tconv: Run) -> None:
     code, out, err = tconv("verify", CORPUS / "plain.py", CORPUS / "wrong_bias_ignored.py", "--vary-arguments")
     assert (code, err) == (1, "")
