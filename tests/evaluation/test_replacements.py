@@ -56,6 +56,21 @@ PARAMETERS = {
     "a parameter made anew": ("self.up.weight = nn.Parameter(self.up.weight.detach().clone())", ""),
     "a buffer beside it": ("self.register_buffer('prepared', torch.ones(1), persistent=False)", ""),
 }
+TIED = "self.more = nn.ConvTranspose2d(4, 6, 3, 2); self.more.weight = self.up.weight"
+#: Model's constructor, the candidate's, and the reason.
+TIES = {
+    "tied in both": (TIED, TIED, ""),
+    "tied in Model": (
+        TIED,
+        "self.more = nn.ConvTranspose2d(4, 6, 3, 2); self.more.weight = nn.Parameter(self.up.weight.detach().clone())",
+        "more.weight is one of its own, in Model it is the same as up.weight: tie parameters as Model does",
+    ),
+    "tied in ModelNew": (
+        "self.more = nn.ConvTranspose2d(4, 6, 3, 2); self.more.weight = nn.Parameter(self.up.weight.detach().clone())",
+        TIED,
+        "more.weight is the same as up.weight, in Model it is one of its own",
+    ),
+}
 #: Model's forward, the candidate's, and the reason.
 LEFT_BEHIND = {
     "the same memory each time": (
@@ -111,6 +126,7 @@ def judged(workshop: Workshop, write: Writer) -> Callable[..., Report]:
         model: str = FORWARD,
         *,
         init: str = "",
+        models_init: str = "",
         side: bool = False,
         more: str = "",
         **options: bool,
@@ -120,7 +136,7 @@ def judged(workshop: Workshop, write: Writer) -> Callable[..., Report]:
             text = FILE if side else FILE.replace(SIDE, "")
             return text.replace("NAME", name).replace("INIT", next(lines)).replace("FORWARD", next(lines)) + more
 
-        paths = write("model.py", text("Model", model, "")), write("new.py", text("ModelNew", candidate, init))
+        paths = write("model.py", text("Model", model, models_init)), write("new.py", text("ModelNew", candidate, init))
         return judge(*paths, workshop=workshop, **options)  # type: ignore[arg-type]
 
     return on
@@ -136,6 +152,13 @@ def expect(report: Report, reason: str) -> None:
 def test_parameters(judged: Callable[..., Report], name: str) -> None:
     init, reason = PARAMETERS[name]
     expect(judged(init=init), reason)
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_tied_parameters(judged: Callable[..., Report], name: str) -> None:
+    models, candidates, reason = TIES[name]
+    forward = "return self.up(x) + self.more(x)"
+    expect(judged(forward, forward, init=candidates, models_init=models), reason)
 
 
 @pytest.mark.parametrize("name", LEFT_BEHIND)

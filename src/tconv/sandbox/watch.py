@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import pickle
 import random
 import sys
 import time
@@ -87,8 +88,7 @@ def traces() -> dict[str, Any]:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found["torch's random state on the GPU"] = torch.cuda.get_rng_state().numpy().tobytes()
     if numpy := sys.modules.get("numpy"):
-        kind, keys, *rest = numpy.random.get_state()
-        found["NumPy's random state"] = (kind, keys.tobytes(), *rest)
+        found["NumPy's random state"] = pickle.dumps(numpy.random.get_state(legacy=False))
     return found
 
 

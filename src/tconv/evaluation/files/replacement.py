@@ -125,11 +125,13 @@ def _weights(bench: _Bench) -> list[Check]:
     """In evaluation, where what is prepared of weights is kept if anywhere, and without a change of the mode."""
     case, model = bench.case, bench.model
     state = randomised(model.construct(_IN_EVALUATION, case.arguments), _IN_EVALUATION)
-    trained = [name for name, requires_grad in model.parameters() if requires_grad]
+    tied = {each.name: each.first for each in model.parameters()}
+    trained = [each.name for each in model.parameters() if each.requires_grad and each.name == each.first]
     if not trained:
         return [Check(_WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
     state, cast = _castable(state)
     other = halved_in_places(state, trained, _IN_EVALUATION)
+    state, other = ({name: each[tied.get(name, name)] for name in each} for each in (state, other))
     inputs = case.inputs(_IN_EVALUATION)
     try:
         of_state, of_other = (_Expected.of(bench, inputs, each) for each in (state, other))

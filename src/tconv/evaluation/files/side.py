@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,14 @@ class CandidateFailed(Exception):
 
 class CandidateRaised(CandidateFailed):
     """Its code raised, and its process goes on."""
+
+
+class Parameter(NamedTuple):
+    """A parameter under one of its names; `first` is the first one, another where parameters are tied."""
+
+    name: str
+    requires_grad: bool
+    first: str
 
 
 @dataclass(frozen=True)
@@ -148,11 +156,11 @@ class Side:
             raise self._failure(f"{self._path.name}: its state_dict() is no dict of tensors")
         return {str(name): tensor for name, tensor in state.items()}
 
-    def parameters(self) -> tuple[tuple[str, bool], ...]:
-        """The names of the module's parameters in their order, and whether they require a gradient."""
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The module's parameters in their order."""
         found = self._call("parameters", "the parameters")
         try:
-            return tuple((str(name), bool(requires_grad)) for name, requires_grad in found)
+            return tuple(Parameter(str(name), bool(trained), str(first)) for name, trained, first in found)
         except (TypeError, ValueError):
             raise self._failure(f"{self._path.name}: its parameters have no names") from None
 

@@ -100,9 +100,11 @@ class Subject:
             raise ModelFileError(f"{name} in {self._file.path.name} is not a torch.nn.Module: derive it from that")
         return settled(module.to(self._device), self._file, seed, self._device)
 
-    def parameters(self) -> list[tuple[str, bool]]:
-        """The module's parameters in their order, each once, and whether they require a gradient."""
-        return [(name, parameter.requires_grad) for name, parameter in self._module.named_parameters()]
+    def parameters(self) -> list[tuple[str, bool, str]]:
+        """The module's parameters in their order: name, whether it requires a gradient, and its first name."""
+        first: dict[int, str] = {}
+        named = self._module.named_parameters(remove_duplicate=False)
+        return [(name, each.requires_grad, first.setdefault(id(each), name)) for name, each in named]
 
     def example(self, seed: int) -> list[list[int] | None]:
         """Make inputs and keep them for `trace`; returns their shapes, None for what is no tensor."""

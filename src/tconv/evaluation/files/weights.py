@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tconv.evaluation.files.side import Parameter
 from tconv.evaluation.rules import first_difference, same_values
 from tconv.evaluation.verdict import Check
 
@@ -20,25 +21,26 @@ def check_state(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tu
     return layout, _values(got, expected)
 
 
-def check_parameters(got: Sequence[tuple[str, bool]], expected: Sequence[tuple[str, bool]]) -> Check:
-    """Compare the parameters, each with whether it requires a gradient, in the order in which optimizers number them.
-
-    Both modules have the same state_dict.
-    """
+def check_parameters(got: Sequence[Parameter], expected: Sequence[Parameter]) -> Check:
+    """Compare the parameters, in the order in which optimizers number them, of modules with the same state_dict."""
     name = "parameters are parameters"
-    ours, theirs = dict(got), dict(expected)
+    ours, theirs = {each.name: each for each in got}, {each.name: each for each in expected}
     problem = ""
     if lost := [each for each in theirs if each not in ours]:
-        problem = f"{', '.join(lost)} is no parameter, in Model it is: register it as an nn.Parameter of its own"
+        problem = f"{', '.join(lost)} is no parameter, in Model it is: register it as an nn.Parameter"
     elif added := [each for each in ours if each not in theirs]:
-        what = "is a parameter of its own, in Model it is none or another's: make it a buffer, or that other one"
-        problem = f"{', '.join(added)} {what}"
+        problem = f"{', '.join(added)} is a parameter, in Model it is none: make it a buffer"
+    elif tied := [each for each in expected if ours[each.name].first != each.first]:
+        first = [f"the same as {found.first}" for found in (ours[tied[0].name], tied[0])]
+        own = [words.replace(f"the same as {tied[0].name}", "one of its own") for words in first]
+        problem = f"{tied[0].name} is {own[0]}, in Model it is {own[1]}: tie parameters as Model does"
     elif list(ours) != list(theirs):
         order = "optimizers number them: register them in Model's order"
         problem = f"they are in the order {', '.join(ours)}, in Model {', '.join(theirs)}; {order}"
-    elif other := [each for each in theirs if ours[each] != theirs[each]]:
-        wanted = theirs[other[0]]
-        problem = f"{', '.join(other)} has requires_grad={not wanted}, in Model it is {wanted}: set it so"
+    elif other := [each for each in expected if ours[each.name].requires_grad != each.requires_grad]:
+        wanted = other[0].requires_grad
+        names = ", ".join(each.name for each in other)
+        problem = f"{names} has requires_grad={not wanted}, in Model it is {wanted}: set it so"
     return Check(name, not problem, reason=problem)
 
 
