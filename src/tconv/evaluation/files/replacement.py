@@ -173,11 +173,13 @@ def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | Non
         return Check(_WEIGHTS, None if loud else False, reason=f"{'not checked: ' * loud}after {words}, {error}")
     except CandidateFailed as failure:
         raise CandidateFailed(f"after {words}, {failure}") from None
+    if route == "cast" and state is not None:
+        # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
+        got = _cast(got, next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
     form = same_outputs(got, expected.outputs)
     if not form.passed:
         wrong = form.reason
     elif route == "cast":
-        # Whether it follows is asked, and not how fine its arithmetic is in a type that it was not made for.
         wrong = "" if near(got, expected.outputs, ROUNDING) else f"further than a relative {ROUNDING} from Model's"
     else:
         wrong = expected.wrong(bench, got)
