@@ -55,7 +55,8 @@ def mapped(value: Any, change: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(mapped(item, change) for item in value)
     if isinstance(value, dict):
-        return {key: mapped(item, change) for key, item in value.items()}
+        changed = {key: mapped(item, change) for key, item in value.items()}
+        return Record(value.name, changed) if isinstance(value, Record) else changed
     if (values := fields_of(value)) is not None:
         return Record(type(value).__qualname__, mapped(values, change))
     return value

@@ -184,9 +184,11 @@ class Subject:
                 values = mapped(list(values), Tensor.clone)
                 module = moved(module, values, move, seed)
         watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
+        if mode in ("float64", "rounded"):  # no call of a candidate, and parameters may be many
+            watched = []
         before = [fingerprint(tensor) for _, tensor in watched]
         # The same memory by another tensor: the one that the program holds may be given memory of its own.
-        watched += [(name, tensor.detach()) for name, tensor in watched]
+        same = [(name, tensor.detach()) for name, tensor in watched]
         seed_everything(seed)
 
         def numerics() -> AbstractContextManager[Any]:
@@ -223,12 +225,14 @@ class Subject:
             returned += [(path, tensor) for path, tensor in tensors(back)]
         # At once: a thread that still works on the result shall not come in time.
         kept = [fingerprint(tensor) for _, tensor in returned]
-        now_and_then = zip(watched, 2 * before, strict=True)
-        changed = dict.fromkeys(name for (name, now), then in now_and_then if fingerprint(now) != then)
+        now_and_then = list(zip(watched, same, before, strict=True))
+        changed = [name for (name, now), _, then in now_and_then if fingerprint(now) != then]
+        moved_away = [each for each in now_and_then if each[0][1].data_ptr() != each[1][1].data_ptr()]
+        changed += [name for _, (name, now), then in moved_away if fingerprint(now) != then]
         tree = self._write(outputs, "the output")
         late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
         patched = [*self._rebound(), *left_on]
-        names = {"changed": list(changed), "late": late, "overwritten": overwritten, "rebound": patched}
+        names = {"changed": list(dict.fromkeys(changed)), "late": late, "overwritten": overwritten, "rebound": patched}
         return {"outputs": tree, **names, "traces": traces_left, "by_samples": apart is not None, "stopped": stopped}
 
     def _keep(self, returned: list[tuple[str, Tensor]]) -> None:
