@@ -141,7 +141,7 @@ def _fused(name: str, results: Results) -> str:
         return layer["compile_ms"] / layer["tconv_ms"], layer["pytorch_ms"]["default"] / layer["tconv_ms"]
 
     rows, has_files = [], any("file_ms" in layer for layer in layers.values())
-    for model, layer in layers.items():
+    for model, layer in sorted(layers.items()):
         of_compile, of_eager = times(layer)
         taken = [layer["pytorch_ms"]["default"], layer["compile_ms"], layer["tconv_ms"]]
         taken += [layer.get("file_ms"), layer.get("file_compiled_ms")] * has_files + [layer["layer_ms"]]

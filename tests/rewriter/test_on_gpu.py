@@ -14,7 +14,7 @@ from codegen_helpers import DENSE, EXAMPLES, PREPARED
 from tconv.rewriter.outcome import Request
 from tconv.rewriter.run import optimize
 from tconv.sandbox.emulated import install
-from tconv.sandbox.model_file import load
+from tconv.sandbox.model_file import CANDIDATE, load
 from tconv.sandbox.worker import own_tools_on_path
 
 pytestmark = pytest.mark.gpu
@@ -64,7 +64,7 @@ def test_hoppers_kernel_is_built_and_the_one_for_elsewhere_as_well(
     assert layer.layer.plan.kernel.family == "wgmma" and layer.equal
     assert list(layer.verdicts)[:2] == ["up", "up, elsewhere"] and len(layer.verdicts) == (5 if prepares_inputs else 4)
     assert (layer.layer.plan.inputs is not None) == prepares_inputs
-    file = load(outcome.request.output, "ModelNew")
+    file = load(outcome.request.output, CANDIDATE)
     theirs, ours = load(model).construct(0).cuda(), file.construct(0).cuda()
     ours.load_state_dict(theirs.state_dict())
     channels = theirs.up.in_channels
@@ -85,7 +85,7 @@ def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
     if shutil.which("nvcc") is None:
         pytest.skip("needs nvcc")
     model, output = candidate_of(model_file)
-    theirs, ours = load(model).construct(0).cuda(), load(output, "ModelNew").construct(0).cuda()
+    theirs, ours = load(model).construct(0).cuda(), load(output, CANDIDATE).construct(0).cuda()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(3, 4, 9, 7, device="cuda")
     for dtype, tolerance in ((torch.float32, 2e-3), (torch.float64, 1e-10), (torch.float16, 2e-2)):
@@ -137,7 +137,7 @@ def test_tails_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
     outcome = optimize(Request(path, output, bench=False))
     assert outcome.written and outcome.equal and outcome.mistakes == (), outcome.reasons
     assert sum(bool(each.program) for layer in outcome.layers for each in layer.layer.behind) == 3
-    theirs, ours = load(path).construct(0).cuda().eval(), load(output, "ModelNew").construct(0).cuda().eval()
+    theirs, ours = load(path).construct(0).cuda().eval(), load(output, CANDIDATE).construct(0).cuda().eval()
     ours.load_state_dict(theirs.state_dict())
     given = [t.cuda() for t in load(path).make_inputs(1)]
     for dtype, tolerance in ((torch.float32, 5e-3), (torch.bfloat16, 5e-2)):
@@ -175,7 +175,7 @@ def test_the_emulator_agrees_bit_for_bit_on_integers(model_file: Callable[[str],
         pytest.skip("needs nvcc")
     path = EXAMPLES / "generated" / "strided_dilated_new.py"
     own_tools_on_path()
-    file = load(path, "ModelNew")
+    file = load(path, CANDIDATE)
     model = file.construct(0, 8, 6, 3, 5, 1, 2, True)
     with torch.no_grad():
         for parameter in model.parameters():
