@@ -221,6 +221,30 @@ def test_a_number_of_another_type_beside_a_comparison_alone_is_not_taken(functio
     assert program_of(own).text == "where(y > 0, 0.5, 1)"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: y > 0,
+        lambda y: (y > 0) * 2,
+        lambda y: (y > 0) * 2.0,
+        lambda y: torch.where(y > 0, 1, 0),
+        lambda y: torch.where(y > 0, 1.0, 0.0),
+        lambda y: torch.where(y > 0, 1.0, 0.0) * y,
+        lambda y: (y > 0) * 2 * y,
+        lambda y: (y > 0) * y,
+        lambda y: torch.where(y > 0, torch.tensor(1.0), 0),
+    ],
+)
+def test_a_result_of_another_type_has_no_program(function: Function, dtype: torch.dtype) -> None:
+    """Kernels write results of the layer's type; float32 takes numbers as they are."""
+    calls = noted(function, [], dtype=dtype)[0]
+    if function(torch.zeros(SHAPE, dtype=dtype)).dtype != dtype:
+        assert "?" in calls
+    elif dtype == torch.float32:
+        assert program_of(calls) is not None
+
+
 def test_all_names_are_functions_or_methods() -> None:
     missing = [
         name

@@ -470,7 +470,8 @@ class _Notes(torch.overrides.TorchFunctionMode):
     def of(self, tail):
         with self:
             last = tail(_Result(self, "y", typed=True))
-        return "; ".join(self.calls + [self.said(last)])
+        typed = not isinstance(last, _Result) or last._typed
+        return "; ".join(self.calls + [self.said(last) if typed else "?"])
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -498,15 +499,26 @@ class _Notes(torch.overrides.TorchFunctionMode):
         by_channel = name in ("batch_norm", "prelu")  # their tensors have one value for each
         said = [self.said(value, by_channel) for value in args]
         said += [f"{key}={self.said(value, by_channel)}" for key, value in kwargs.items()]
-        stand_ins = [value for value in (*args, *kwargs.values()) if isinstance(value, _Result)]
-        typed = any(value._typed for value in stand_ins)
-        if not typed and any(value._cast for value in stand_ins):
-            said = ["?"]
+        values = (*args, *kwargs.values())
+        typed = any(map(self._is_typed, values))
+        if not typed and name not in _COMPARISONS and any(map(self._is_float, values)):
+            # Of bits and such numbers, the type that is set for these.
+            typed = self.dtype == torch.float32 == torch.get_default_dtype() and not any(map(self._is_cast, values))
+            said = said if typed else ["?"]
         self.calls.append(f"{result} = {name}({', '.join(said)})")
         if in_place and isinstance(args[0], _Result):
             args[0]._name = result
             return args[0]
         return _Result(self, result, typed=typed and name not in _COMPARISONS)
+
+    def _is_typed(self, value):
+        return value._typed if isinstance(value, _Result) else getattr(value, "dtype", None) == self.dtype
+
+    def _is_cast(self, value):
+        return isinstance(value, _Result) and value._cast
+
+    def _is_float(self, value):
+        return type(value) is float or (isinstance(value, _Result) and value._name.startswith("tensor("))
 
     def said(self, value, by_channel=False):
         if isinstance(value, _Result):
@@ -541,8 +553,8 @@ def _kind(shape, of):
 class _Result:
     """Stands for a layer's result in the lines behind it, for what they make of that, and for tensors of a number.
 
-    Beside what is `typed`, of the result's type and with axes, a number of another type is `cast` to that. Beside a
-    comparison alone the number's type decides.
+    Beside what is `typed`, of the result's type and with axes, a number of another type is `cast` to that. Of a
+    comparison and numbers alone the numbers' types decide: what they give is not the result's type, or float32.
     """
 
     def __init__(self, notes, name, typed=False, cast=False):
