@@ -39,7 +39,7 @@ demo: $(RUN_STAMP)
 	@$(bin)/python benchmarks/report.py --stored strided_dilated
 
 test: lint
-	$(bin)/python -m pytest -n 2 --rotate
+	$(bin)/python -m pytest -n 2 --dist loadfile --rotate
 
 test-all: lint
 	TCONV_CANDIDATES=20000 $(bin)/python -m pytest -n 2

@@ -258,6 +258,7 @@ def test_a_kernel_alone_carries_less(name: str) -> None:
     assert len(alone.splitlines()) < 0.85 * len(all_of_them.splitlines()) < 0.95 * len(complete.splitlines())
 
 
+@pytest.mark.slow
 def test_files_name_no_headers() -> None:
     texts = kernel_texts([i.kernel for i in INSTANCES.values() if i.kernel.family != "direct"], "")
     assert not [line for text in texts.values() for line in text.splitlines() if ".cuh" in line]

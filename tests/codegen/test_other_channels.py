@@ -93,6 +93,7 @@ def recorded(layer: Layer) -> tuple[Any, ...]:
     return (*channels, *axes, layer.groups, layer.bias, layer.precision)
 
 
+@pytest.mark.slow
 def test_it_takes_the_tile_exactly_where_the_kernel_may(file: Namespace, planned: PlannedLayer) -> None:
     kernel, gpu = planned.plan.kernel, Gpu.h200()
     taken = set()

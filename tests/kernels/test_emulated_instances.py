@@ -49,7 +49,7 @@ def test_copies_that_land_at_once_change_nothing(name):
     assert torch.equal(emulate(instance, tensors, copies="eager"), emulate(instance, tensors))
 
 
-@pytest.mark.rotates(24, by="name")
+@pytest.mark.rotates(32, by="name")
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", INSTANCES)
 def test_is_clean_under_sanitizers(name, mode):
