@@ -388,7 +388,9 @@ def test_the_command_writes_the_committed_example(tmp_path: Path) -> None:
     output, report = tmp_path / "out.py", tmp_path / "report.json"
     process = command(EXAMPLES / "strided_dilated.py", "-o", output, "--json", report, "--html", tmp_path / "r.html")
     shown, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors) == (0, "")
+    assert process.returncode == 0
+    # A step of ten seconds is told off a terminal.
+    assert all(line.startswith("tconv: checking ") for line in errors.splitlines())
     assert output.read_bytes() == (EXAMPLES / "generated" / "strided_dilated_new.py").read_bytes()
     told = json.loads(report.read_text())
     assert told["equal"] is True and list(told["seconds"])[:2] == ["tracing strided_dilated.py", "planning"]

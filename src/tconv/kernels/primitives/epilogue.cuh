@@ -24,6 +24,10 @@ struct Identity {
   }
 };
 
+// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
+template <bool>
+struct HasProgram {};
+
 template <class Layer, class Program>
 struct Epilogue {
   using Sum = typename AccumulatorOf<typename Layer::Element>::type;
@@ -38,7 +42,10 @@ struct Epilogue {
 
   // Of a channel of the group.
   TCONV_DEVICE Channel of(int channel) const {
-    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+    Channel of;  // C++14 initialises no bases by a list
+    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
+    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
+    return of;
   }
   // An output of its y.
   template <class Values>

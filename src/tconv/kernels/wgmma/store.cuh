@@ -159,7 +159,7 @@ struct WgmmaStore {
   // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
   // which have no numbers at run time, and those of a turn are free behind it.
   template <int width>
-  TCONV_DEVICE void store_turns() const {
+  TCONV_DEVICE void store_rows(HasProgram<false>) const {
     const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
 #pragma unroll
     for (int tile = 0; tile < Tile::position_tiles; ++tile)
@@ -178,7 +178,7 @@ struct WgmmaStore {
   // The same for a program, whose instructions would be there for each sum, more than an instruction cache holds: turns
   // are a loop, which looks for its sums among all.
   template <int width>
-  TCONV_DEVICE void store_turns_in_loop() const {
+  TCONV_DEVICE void store_rows(HasProgram<true>) const {
     constexpr int octets = Tile::channels / 8 / staged_octets, phases = Tile::phases / run;
     const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
 #pragma unroll 1
@@ -321,14 +321,6 @@ struct WgmmaStore {
     }
   }
 
-  template <int width>
-  TCONV_DEVICE void store_rows() const {
-    if constexpr (Layer::has_program)
-      store_turns_in_loop<width>();
-    else
-      store_turns<width>();
-  }
-
   TCONV_DEVICE void store() const {
     constexpr int half = most_width > 1 ? most_width / 2 : 1, quarter = half > 1 ? half / 2 : 1;
     if (Tile::channels_last) {
@@ -336,13 +328,13 @@ struct WgmmaStore {
     } else if (Shape::by_runs && columns % run == 0) {
       store_runs();
     } else if (columns % most_width == 0) {
-      store_rows<most_width>();
+      store_rows<most_width>(HasProgram<Layer::has_program>());
     } else if (columns % half == 0) {
-      store_rows<half>();
+      store_rows<half>(HasProgram<Layer::has_program>());
     } else if (columns % quarter == 0) {
-      store_rows<quarter>();
+      store_rows<quarter>(HasProgram<Layer::has_program>());
     } else {
-      store_rows<1>();
+      store_rows<1>(HasProgram<Layer::has_program>());
     }
   }
 };
