@@ -23,7 +23,7 @@ def functor(program: Program, name: str) -> str:
     computed once for each.
     """
     text, operands = program.text, program.operands
-    program, computed = _by_channel(_scaled_once(_without_quotients(program)))
+    program, computed = _by_channel(_without_quotients(program))
     per_channel = [each for each in operands if each.kind in ("channel", "scalar")]
     per_output = [each for each in operands if each.kind in ("output", "sample")]
     loads = [
@@ -143,64 +143,19 @@ def _without_quotients(program: Program) -> Program:
     places: list[int] = []
     for node in program.nodes:
         arguments = [places[argument] for argument in node.arguments]
-        divisor = program.nodes[node.arguments[-1]].what if node.what == "div" else 0.0
-        if isinstance(divisor, float) and divisor and math.isfinite(1 / divisor):
-            places.append(builder.call("mul", arguments[0], builder.constant(1 / divisor)))
+        if isinstance(node.what, float):
+            places.append(builder.constant(node.what))
+        elif isinstance(node.what, Operand):
+            places.append(builder.operand(*node.what))
+        elif node.operation is None:
+            places.append(builder.sum())
         else:
-            places.append(_again(builder, node, arguments))
+            divisor = program.nodes[node.arguments[-1]].what
+            if node.what == "div" and isinstance(divisor, float) and divisor and math.isfinite(1 / divisor):
+                places.append(builder.call("mul", arguments[0], builder.constant(1 / divisor)))
+            else:
+                places.append(builder.call(node.what, *arguments))
     return builder.program(places[-1])
-
-
-def _scaled_once(program: Program) -> Program:
-    """The program without scalings by powers of two that cancel, as those of ``y * 0.5 * (1 + erf(y)) * 2``.
-
-    A value is made smaller, multiplied once at most, and made as much larger: nothing is rounded in between, and
-    without the scalings nothing overflows but what overflowed at the end.
-    """
-    nodes = program.nodes
-    uses = [sum(node.arguments.count(place) for node in nodes) for place in range(len(nodes))]
-    same: dict[int, int] = {}  # products that are their factors
-
-    def scaled(place: int, by: float) -> tuple[int, int] | None:
-        """The place, if it is used once, and what is multiplied there by such a constant."""
-        if nodes[place].what == "mul" and uses[place] == 1 and place not in same:
-            first, second = nodes[place].arguments
-            for factor, constant in ((first, second), (second, first)):
-                if nodes[constant].what == by:
-                    return place, factor
-        return None
-
-    for place, node in enumerate(nodes):
-        if node.what != "mul":
-            continue
-        for product, constant in (node.arguments, node.arguments[::-1]):
-            value = nodes[constant].what
-            if not isinstance(value, float) or not _doubles(value):
-                continue
-            factors = nodes[product].arguments if nodes[product].what == "mul" and uses[product] == 1 else ()
-            found = next(filter(None, (scaled(each, 1 / value) for each in (product, *factors))), None)
-            if found is not None:
-                same[found[0]], same[place] = found[1], product
-    builder = Builder()
-    places: list[int] = []
-    for place, node in enumerate(nodes):
-        arguments = [places[argument] for argument in node.arguments]
-        places.append(places[same[place]] if place in same else _again(builder, node, arguments))
-    return builder.program(places[-1])
-
-
-def _doubles(value: float) -> bool:
-    """Whether it is a power of two above 1."""
-    return 1 < value < math.inf and math.frexp(value)[0] == 0.5
-
-
-def _again(builder: Builder, node: Node, arguments: Sequence[int]) -> int:
-    """The value of another program, of arguments that were built already."""
-    if isinstance(node.what, float):
-        return builder.constant(node.what)
-    if isinstance(node.what, Operand):
-        return builder.operand(*node.what)
-    return builder.sum() if node.operation is None else builder.call(node.what, *arguments)
 
 
 def _safe_divisors(program: Program) -> set[int]:
