@@ -14,7 +14,7 @@ from layers import problem_of
 from results import cases
 
 from tconv.planner import Gpu, choose
-from tconv.planner.choice import was_slower, why_pytorch
+from tconv.planner.choice import leading, was_slower, why_pytorch
 from tconv.planner.programs import fused_seconds, pass_seconds
 from tconv.planner.tuned import Question, Tuned
 from tconv.problem import Layer, Problem
@@ -62,6 +62,25 @@ def test_what_was_measured_of_the_layer_alone_is_weighed_with_the_program_behind
     alone = Question(WIDE)
     kernel = choose(alone, H200).kernel
     slower = Tuned(kernel.family, kernel.tile, milliseconds=1.1, pytorch_milliseconds=1.0, tried=2)
-    assert was_slower(alone, slower, H200)
-    assert not was_slower(Question(with_program(WIDE, "max(y, 0)")), slower, H200)
-    assert was_slower(Question(with_program(WIDE, "max(y, 0)")), replace(slower, milliseconds=9.0), H200)
+    behind = Question(with_program(WIDE, "max(y, 0)"))
+    assert was_slower(alone, {alone: slower}, H200) == slower.why_pytorch()
+    assert was_slower(behind, {alone: slower}, H200) is None
+    assert was_slower(behind, {alone: replace(slower, milliseconds=9.0)}, H200)
+    assert was_slower(alone, {}, H200) is None
+
+
+def test_what_was_measured_with_the_program_comes_first() -> None:
+    alone, behind = Question(WIDE), Question(with_program(WIDE, MISH))
+    first, second = (kernel for kernel, _ in leading(alone, H200, 12)[:2])
+    measured = {
+        question: Tuned(kernel.family, kernel.tile, milliseconds=1.0, pytorch_milliseconds=0.9, tried=2)
+        for question, kernel in ((alone, first), (behind, second))
+    }
+    assert choose(alone, H200, tuned=measured).kernel.tile == first.tile
+    assert choose(behind, H200, tuned=measured).kernel.tile == second.tile
+    assert choose(Question(with_program(WIDE, "max(y, 0)")), H200, tuned=measured).kernel.tile == first.tile
+    into = replace(WIDE, layer=replace(WIDE.layer, tail=MISH, into=128))
+    assert choose(Question(into), H200, tuned={behind: measured[behind]}).kernel.tile == second.tile
+    # Its time holds the program's, and PyTorch's does not: a pass of some 1.2 ms.
+    assert was_slower(behind, {behind: replace(measured[behind], milliseconds=1.9)}, H200) is None
+    assert was_slower(behind, {behind: replace(measured[behind], milliseconds=2.3)}, H200)

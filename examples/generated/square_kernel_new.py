@@ -361,7 +361,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_981950500a77d1f3::conv_transpose")
+_OPERATOR = _define("tconv_3e63f12b7c478c19::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -768,6 +768,9 @@ struct Identity {
   template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
 };
 
+// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
+template <bool> struct HasProgram {};
+
 template <class Layer, class Program> struct Epilogue {
   using Sum = typename AccumulatorOf<typename Layer::Element>::type;
   // What a channel needs, loaded.
@@ -781,7 +784,10 @@ template <class Layer, class Program> struct Epilogue {
 
   // Of a channel of the group.
   TCONV_DEVICE Channel of(int channel) const {
-    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+    Channel of;  // C++14 initialises no bases by a list
+    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
+    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
+    return of;
   }
   // An output of its y.
   template <class Values>
@@ -2169,7 +2175,7 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
 
   // Whole rows of the box, a tile and some phases and channels at a turn. No turn is a loop's: sums are in registers,
   // which have no numbers at run time, and those of a turn are free behind it.
-  template <int width> TCONV_DEVICE void store_turns() const {
+  template <int width> TCONV_DEVICE void store_rows(HasProgram<false>) const {
     const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
     TCONV_UNROLL for (int tile = 0; tile < Tile::position_tiles; ++tile)
       TCONV_UNROLL for (int phase = 0; phase < Tile::phases; phase += run) {
@@ -2181,6 +2187,23 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
           store_items<width>(item, at, tile, phase, octet);
         }
       }
+  }
+  // The same for a program, whose instructions would be there for each sum, more than an instruction cache holds: turns
+  // are a loop, which looks for its sums among all.
+  template <int width> TCONV_DEVICE void store_rows(HasProgram<true>) const {
+    constexpr int octets = Tile::channels / 8 / staged_octets, phases = Tile::phases / run;
+    const int item = (warp % 4 * 32 + lane) % Items<width>::lanes;
+#pragma unroll 1
+    for (int turn = 0; turn < Tile::position_tiles * phases * octets; ++turn) {
+      const int octet = turn % octets * staged_octets, phase = turn / octets % phases * run;
+      const int tile = turn / octets / phases;
+      meet<128>(1 + warp / 4);
+      TCONV_UNROLL for (int known = 0; known < Tile::position_tiles * phases * octets; ++known)
+        if (known == turn)
+          stage(known / octets / phases, known / octets % phases * run, known % octets * staged_octets);
+      meet<128>(1 + warp / 4);
+      store_items<width>(item, found<width>(item, tile, phase), tile, phase, octet);
+    }
   }
   template <int width> TCONV_DEVICE void store_items(int item, const Found& at, int tile, int phase, int octet) const {
     using Own = Items<width>;
@@ -2201,18 +2224,16 @@ template <class Layer, class Tile, class Program> struct WgmmaStore {
         }
   }
 
-  template <int width> TCONV_DEVICE void store_rows() const { store_turns<width>(); }
-
   TCONV_DEVICE void store() const {
     constexpr int half = most_width / 2, quarter = half / 2;
     if (columns % most_width == 0) {
-      store_rows<most_width>();
+      store_rows<most_width>(HasProgram<Layer::has_program>());
     } else if (columns % half == 0) {
-      store_rows<half>();
+      store_rows<half>(HasProgram<Layer::has_program>());
     } else if (columns % quarter == 0) {
-      store_rows<quarter>();
+      store_rows<quarter>(HasProgram<Layer::has_program>());
     } else {
-      store_rows<1>();
+      store_rows<1>(HasProgram<Layer::has_program>());
     }
   }
 };

@@ -367,7 +367,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_9a90377a73a66bd6::conv_transpose")
+_OPERATOR = _define("tconv_9511156740104b60::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -780,7 +780,10 @@ template <class Layer, class Program> struct Epilogue {
 
   // Of a channel of the group.
   TCONV_DEVICE Channel of(int channel) const {
-    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+    Channel of;  // C++14 initialises no bases by a list
+    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
+    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
+    return of;
   }
   // An output of its y.
   template <class Values>

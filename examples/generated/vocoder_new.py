@@ -402,7 +402,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_8b39070a298ea635::conv_transpose")
+_OPERATOR = _define("tconv_62946923f1899cb9::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -876,6 +876,9 @@ struct Identity {
   template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
 };
 
+// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
+template <bool> struct HasProgram {};
+
 template <class Layer, class Program> struct Epilogue {
   using Sum = typename AccumulatorOf<typename Layer::Element>::type;
   // What a channel needs, loaded.
@@ -889,7 +892,10 @@ template <class Layer, class Program> struct Epilogue {
 
   // Of a channel of the group.
   TCONV_DEVICE Channel of(int channel) const {
-    return {program.of(first_channel + channel), Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0};
+    Channel of;  // C++14 initialises no bases by a list
+    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
+    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
+    return of;
   }
   // An output of its y.
   template <class Values>
@@ -1967,8 +1973,17 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
   }
 
   // Stores neighbouring outputs of a channel, or of channels from one on, of what is staged: themselves, or their y.
-  template <int width> TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel) const {
+  template <int width>
+  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int, HasProgram<false>) const {
     *reinterpret_cast<Vector<Element, width>*>(to) = together;
+  }
+  template <int width>
+  TCONV_DEVICE void put(Element* to, const Vector<Staged, width>& together, int channel, HasProgram<true>) const {
+    const auto read = epilogue.program.template fetch<width>(to, true);
+    Vector<Element, width> outputs;
+    TCONV_UNROLL for (int i = 0; i < width; ++i)
+      outputs.values[i] = epilogue.output(together.values[i], epilogue.of(channel), read, i);
+    *reinterpret_cast<Vector<Element, width>*>(to) = outputs;
   }
 
   // Neighbouring lanes store neighbouring outputs of a row, `width` each; where there are too few, of several channels.
@@ -2000,7 +2015,7 @@ template <class Layer, class Tile, class Program> struct MmaTurn {
             const auto part = *reinterpret_cast<const Vector<Staged, neighbours>*>(of_phase);
             TCONV_UNROLL for (int n = 0; n < neighbours; ++n) together.values[n * run + i] = part.values[n];
           }
-          put(to, together, first_channel + channel);
+          put(to, together, first_channel + channel, HasProgram<Layer::has_program>());
           to += channel_lanes * plane;
         }
       }

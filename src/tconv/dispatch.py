@@ -212,10 +212,9 @@ def _plan(problem: Problem, gpu: Gpu, family: str | None, channels_last: bool) -
         raise _Refused(f"there is no such family; allowed are {', '.join(FAMILIES)}")
     question = question_of(problem, gpu, allows_tf32(), channels_last)
     tuned = _answers(gpu)
-    answer = tuned.get(question.of_layer())
     insists = family is not None or settings().insists
-    if not insists and answer is not None and was_slower(question, answer, gpu):
-        raise _Refused(answer.why_pytorch())
+    if not insists and (reason := was_slower(question, tuned, gpu)):
+        raise _Refused(reason)
     families = (family,) if family else tuple(FAMILIES)
     plan = choose(question, gpu, families, tuned)
     if not insists and (reason := why_pytorch(question, plan, gpu)):

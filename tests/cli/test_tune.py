@@ -94,6 +94,14 @@ def test_a_dry_run_lists_the_kernels_and_writes_nothing(model: Callable[[str], s
 
 
 @pytest.mark.usefixtures("without_gpu")
+def test_a_layer_is_tried_alone_and_with_what_stands_behind_it(model: Callable[[str], str]) -> None:
+    code, out, _ = tconv(model(f"nn.Sequential({DENSE}, nn.ReLU())"), "--dry-run", "--first", "2")
+    heads = re.findall(r"^up\.0: (.*)$", out, re.MULTILINE)
+    alone, behind = "2-D 32→16 k4 s2 p1 bias fp32", "then max(y, 0) (tf32 on tensor cores) on 2x32x16x16"
+    assert code == 0 and heads == [f"{alone} (tf32 on tensor cores) on 2x32x16x16", f"{alone} {behind}"]
+
+
+@pytest.mark.usefixtures("without_gpu")
 def test_precision_and_memory_format_of_a_dry_run(model: Callable[[str], str]) -> None:
     _, out, _ = tconv(model(DENSE), "--dry-run", "--first", "2", "--precision", "fp32")
     assert re.findall(r"^up: (.*)$", out, re.MULTILINE) == ["2-D 32→16 k4 s2 p1 bias fp32 on 2x32x16x16"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tconv.tuning.measure import Answer, Discarded
 H200 = Gpu.h200()
 UP = Problem(Layer(2, 64, 64, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="fp16"), 2, (1, 32, 32))
 LAST = Problem(Layer(2, 64, 32, (1, 4, 4), (1, 2, 2), (0, 1, 1), precision="fp16"), 2, (1, 32, 32))
-TRACE = Trace((TracedLayer("up", UP), TracedLayer("again", UP), TracedLayer("last", LAST)))
+TRACE = Trace((TracedLayer("up", UP), TracedLayer("again", UP), TracedLayer("last", LAST, tails=("relu",))))
 KEPT: list[dict[Question, Tuned]] = []
 
 
@@ -52,7 +52,12 @@ class Tuner:
 
 @pytest.fixture
 def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(known: Answers = {}, alone: bool = True, trouble: bool = False) -> Searched:  # noqa: B006
+    def run(
+        known: Answers = {},  # noqa: B006
+        alone: bool = True,
+        trouble: bool = False,
+        programs: Mapping[str, str] = {},
+    ) -> Searched:
         def store(gpu: Gpu, found: dict[Question, Tuned]) -> Path:
             if trouble:
                 raise Trouble("no place")
@@ -64,7 +69,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(search, "CudaClock", lambda: None)
         monkeypatch.setattr(search, "store", store)
         pool: Any = None
-        return search.search(TRACE, H200, pool, "match", as_it_is, known, alone)
+        return search.search(TRACE, H200, pool, "match", as_it_is, known, alone, programs)
 
     return run
 
@@ -81,6 +86,15 @@ def test_what_was_measured_before_is_not_measured_again(searched: Any) -> None:
     before = searched().tuned
     assert [answer.job.name for answer in searched({Question(UP): before[Question(UP)]}).answers] == ["last"]
     assert searched(before) == Searched() and KEPT == []
+
+
+def test_a_layer_is_measured_with_its_program(searched: Any) -> None:
+    alone, programs = searched().tuned, {"relu": "max(y, 0)"}
+    found = searched(alone, programs=programs)
+    assert [answer.job.name for answer in found.answers] == ["last"]
+    (question,) = found.tuned
+    assert question.problem.layer.tail == "max(y, 0)" and question.alone() == Question(LAST)
+    assert searched({**alone, **found.tuned}, programs=programs) == Searched()
 
 
 def test_on_a_gpu_that_others_use_winners_are_for_the_file_alone(searched: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,6 +80,18 @@ def test_a_layer_whose_kernel_is_of_other_sizes_says_so(model_file: Callable[[st
     assert large.plan.kernel.tile == small.plan.kernel.tile == measured[Question(large.plan.problem)].tile
     reason = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
     assert small.plan.reasons[-1] == reason and reason not in large.plan.reasons
+
+
+def test_what_was_measured_with_the_program_comes_before_the_layer_alone(model_file: Callable[[str], Path]) -> None:
+    path = model_file(MODEL)
+    traced, programs = trace(load(path)), {"relu": "max(y, 0)"}
+    traced = replace(traced, layers=tuple(replace(layer, tails=("relu",)) for layer in traced.layers))
+    (alone, first), (_, second) = (next(iter(answer(planned(path)[0], place).items())) for place in (3, 11))
+    with_program = replace(alone, problem=replace(alone.problem, layer=replace(alone.problem.layer, tail="max(y, 0)")))
+    for tuned, expected in (({alone: first, with_program: second}, second), ({alone: first}, first)):
+        layers = plan_layers(traced, path, H200, "match", by_kind, tuned=tuned, programs=programs)
+        assert layers[0].plan.kernel.tile == expected.tile and layers[0].behind[0].program == "max(y, 0)"
+        assert layers[0].plan.problem == alone.problem
 
 
 def test_a_slower_kernel_than_pytorchs_is_still_written(model_file: Callable[[str], Path]) -> None:

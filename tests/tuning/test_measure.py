@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,8 @@ from tconv.jit.compile import Compiled
 from tconv.planner import Gpu, Kernel, Plan
 from tconv.planner.mma.builder import with_pipeline
 from tconv.planner.tuned import Question, Tuned
+from tconv.pointwise.evaluate import evaluate
+from tconv.pointwise.program import SUM, parse
 from tconv.precision import allows_tf32
 from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.trace import Trace, TracedLayer
@@ -90,12 +92,15 @@ def tune(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> Callable[..., list[Any]
         times: Callable[[Kernel[Any]], float] = lambda kernel: 1.0,
         spoil: Callable[[Kernel[Any], torch.Tensor], torch.Tensor] = lambda kernel, y: y,
     ) -> list[Any]:
-        def caller(plan: Plan, cubin: bytes, operands: Operands, channels_last: bool) -> Call:
+        def caller(
+            plan: Plan, cubin: bytes, operands: Operands, channels_last: bool, read: Sequence[torch.Tensor]
+        ) -> Call:
             assert channels_last == found[0].channels_last
             assert operands.x.is_contiguous(memory_format=trials.memory_format(operands.x.dim(), channels_last))
+            program = parse(plan.kernel.layer.tail or SUM)
 
             def call() -> torch.Tensor:
-                return spoil(plan.kernel, conv_transpose(*operands, plan.problem).clone())
+                return spoil(plan.kernel, evaluate(program, conv_transpose(*operands, plan.problem), read).clone())
 
             call.ms = times(plan.kernel)  # type: ignore[attr-defined]
             return call
@@ -134,6 +139,36 @@ def test_channels_last_is_asked_where_it_exists() -> None:
     assert not any(question.channels_last for questions in asked[1:] for question in questions)
     (job, *_) = jobs_of(DENSE, channels_last=True)
     assert any(kernel.family == "mma" and kernel.tile.channels_last for kernel in job.kernels)
+
+
+def test_a_layer_is_tried_with_the_program_behind_it() -> None:
+    layers = [
+        TracedLayer("up", DENSE, tails=("", "relu into 24")),
+        TracedLayer("alone", DENSE),
+        TracedLayer("again", DENSE, tails=("relu",)),
+        TracedLayer("unknown", HALF, tails=("quantize",)),
+    ]
+    found = jobs(Trace(tuple(layers)), H200, "match", by_kind, 4, programs={"relu": "max(y, 0)", "sum": ""})
+    behind = replace(DENSE, layer=replace(DENSE.layer, tail="max(y, 0)"))
+    assert [(job.name, job.problem) for job in found] == [("up", behind), ("alone", DENSE), ("unknown", HALF)]
+    assert all(question.problem.layer.tail == "max(y, 0)" for question in found[0].questions)
+    assert all(kernel.layer.tail == "max(y, 0)" for kernel in found[0].kernels)
+
+
+#: The second makes much of little: its kernels' and PyTorch's results are far apart where sums are near zero.
+PROGRAMS = ["max(y * channel0, 0) + output1", "1 / y", "sqrt(y) + sqrt(output0)"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("problem", [DENSE, HALF])
+def test_a_kernel_is_checked_with_its_program(problem: Problem, program: str, tune: Callable[..., list[Any]]) -> None:
+    (job,) = jobs_of(replace(problem, layer=replace(problem.layer, tail=program)))
+    bad = job.candidates[0][0][0]
+    found = tune([job], spoil=lambda kernel, y: y * 1.02 if kernel == bad else y)
+    discarded = [one for one in found if isinstance(one, Discarded)]
+    assert [one.kernel for one in discarded] == [bad] and "WRONG" in discarded[0].reason
+    answers = [one for one in found if isinstance(one, Answer)]
+    assert all(answer.tuned is not None and answer.question.problem.layer.tail == program for answer in answers)
 
 
 def test_the_fastest_kernel_of_each_question_wins(tune: Callable[..., list[Any]]) -> None:
@@ -271,7 +306,7 @@ def test_what_was_measured_is_kept_before_the_next_layer(
 def test_progress_adds_up_to_the_number_of_kernels(monkeypatch: pytest.MonkeyPatch, pool: Pool) -> None:
     steps: list[tuple[float, str]] = []
 
-    def caller(plan: Plan, cubin: bytes, operands: Operands, channels_last: bool) -> Call:
+    def caller(plan: Plan, cubin: bytes, operands: Operands, channels_last: bool, read: object) -> Call:
         return partial(conv_transpose, *operands, plan.problem)
 
     monkeypatch.setattr(measure, "caller", caller)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,25 +48,34 @@ class _Launcher:
             weights.neg() if prepared else weights,
             _stored_at(bias, (layer.out_channels,), False),
         )
-        _stored_at(y, self.problem.output_shape, self.directly).copy_(conv_transpose(*given, self.problem))
+        result = conv_transpose(*given, self.problem)
+        if operands:
+            result += _stored_at(operands[0], self.problem.output_shape, self.directly)
+            result *= _stored_at(operands[1], (1, layer.out_channels, 1, 1), False)
+        _stored_at(y, self.problem.output_shape, self.directly).copy_(result)
 
 
+@pytest.mark.parametrize("program", ["", "(y + output0) * channel1"])
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("family", ["direct", "mma"])
 def test_a_kernel_is_called_as_the_library_does(
-    family: str, channels_last: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch
+    family: str, channels_last: bool, frozen: bool, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(loader, "load", lambda cubin, name, shared_bytes, device: "kernel")
     monkeypatch.setattr(trials, "Launcher", _Launcher)
-    question, gpu = Question(PROBLEM, "tf32", channels_last), Gpu.h200()
+    problem = replace(PROBLEM, layer=replace(PROBLEM.layer, tail=program))
+    question, gpu = Question(problem, "tf32", channels_last), Gpu.h200()
     kernel = next(kernel for kernel, _ in leading(question, gpu, 4) if kernel.family == family)
     plan = replan(question.problem_of(kernel.family), kernel, gpu)
     assert plan is not None and reads_channels_last(plan) == (channels_last and family == "mma")
     operands = draw(PROBLEM, torch.device("cpu"), 0)
+    added, factors = torch.randn(PROBLEM.output_shape), torch.randn(1, 8, 1, 1)
     wanted = trials.memory_format(4, channels_last)
     laid_out = Operands(*(tensor.contiguous(memory_format=wanted) for tensor in operands[:2]), operands.bias)
-    got = trials.caller(plan, b"cubin", laid_out, channels_last, frozen)()
+    got = trials.caller(plan, b"cubin", laid_out, channels_last, frozen, (added, factors) if program else ())()
     assert got.is_contiguous(memory_format=wanted)
-    torch.testing.assert_close(got, conv_transpose(*operands, PROBLEM), rtol=1e-5, atol=1e-5)
+    expected = conv_transpose(*operands, PROBLEM)
+    expected = (expected + added) * factors if program else expected
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)

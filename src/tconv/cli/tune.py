@@ -17,8 +17,8 @@ from tconv.errors import Trouble
 if TYPE_CHECKING:
     from tconv.planner import Gpu
     from tconv.planner.tuned import Question
+    from tconv.rewriter.fusing import Fused
     from tconv.sandbox.model_file import Interface
-    from tconv.sandbox.trace import Trace
     from tconv.tuning.jobs import Job
     from tconv.tuning.measure import Answer, Discarded
 
@@ -57,9 +57,8 @@ def tune(
     else:
         gpu = Gpu.h200()
     with progress(f"planning for {model.name}"):
-        jobs = _jobs(
-            _traced(model, interface), gpu, precision, first, channels_last, device="cuda" if has_gpu else "cpu"
-        )
+        found = _traced(model, interface)
+        jobs = _jobs(found, gpu, precision, first, channels_last, device="cuda" if has_gpu else "cpu")
     if dry_run:
         _list(jobs, gpu)
         remark = "" if has_gpu else "; there is no GPU here"
@@ -68,28 +67,32 @@ def tune(
     return _measure(jobs, gpu)
 
 
-def _traced(model: Path, interface: Interface) -> Trace:
+def _traced(model: Path, interface: Interface) -> Fused:
+    from tconv.rewriter.fusing import with_tails
     from tconv.sandbox.model_file import ModelFileError
     from tconv.sandbox.trace import trace
-    from tconv.sandbox.worker import WorkerFailed
+    from tconv.sandbox.worker import WorkerFailed, Workshop
 
     try:
-        found = trace(model, interface)
+        with Workshop() as workshop:
+            found = trace(model, interface, workshop=workshop)
+            if not found.layers:
+                raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to tune")
+            return with_tails(model, found, workshop, interface)
     except WorkerFailed as failure:
         raise Trouble(f"{model.name}: the process that runs it {failure}") from None
-    if not found.layers:
-        raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to tune")
-    return found
 
 
-def _jobs(found: Trace, gpu: Gpu, precision: Precision, first: int, channels_last: bool, device: str) -> list[Job]:
+def _jobs(found: Fused, gpu: Gpu, precision: Precision, first: int, channels_last: bool, device: str) -> list[Job]:
     import torch
 
     from tconv.evaluation.precision import resolve
     from tconv.tuning.jobs import jobs
 
     resolved = functools.partial(resolve, device=torch.device(device))
-    return jobs(found, gpu, precision.value, resolved, first, channels_last)
+    asked = functools.partial(jobs, found.trace, gpu, precision.value, resolved, first, channels_last)
+    # Alone for modules and functions of the library, with programs for its backend and for written files.
+    return list({job.problem: job for job in (*asked(), *asked(programs=found.programs))}.values())
 
 
 def _measure(jobs: Sequence[Job], gpu: Gpu) -> int:

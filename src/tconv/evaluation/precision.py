@@ -35,6 +35,11 @@ def understood(wanted: Wanted, tf32: bool) -> Wanted:
     return "fp32" if wanted == "match" and not tf32 else wanted
 
 
+def as_stated(problem: Problem) -> Wanted:
+    """What is wanted where a problem is to run in the very precision that it states."""
+    return "tf32" if problem.layer.precision in TF32 else "fp32"
+
+
 def problems(layers: Sequence[TracedLayer], wanted: Wanted, resolve: Resolve) -> list[Problem]:
     """What every traced layer computes, in the precision it is to run in: one for each layer, whatever its sizes.
 

@@ -54,7 +54,9 @@ def check_program(
     tensors = draw(problem, device, seed)
     with arithmetic(precision):
         sums = conv_transpose(*tensors, problem)
-    operands = _operands(program, problem, sums, seed)
+    operands = draw_operands(program, problem, device, seed)
+    if bool(evaluate(program, sums, operands).isnan().any()):
+        operands = [operand.abs() for operand in operands]
 
     def run() -> Tensor:
         with poisoned(device, sums.nbytes):
@@ -80,17 +82,14 @@ def check_program(
     return Verdict(tuple(checks))
 
 
-def _operands(program: Program, problem: Problem, sums: Tensor, seed: int) -> list[Tensor]:
-    """Normal ones; where the program has no value of some, as a square root has none, of their sizes."""
-    generator = torch.Generator(sums.device).manual_seed(seed + 1)
-    drawn = [
-        torch.randn(shape_of(operand.kind, problem.output_shape), generator=generator, device=sums.device)
+def draw_operands(program: Program, problem: Problem, device: torch.device, seed: int) -> list[Tensor]:
+    """Normal values for what a program reads. It may have no value of some, as a square root has none of -1."""
+    generator = torch.Generator(device).manual_seed(seed + 1)
+    dtype = getattr(torch, problem.layer.dtype)
+    return [
+        torch.randn(shape_of(operand.kind, problem.output_shape), generator=generator, device=device).to(dtype)
         for operand in program.operands
     ]
-    drawn = [operand.to(sums.dtype) for operand in drawn]
-    if bool(evaluate(program, sums, drawn).isnan().any()):
-        return [operand.abs() for operand in drawn]
-    return drawn
 
 
 @dataclass
@@ -117,7 +116,7 @@ class _Compared:
     ) -> None:
         unit = 2 * self.tolerance.epsilon
         for part in exact(tensors, problem, rounded=self.tolerance.precision in TF32):
-            there = [_part(operand, part) for operand in operands]
+            there = [part_of_operand(operand, part) for operand in operands]
             wide = [operand.double() for operand in there]
             value = evaluate(self.program, part.result, wide)
             allowed = self.tolerance.factor * part.magnitude
@@ -171,7 +170,7 @@ def _square(tensor: Tensor, where: Tensor) -> float:
     return square(torch.where(where, tensor, 0.0))
 
 
-def _part(operand: Tensor, part: Exact) -> Tensor:
+def part_of_operand(operand: Tensor, part: Exact) -> Tensor:
     """What of an operand goes with a part of the output."""
     samples = part.samples if operand.shape[0] > 1 else slice(None)
     return operand[samples, :, part.rows if operand.shape[2] > 1 else slice(None)]

@@ -35,9 +35,9 @@ def choose(
     Raises:
         Unplannable: no family runs it; the message says what each lacks.
     """
-    answer = tuned.get(question.of_layer())
-    if answer is not None and answer.family in families:
-        plan = _measured(question, answer, gpu)
+    found = question.found_in(tuned)
+    if found is not None and found[1].family in families:
+        plan = _measured(question, found[1], gpu)
         if plan is not None:
             return plan
     plans, troubles = [], []
@@ -74,10 +74,18 @@ def why_pytorch(question: Question, plan: Plan, gpu: Gpu) -> str | None:
     return f"nobody measured {gpu.name}, and PyTorch's operator is not predicted to be {_CLEARLY} times slower: {times}"
 
 
-def was_slower(question: Question, answer: Tuned, gpu: Gpu) -> bool:
-    """Whether `answer`, measured of the layer alone, leaves `question` to PyTorch: with the program behind both."""
-    ours = answer.milliseconds / 1e3 + fused_seconds(question.problem, gpu)
-    return answer.pytorch_milliseconds / 1e3 + pass_seconds(question.problem, gpu) < ours
+def was_slower(question: Question, tuned: Answers, gpu: Gpu) -> str | None:
+    """Why what was measured leaves `question` to PyTorch, with its program behind both; None if it does not.
+
+    Our time may be one of the layer alone: then the program's cost is predicted. PyTorch's always is.
+    """
+    found = question.found_in(tuned)
+    if found is None:
+        return None
+    measured, answer = found
+    program = fused_seconds(question.problem, gpu) - fused_seconds(measured.problem, gpu)
+    theirs = answer.pytorch_milliseconds / 1e3 + pass_seconds(question.problem, gpu)
+    return answer.why_pytorch() if theirs < answer.milliseconds / 1e3 + program else None
 
 
 def leading(question: Question, gpu: Gpu, first: int) -> list[tuple[Kernel[Any], float]]:

@@ -31,12 +31,22 @@ class Question:
         """The problem in the arithmetic in which `family` answers."""
         return self.on_tensor_cores() if FAMILIES[family].on_tensor_cores else self.problem
 
-    def of_layer(self) -> Question:
-        """The question without what becomes of the layer's outputs: as it was measured."""
+    def alone(self) -> Question:
+        """The question without the program behind the layer."""
         layer = self.problem.layer
-        if not (layer.tail or layer.into):
-            return self
-        return replace(self, problem=replace(self.problem, layer=replace(layer, tail="", into=0)))
+        return replace(self, problem=replace(self.problem, layer=replace(layer, tail=""))) if layer.tail else self
+
+    def found_in(self, answers: Answers) -> tuple[Question, Tuned] | None:
+        """What was measured: of the layer with its program or, where that was not, alone; None where neither was.
+
+        Where the output is a slice of another tensor makes no difference to that.
+        """
+        layer = self.problem.layer
+        whole = replace(self, problem=replace(self.problem, layer=replace(layer, into=0))) if layer.into else self
+        for question in dict.fromkeys((whole, whole.alone())):
+            if (answer := answers.get(question)) is not None:
+                return question, answer
+        return None
 
     def on_tensor_cores(self) -> Problem:
         """The problem in the arithmetic of tensor cores."""

@@ -20,7 +20,7 @@ from tconv.errors import CompileError, Trouble
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.draws import draw
 from tconv.evaluation.equality import Candidate, check_layer, further_draws
-from tconv.evaluation.precision import Wanted
+from tconv.evaluation.precision import as_stated
 from tconv.evaluation.programs import check_program
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
@@ -30,7 +30,7 @@ from tconv.kernels.source import Launched
 from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, floor_seconds
 from tconv.planner.choice import runs_on
-from tconv.problem import TF32, Problem
+from tconv.problem import Problem
 from tconv.rewriter.shrink import describe_change, shrink
 from tconv.sandbox.cut import Cut, Told, WrittenFile, told
 from tconv.sandbox.emulated import as_buffer, launches, told_for_few
@@ -170,7 +170,7 @@ def _with_behind(
             few = replace(few, layer=behind.layer(few.layer))
             (cut,) = file.cuts([few], skip=int(use.endswith("elsewhere")))
             candidate = _emulated(cut, few) if gpu is None else launch_on_gpu(cut, few, compiled, gpu)
-            verdict = check_program(candidate, few, _wanted(plan.problem), device="cpu" if gpu is None else "cuda")
+            verdict = check_program(candidate, few, as_stated(plan.problem), device="cpu" if gpu is None else "cuda")
             yield ", ".join(filter(None, [behind.describe(), use])), verdict
 
 
@@ -255,11 +255,7 @@ def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str) -> V
     family = FAMILIES.get(plan.kernel.family)
     reach = "exact" if family is None else family.reach
     draws = _DRAWS[device]
-    return check_layer(candidate, problem, _wanted(problem), device=device, draw_count=draws, reach=reach)
-
-
-def _wanted(problem: Problem) -> Wanted:
-    return "tf32" if problem.layer.precision in TF32 else "fp32"
+    return check_layer(candidate, problem, as_stated(problem), device=device, draw_count=draws, reach=reach)
 
 
 def _emulated(cut: Cut, problem: Problem) -> Candidate:

@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from tconv.codegen.generate import NO_TAILS, Behind, PlannedLayer, Tails, generate
 from tconv.codegen.rewrite import rewrite
@@ -38,6 +38,7 @@ _PORTABLE_BYTES = 99 * 1024
 #: So much longer all layers may take, that a file has fewer families.
 _HARDLY_LONGER = 1.05
 _log = logging.getLogger("tconv")
+_T = TypeVar("_T")
 
 _NOT_TUNED: Answers = MappingProxyType({})
 _SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
@@ -64,7 +65,7 @@ def plan_layers(
         wanted: as it is understood of this file.
         tuned: what was measured on this GPU.
         measured: and all kernels that were tried for that, the fastest first.
-        programs: by what is called behind layers.
+        programs: by what is called behind layers. What was measured of a layer with its program counts first.
 
     Raises:
         ModelFileError: the model has none that can be replaced.
@@ -72,6 +73,11 @@ def plan_layers(
     """
 
     asked = problems(trace.layers, wanted, resolve)
+    with_programs = {
+        Question(problem): Question(layer.with_program(problem, programs))
+        for layer, problem in zip(reversed(trace.layers), reversed(asked), strict=True)
+    }
+    tuned, measured = _as_of_layers(tuned, with_programs), _as_of_layers(measured, with_programs)
     counts = Counter({problem: layer.count for layer, problem in zip(trace.layers, asked, strict=True)})
     times = {each: _seconds(Question(each), gpu, families, tuned, measured) for each in counts if each.batch}
     families = _worth_their_lines(times, counts) or tuple(families)
@@ -128,6 +134,11 @@ def plan_layers(
     if all(layer.left for layer in layers):
         raise ModelFileError(f"{model.name}: nothing can be replaced: {layers[0].name} is {layers[0].reason}")
     return layers
+
+
+def _as_of_layers(found: Mapping[Question, _T], questions: Mapping[Question, Question]) -> dict[Question, _T]:
+    """What was found out, by questions of layers alone: of those with programs first, as far as that is known."""
+    return {**found, **{alone: found[asked] for alone, asked in questions.items() if asked in found}}
 
 
 def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, ...]:

@@ -91,14 +91,15 @@ class _Job:
             model = self.request.model
             self.say(f"tracing {model.name}")
             found = trace(model, self.request.interface, timeout_s=self.request.timeout_s, workshop=self.workshop)
+            fused = self._with_tails(found)
             gpu = self._gpu()
             searched = Searched()
             self.shared = self.on_gpu and self.request.bench and gpu_is_shared()
             if pool is not None and self._searches():
                 self.say("measuring the leading kernels")
                 known, alone = self._tuned(gpu), not self.shared
-                searched = search(found, gpu, pool, self.request.precision, self._resolve, known, alone)
-            fused = self._with_tails(found)
+                wanted = self.request.precision
+                searched = search(fused.trace, gpu, pool, wanted, self._resolve, known, alone, fused.programs)
             return replace(self._written(fused, gpu, searched), searched=searched, apart=fused.apart)
 
     def _with_tails(self, found: Trace) -> Fused:

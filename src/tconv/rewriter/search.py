@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 
@@ -55,28 +56,38 @@ class Searched:
 
 
 def search(
-    trace: Trace, gpu: Gpu, pool: Executor, wanted: Wanted, resolve: Resolve, known: Answers, alone: bool
+    trace: Trace,
+    gpu: Gpu,
+    pool: Executor,
+    wanted: Wanted,
+    resolve: Resolve,
+    known: Answers,
+    alone: bool,
+    programs: Mapping[str, str] = MappingProxyType({}),
 ) -> Searched:
     """Measures every distinct layer of a model whose question, as the file asks it, has no answer yet.
+
+    A layer is measured with the program that stands behind it.
 
     Args:
         gpu: the current one.
         pool: compiles.
-        wanted, resolve: as in `tconv.tuning.jobs.jobs`.
+        wanted, resolve, programs: as in `tconv.tuning.jobs.jobs`.
         known: what was measured here before.
         alone: whether no other program uses the GPU.
     """
-    asked = [job for job in jobs(trace, gpu, wanted, resolve, FIRST) if job.questions[-1] not in known]
+    found = jobs(trace, gpu, wanted, resolve, FIRST, programs=programs)
+    asked = [job for job in found if job.questions[-1] not in known]
     if not asked:
         return Searched()
     winners: dict[Question, Tuned] = {}
     answers: list[Answer] = []
     mistakes: list[str] = []
-    for found in Tuner(gpu, CudaClock(), pool, winners.update).run(asked):
-        if not isinstance(found, Answer):
-            mistakes.append(f"{found.job.name}: {found.kernel.family}: {found.reason}")
-        elif found.question == found.job.questions[-1]:
-            answers.append(found)
+    for result in Tuner(gpu, CudaClock(), pool, winners.update).run(asked):
+        if not isinstance(result, Answer):
+            mistakes.append(f"{result.job.name}: {result.kernel.family}: {result.reason}")
+        elif result.question == result.job.questions[-1]:
+            answers.append(result)
     return Searched(tuple(answers), tuple(mistakes), _keep(gpu, winners, alone), alone)
 
 

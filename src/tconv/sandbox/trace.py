@@ -20,7 +20,7 @@ from torch import nn
 
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
-from tconv.sandbox.behind import Callees, Place, Tails
+from tconv.sandbox.behind import Callees, Place, Tails, parted
 from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import MODEL, Interface, LoadedModel, ModelFileError, blamed, load
 from tconv.sandbox.recording import Recorder
@@ -60,6 +60,16 @@ class TracedLayer:
     def elsewhere(self) -> bool:
         """A call of a function in a file that the model file imports: out of the rewriter's reach."""
         return self.called and self.line is None
+
+    def with_program(self, problem: Problem, programs: Mapping[str, str]) -> Problem:
+        """`problem` with the first program that stands behind the layer; as it is where none does.
+
+        Args:
+            programs: by what is called behind layers.
+        """
+        found = (programs.get(parted(noted)[0], "") for noted in self.tails)
+        program = next(filter(None, found), "")
+        return replace(problem, layer=replace(problem.layer, tail=program)) if program else problem
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from tconv.evaluation.precision import Resolve, Wanted, problems, understood
@@ -21,7 +22,7 @@ class Job:
 
     Args:
         name: of the first layer of the model that computes this.
-        problem: with the precision of its dtype.
+        problem: with the precision of its dtype, and the program behind it.
         questions: what the library asks, and what a written file asks, where that differs.
         candidates: for each question the kernels, with the seconds predicted; the planner's own choice is in front.
     """
@@ -43,21 +44,29 @@ class Job:
 
 
 def jobs(
-    trace: Trace, gpu: Gpu, wanted: Wanted, resolve: Resolve, first: int, channels_last: bool = False
+    trace: Trace,
+    gpu: Gpu,
+    wanted: Wanted,
+    resolve: Resolve,
+    first: int,
+    channels_last: bool = False,
+    programs: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Job]:
-    """A job for each distinct layer and size of a model.
+    """A job for each distinct layer, program behind it, and size of a model.
 
     Args:
         first: how many candidates a question has.
         channels_last: of layers that know that format; written files do not ask for it.
+        programs: by what is called behind layers; without them layers are alone.
     """
     rounds = wanted != "fp32" and trace.tf32
     asked = problems(trace.layers, understood(wanted, trace.tf32), resolve)
     found: dict[Problem, Job] = {}
-    for traced, problem in zip(trace.layers, asked, strict=True):
-        if traced.problem not in found:
-            questions = _questions(question_of(traced.problem, gpu, rounds), problem, channels_last)
-            found[traced.problem] = _job(traced.name, traced.problem, questions, gpu, first)
+    for traced, in_file in zip(trace.layers, asked, strict=True):
+        problem, in_file = (traced.with_program(each, programs) for each in (traced.problem, in_file))
+        if problem not in found:
+            questions = _questions(question_of(problem, gpu, rounds), in_file, channels_last)
+            found[problem] = _job(traced.name, problem, questions, gpu, first)
     return list(found.values())
 
 

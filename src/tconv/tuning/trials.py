@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
@@ -68,13 +68,19 @@ class Distance:
 
 
 def caller(
-    plan: Plan, cubin: bytes, operands: Operands, channels_last: bool = False, frozen: bool = False
+    plan: Plan,
+    cubin: bytes,
+    operands: Operands,
+    channels_last: bool = False,
+    frozen: bool = False,
+    read: Sequence[Tensor] = (),
 ) -> Callable[[], Tensor]:
     """The call of a compiled kernel on these tensors as the library makes it, copies included.
 
     Args:
         channels_last: how the input lies in memory, and the result shall.
         frozen: weights are prepared here, once, where they are.
+        read: by the layer's program.
     """
     device = torch.cuda.current_device()
     kernel, preparing, of_inputs = load_all(plan, cubin, device)
@@ -85,12 +91,18 @@ def caller(
     written = memory_format(x.dim(), directly)
     contiguous = weight.contiguous()  # lives until it was prepared
     once = launcher.prepare(contiguous.data_ptr()) if frozen and preparing is not None else None
+    # Of all outputs as they lie.
+    laid_out = [
+        each.contiguous(memory_format=written if each.shape == plan.problem.output_shape else torch.contiguous_format)
+        for each in read
+    ]
 
     def call() -> Tensor:
         given, weights = x.contiguous(memory_format=written), weight.contiguous() if once is None else once
         y = torch.empty(plan.problem.output_shape, dtype=x.dtype, device=x.device, memory_format=written)
+        of_program = tuple(each.data_ptr() for each in laid_out)
         addresses = (weights.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-        launcher(given.data_ptr(), *addresses, prepared=once is not None)
+        launcher(given.data_ptr(), *addresses, prepared=once is not None, operands=of_program)
         return y.contiguous(memory_format=wanted)
 
     return call
