@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python3 benchmarks/fused.py [--only NAME] [--type bfloat16] [--channels-last] [--no-files]
 
-The models are those of benchmarks/fused/ and two of the examples. A file is what `tconv optimize --no-search` writes of
-a model, and is timed as it is and under `torch.compile`; files are built side by side before anything is timed, in
-float32 and contiguous alone.
+The models are those of benchmarks/fused/ and two examples. A file is what `tconv optimize` writes of a model, its
+search included, and is timed as it is and under `torch.compile`; in float32 and contiguous alone. The backend takes the
+kernels that the planner predicts to be the fastest.
 
 Writes benchmarks/results/fused.json, or of another type or memory format fused-bfloat16.json and so on: medians of
 milliseconds with a cold L2 cache, and how far each result is from PyTorch's in exact arithmetic, beside how far
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +35,10 @@ from tconv.evaluation.stopwatch import CudaClock
 from tconv.planner import Gpu
 from tconv.rewriter.fusing import with_tails
 from tconv.rewriter.pipeline import build, plan_layers
+from tconv.rewriter.search import search
 from tconv.sandbox.trace import trace
 from tconv.sandbox.worker import Workshop
+from tconv.tuning.compilers import compilers
 from tconv.tuning.trials import Distance
 
 #: Results may be so many times as far from exact ones as PyTorch's own.
@@ -60,12 +63,16 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
-def written(path: Path, gpu: Gpu, arithmetic: Resolve) -> str:
+def written(path: Path, gpu: Gpu, arithmetic: Resolve, pool: Executor, workshop: Workshop) -> str:
     """The text that `tconv optimize` writes of a model file."""
-    with Workshop() as workshop:
-        fused = with_tails(path, trace(path, workshop=workshop), workshop)
+    fused = with_tails(path, trace(path, workshop=workshop), workshop)
     wanted = understood("match", fused.trace.tf32)
-    layers = plan_layers(fused.trace, path, gpu, wanted, arithmetic, programs=fused.programs)
+    # As if others used the GPU: winners are not kept, so that the backend does not find them.
+    found = search(fused.trace, gpu, pool, "match", arithmetic, {}, False, fused.programs)
+    measured = {answer.question: answer.measured for answer in found.answers}
+    layers = plan_layers(
+        fused.trace, path, gpu, wanted, arithmetic, tuned=found.tuned, measured=measured, programs=fused.programs
+    )
     return build(path, layers, gpu, wanted, fused.text, fused.tails)
 
 
@@ -74,15 +81,9 @@ def file_of(name: str) -> Path:
     return ROOT / "build" / "fused" / f"{name}_new.py"
 
 
-def write(name: str) -> int:
-    """Writes the file of a model, and builds its kernels."""
-    from tconv.jit.loader import gpu_of
-
-    path = file_of(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = written(models()[name], gpu_of(0), partial(resolve, device=torch.device("cuda")))
-    path.write_text(text, encoding="utf-8")
-    file = loaded(path)
+def build_file(name: str) -> int:
+    """Builds the kernels of a model's file."""
+    file = loaded(file_of(name))
     model = file.ModelNew(*file.get_init_inputs()).cuda().eval()
     with torch.no_grad():
         model(*(t.cuda() for t in file.get_inputs()))
@@ -90,8 +91,16 @@ def write(name: str) -> int:
 
 
 def write_all(names: list[str]) -> None:
-    """The files of these models, each by a process of its own."""
-    script = [sys.executable, __file__, "--write"]
+    """The files of these models, written one after the other and built side by side."""
+    from tconv.jit.loader import gpu_of
+
+    file_of("").parent.mkdir(parents=True, exist_ok=True)
+    script = [sys.executable, __file__, "--build"]
+    arithmetic = partial(resolve, device=torch.device("cuda"))
+    with compilers() as pool, Workshop() as workshop:
+        for name in names:
+            text = written(models()[name], gpu_of(0), arithmetic, pool, workshop)
+            file_of(name).write_text(text, encoding="utf-8")
     processes = {name: subprocess.Popen([*script, name]) for name in names}
     failed = [name for name, process in processes.items() if process.wait() != 0]
     if failed:
@@ -166,13 +175,13 @@ def main() -> int:
     made.add_argument("--type", default="float32", help="of weights and inputs")
     made.add_argument("--channels-last", action="store_true", help="memory format of weights and inputs")
     made.add_argument("--no-files", action="store_true", help="no written files")
-    made.add_argument("--write", default="", metavar="NAME", help="write and build the file of one model, and no more")
+    made.add_argument("--build", default="", metavar="NAME", help="build the file of one model, and no more")
     options = made.parse_args()
     if not torch.cuda.is_available():
         print("fused.py measures on a GPU, and there is none here", file=sys.stderr)
         return 2
-    if options.write:
-        return write(options.write)
+    if options.build:
+        return build_file(options.build)
     clock, dtype = CudaClock(), getattr(torch, options.type)
     files = dtype == torch.float32 and not options.channels_last and not options.no_files
     if files:
