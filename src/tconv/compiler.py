@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tconv import ops
-from tconv.dispatch import PRECISION_OF, decide
+from tconv.dispatch import PRECISION_OF, Decision, decide
 from tconv.errors import InvalidProgram
 from tconv.kernels.source import header_digest
 from tconv.pointwise.graph import Reader
 from tconv.pointwise.program import Program
 from tconv.version import __version__
+from tconv.weights import layout_of, prepare
 
 _log = logging.getLogger("tconv")
-_PASS = "post_grad_custom_pre_pass"
-_CONVOLUTION, _LAYER, _LAYER_WITH_TAIL = torch.ops.aten.convolution.default, ops.LAYER, ops.LAYER_WITH_TAIL
+_PASS, _PASS_BEFORE_FREEZING = "post_grad_custom_pre_pass", "joint_custom_pre_pass"
+_CONVOLUTION = torch.ops.aten.convolution.default
+_LAYER, _LAYER_WITH_TAIL, _LAYER_PREPARED = ops.LAYER, ops.LAYER_WITH_TAIL, ops.LAYER_PREPARED
 
 
 def backend(
@@ -37,7 +42,8 @@ def backend(
     """What `torch.compile` calls for ``backend="tconv"``.
 
     Transposed convolutions run on tconv's kernels, those for which PyTorch is predicted to be faster excepted, and the
-    elementwise operators behind them in the same kernel. Where a gradient is asked for nothing is changed.
+    elementwise operators behind them in the same kernel. Where a gradient is asked for nothing is changed. With
+    ``torch._inductor.config.freezing`` weights are brought into a kernel's order once, while the model is compiled.
 
     Args:
         mode, options: as those of Inductor: ``mode="reduce-overhead"``, ``options={"triton.cudagraphs": True}``.
@@ -45,19 +51,25 @@ def backend(
     Equivalent to: ``torch.compile(model, mode=mode, options=options)``.
     """
     patches = {**(torch._inductor.list_mode_options(mode) if mode else {}), **(options or {})}
+    if patches.get("freezing") and not torch._inductor.config.freezing:
+        _log.warning("freezing among the options comes too late, weights are inputs already: set it in the config")
     if torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs):
         _log.warning("a gradient is asked for: nothing is fused; call the model under torch.no_grad() where none is")
     else:
         patches[_PASS] = FuseTails(patches.get(_PASS))
+        if torch._inductor.config.freezing:
+            patches[_PASS_BEFORE_FREEZING] = TakeLayers(patches.get(_PASS_BEFORE_FREEZING))
     return torch._inductor.compile(module, list(inputs), options=patches)
 
 
-class FuseTails(CustomGraphPass):
-    """Replaces transposed convolutions, each with what stands behind it, in a graph of ATen's operators.
+class _LayerPass(CustomGraphPass):
+    """Replaces transposed convolutions in a graph of ATen's operators.
 
     Args:
         before: the user's own pass, which runs first.
     """
+
+    replace: Callable[[Graph, Node, tuple[Any, ...]], None]
 
     def __init__(self, before: Callable[[Graph], None] | None = None) -> None:
         self.before = before
@@ -68,17 +80,66 @@ class FuseTails(CustomGraphPass):
         for layer in list(graph.nodes):
             call = _call_of(layer)
             if call is not None:
-                _replace(graph, layer, call)
+                self.replace(graph, layer, call)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:
-        """Of what it makes of a graph: Inductor's cache keeps that by it. None if the user's pass has none."""
+        """Of what it makes of a graph: Inductor's cache keeps that by it. None if the user's pass has none.
+
+        None also where weights are frozen: Inductor keys their graphs without their values, and what is prepared of one
+        model's would come to another's.
+        """
+        if torch._inductor.config.freezing:
+            return None
         theirs = None
         if self.before is not None:
             theirs = self.before.uuid() if isinstance(self.before, CustomGraphPass) else None
             if theirs is None:
                 return None
         return f"tconv {__version__} {header_digest()} {theirs}"
+
+
+class TakeLayers(_LayerPass):
+    """Replaces them by tconv's operator, before weights are frozen.
+
+    What convolutions are left Inductor brings into channels_last order, as cuDNN likes them, and folds scalings behind
+    them into their weights: along the first axis, which in transposed ones is that of the inputs.
+    """
+
+    @staticmethod
+    def replace(graph: Graph, layer: Node, call: tuple[Any, ...]) -> None:
+        if why_pytorch(call) is None:
+            with graph.inserting_before(layer):
+                _put(layer, graph.call_function(_LAYER, call))
+
+
+class FuseTails(_LayerPass):
+    """Replaces each with what stands behind it."""
+
+    @staticmethod
+    def replace(graph: Graph, layer: Node, call: tuple[Any, ...]) -> None:
+        reason = why_pytorch(call)
+        if reason is not None:
+            _log.info("PyTorch runs %s: %s", layer, reason)
+            return
+        found = list(tails(layer))
+        result, program, operands = found[-1] if found else (layer, None, [])
+        tail = "" if program is None else program.text
+        with graph.inserting_before(result):
+            if prepared := _prepared(graph, call, tail):
+                fused = graph.call_function(_LAYER_PREPARED, (*call, tail, operands, *prepared))
+            elif program is None:
+                fused = graph.call_function(_LAYER, call)
+            else:
+                fused = graph.call_function(_LAYER_WITH_TAIL, (*call, tail, operands))
+        if program is not None:
+            _log.info("%s runs with what stands behind it: %s", layer, program)
+        _put(result, fused)
+
+
+def _put(old: Node, new: Node) -> None:
+    new.meta.update(old.meta)
+    old.replace_all_uses_with(new)
 
 
 def _call_of(node: Node) -> tuple[Any, ...] | None:
@@ -99,33 +160,51 @@ def _is_ours(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_cuda and value.dtype in PRECISION_OF
 
 
-def _replace(graph: Graph, layer: Node, call: tuple[Any, ...]) -> None:
-    reason = why_pytorch(call)
-    if reason is not None:
-        _log.info("PyTorch runs %s: %s", layer, reason)
-        return
-    found = list(tails(layer))
-    result, program, operands = found[-1] if found else (layer, None, [])
-    with graph.inserting_before(result):
-        if program is None:
-            fused = graph.call_function(_LAYER, call)
-        else:
-            fused = graph.call_function(_LAYER_WITH_TAIL, (*call, program.text, operands))
-            _log.info("%s runs with what stands behind it: %s", layer, program)
-    fused.meta.update(result.meta)
-    result.replace_all_uses_with(fused)
-
-
 def why_pytorch(call: tuple[Any, ...]) -> str | None:
     """Why PyTorch's operator should run a call; None if tconv runs it, or if that is decided when sizes are known."""
+    decision = _decision(call)
+    return None if decision is None or decision.plan is not None else decision.reason
+
+
+def _decision(call: tuple[Any, ...], tail: str = "") -> Decision | None:
+    """What will run a call; None if that is decided when sizes are known."""
     input, weight = (node.meta["val"] for node in call[:2])
     bias = None if call[2] is None else call[2].meta["val"]
     if any(isinstance(size, torch.SymInt) for size in (*input.shape, *weight.shape)):
         return None
     from tconv.jit.loader import gpu_of
 
-    decision = decide(input, weight, bias, *call[3:], gpu=gpu_of(input.device.index or 0))
-    return None if decision.plan is not None else decision.reason
+    return decide(input, weight, bias, *call[3:], gpu=gpu_of(input.device.index or 0), tail=tail)
+
+
+def _prepared(graph: Graph, call: tuple[Any, ...], tail: str) -> tuple[Node, str] | None:
+    """A call's weights as its kernel takes them, a new constant of the graph, and their layout.
+
+    None where the kernel takes them as they are, where they are no constant, and where sizes are not known yet.
+    Inductor folds constants before it runs passes like ours; so this computes them itself.
+    """
+    weight = call[1]
+    if not torch._inductor.config.freezing or weight.op != "get_attr":
+        return None
+    decision = _decision(call, tail)
+    if decision is None or decision.plan is None or decision.plan.preparation is None:
+        return None
+    from tconv.jit.loader import launcher
+
+    module: Any = graph.owning_module
+    fake = weight.meta["val"]
+    try:
+        with _disable_current_modes():  # some torch releases run passes where all tensors are fake
+            launch = launcher(decision.plan, fake.device.index or 0)
+            memory = prepare(launch, attrgetter(weight.target)(module))
+    except torch.OutOfMemoryError:
+        _log.info("%s is prepared for each call: there is no memory to keep it prepared", weight)
+        return None
+    name = next(name for number in count() if not hasattr(module, name := f"_prepared_weight{number}"))
+    module.register_buffer(name, memory)
+    constant = graph.get_attr(name)
+    constant.meta["val"] = fake.fake_mode.from_tensor(memory, static_shapes=True)
+    return constant, layout_of(decision.plan)
 
 
 def tails(layer: Node) -> Iterator[tuple[Node, Program, list[Node]]]:

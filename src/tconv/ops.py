@@ -27,7 +27,7 @@ from tconv.planner.choice import reads_channels_last
 from tconv.pointwise.evaluate import evaluate, shape_of
 from tconv.pointwise.program import parse
 from tconv.precision import allows_tf32
-from tconv.weights import FrozenWeights, PreparedCopy
+from tconv.weights import FrozenWeights, layout_of
 
 if TYPE_CHECKING:
     from tconv.jit.loader import Launcher
@@ -54,6 +54,7 @@ class Route:
         directly: the kernel reads and writes channels_last; else contiguous tensors.
         aligned: the kernel reads its input and its weights 16 bytes at a time.
         operand_shapes: of what the layer's program reads.
+        layout: of the weights that the kernel takes; empty where it takes them as they are.
     """
 
     launcher: Launcher
@@ -64,6 +65,7 @@ class Route:
     directly: bool = False
     aligned: bool = False
     operand_shapes: tuple[tuple[int, ...], ...] = ()
+    layout: str = ""
 
 
 #: By metadata of the call; None where PyTorch's operator runs.
@@ -102,10 +104,11 @@ def conv_transpose(
     route = find_route(dims, *cast, arguments)
     if route is None:
         return native(input, weight, bias, *arguments)
-    copy = None if frozen is None else frozen.copy(route.launcher, weight, cast[1])
+    copy = None if frozen is None else frozen.copy(route.launcher, weight, cast[1])  # held until the launch
+    prepared = 0 if copy is None else copy.address
     if input.dim() == dims + 1:
-        return _run(route, cast[0].unsqueeze(0), *cast[1:], copy).squeeze(0)
-    return _run(route, *cast, copy)
+        return _run(route, cast[0].unsqueeze(0), *cast[1:], prepared).squeeze(0)
+    return _run(route, *cast, prepared)
 
 
 def autocast(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -200,17 +203,22 @@ def _new_route(
         operand_shapes=tuple(shape_of(read.kind, plan.problem.output_shape) for read in parse(tail).operands)
         if tail
         else (),
+        layout=layout_of(plan),
     )
 
 
-def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, copy: PreparedCopy | None = None) -> Tensor:
-    """Runs a batched call on its kernel, with a gradient if one is asked for."""
+def _run(route: Route, input: Tensor, weight: Tensor, bias: Tensor | None, prepared: int = 0) -> Tensor:
+    """Runs a batched call on its kernel, with a gradient if one is asked for.
+
+    Args:
+        prepared: the address of the weights as the kernel takes them; 0 where they are prepared for this call.
+    """
     if torch.is_grad_enabled() and (
         input.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     ):
-        result: Tensor = _ConvTranspose.apply(route, copy, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
+        result: Tensor = _ConvTranspose.apply(route, prepared, input, weight, bias, *route.arguments)  # type: ignore[no-untyped-call]
         return result
-    return _launch(route, input, weight, bias, copy)
+    return _launch(route, input, weight, bias, prepared)
 
 
 def _launch(
@@ -218,16 +226,16 @@ def _launch(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    copy: PreparedCopy | None = None,
+    prepared: int = 0,
     operands: Sequence[Tensor] = (),
     output: Tensor | None = None,
 ) -> Tensor:
     if route.copies:
         input = input if route.directly else input.contiguous()
-        weight = weight.contiguous() if copy is None else weight
+        weight = weight if prepared else weight.contiguous()
         bias = bias if bias is None else bias.contiguous()
     if route.aligned:
-        input, weight = aligned(input), weight if copy is not None else aligned(weight)
+        input, weight = aligned(input), weight if prepared else aligned(weight)
     given = output is not None
     if output is None and route.directly:
         output = torch.empty(
@@ -235,9 +243,9 @@ def _launch(
         )
     elif output is None:
         output = input.new_empty(route.output_shape)
-    of_weight, of_bias = weight.data_ptr() if copy is None else copy.address, 0 if bias is None else bias.data_ptr()
+    of_weight, of_bias = prepared or weight.data_ptr(), 0 if bias is None else bias.data_ptr()
     read = tuple(operand.data_ptr() for operand in operands)
-    route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), copy is not None, read)
+    route.launcher(input.data_ptr(), of_weight, of_bias, output.data_ptr(), bool(prepared), read)
     if given or route.directly or route.memory_format is torch.contiguous_format:
         return output
     return output.contiguous(memory_format=route.memory_format)
@@ -266,9 +274,9 @@ def _gradients(ctx: Any, gradient: Tensor, wanted: Sequence[bool]) -> tuple[Tens
 class _ConvTranspose(torch.autograd.Function):
     # A setup_context of its own would let functorch in, which does not come here, and cost 15 us a call.
     @staticmethod
-    def forward(ctx: Any, route: Route, copy: PreparedCopy | None, *inputs: Any) -> Tensor:
+    def forward(ctx: Any, route: Route, prepared: int, *inputs: Any) -> Tensor:
         input, weight, bias = inputs[:3]
-        output = _launch(route, input, weight, bias, copy)
+        output = _launch(route, input, weight, bias, prepared)
         _setup_context(ctx, inputs, output)
         return output
 
@@ -443,6 +451,34 @@ def _fake_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: A
     return _fake(input, weight, bias, *arguments[:5])
 
 
+# The same for weights that do not change from call to call: `prepared` is what the kernel of `layout` takes for them.
+# Another kernel may run after all, by other flags or other measurements: that prepares the weights for each call.
+_library.define(
+    "conv_transpose_prepared(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
+    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands, Tensor prepared, "
+    "str layout) -> Tensor"
+)
+
+
+def _cuda_prepared(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    *of_layer, tail, operands, prepared, layout = arguments
+    route = find_route(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail)
+    if route is None:
+        return _aten_prepared(input, weight, bias, *arguments)
+    address = prepared.data_ptr() if route.layout == layout else 0
+    return _launch(route, input, weight, bias, address, _as_read(operands, route, input))
+
+
+def _aten_prepared(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
+    *of_layer, tail, operands, _, _ = arguments
+    if not tail:
+        return _aten(input, weight, bias, *of_layer)
+    return _aten_tail(input, weight, bias, *of_layer, tail, operands)
+
+
+_library.impl("conv_transpose_prepared", _cuda_prepared, "CUDA")
+_library.impl("conv_transpose_prepared", _aten_prepared, "CPU")
+torch.library.register_fake("tconv::conv_transpose_prepared", _fake_tail, lib=_library)
 _library.impl("conv_transpose_tail", _cuda_tail, "CUDA")
 _library.impl("conv_transpose_tail", _aten_tail, "CPU")
 torch.library.register_fake("tconv::conv_transpose_tail", _fake_tail, lib=_library)
@@ -454,3 +490,4 @@ torch.library.register_autograd("tconv::conv_transpose", _backward, setup_contex
 #: The operators, as graphs name them.
 LAYER = torch.ops.tconv.conv_transpose.default
 LAYER_WITH_TAIL = torch.ops.tconv.conv_transpose_tail.default
+LAYER_PREPARED = torch.ops.tconv.conv_transpose_prepared.default

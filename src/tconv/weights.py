@@ -1,11 +1,13 @@
 """The weights of a frozen layer, kept in the order in which its kernels load them.
 
 Prepared weights are a copy, and nothing tells when what they were copied from is written in place. So they are kept
-only for layers whose owner said that this does not happen: `tconv.optimize(model, freeze=True)`.
+only for layers whose owner said that this does not happen: `tconv.optimize(model, freeze=True)`, or Inductor's option
+`freezing`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tconv.memory import aligned
+from tconv.planner import Plan
 
 
 class Preparing(Protocol):
@@ -23,6 +26,29 @@ class Preparing(Protocol):
     def preparing(self) -> Any: ...
 
     def prepare(self, weight: int, memory: Tensor | None = None) -> Tensor: ...
+
+
+def layout_of(plan: Plan) -> str:
+    """Names the order in which the plan's kernel takes its weights: two that differ may not share prepared ones.
+
+    Empty where it takes them as they are.
+    """
+    return "" if plan.preparation is None else hashlib.sha256(repr(plan.kernel).encode()).hexdigest()[:16]
+
+
+def prepare(launcher: Preparing, weight: Tensor, memory: Tensor | None = None) -> Tensor:
+    """The bytes that the launcher's kernel takes for these weights. Every stream may read them from now on.
+
+    Args:
+        memory: what an earlier call gave, to be written anew; by default memory is allocated.
+    """
+    device = weight.device
+    weight = aligned(weight.contiguous())  # held until it was read
+    if memory is not None:
+        torch.cuda.synchronize(device)  # nobody still reads what is written anew
+    memory = launcher.prepare(weight.data_ptr(), memory)
+    torch.cuda.synchronize(device)  # readers need not know which stream wrote it
+    return memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,20 +113,10 @@ class FrozenWeights:
             found = self._copies.get(key)
             if found is None or found.source != source:
                 self._copies.pop(key, None)
-                memory = self._prepared(launcher, weight)
+                memory = self._memory[key] = prepare(launcher, weight, self._memory.get(key))
                 found = PreparedCopy(memory, memory.data_ptr(), parameter.untyped_storage(), source)
                 self._copies[key] = found
         return found
-
-    def _prepared(self, launcher: Preparing, weight: Tensor) -> Tensor:
-        key, device = launcher.preparing, weight.device
-        weight = aligned(weight.contiguous())  # held until it was read
-        memory = self._memory.get(key)
-        if memory is not None:
-            torch.cuda.synchronize(device)  # nobody still reads what is written anew
-        memory = self._memory[key] = launcher.prepare(weight.data_ptr(), memory)
-        torch.cuda.synchronize(device)  # every stream may read it from now on, and need not know which one wrote it
-        return memory
 
     def forget(self) -> None:
         """The weights have changed: each copy is made anew, in the same memory, when it is needed next."""
