@@ -15,6 +15,7 @@ from tconv import compiler, dispatch, ops
 from tconv.compiler import backend
 from tconv.jit import loader
 from tconv.kernels.source import PREPARING
+from tconv.tuning.trials import Distance
 
 pytestmark = pytest.mark.gpu
 
@@ -81,13 +82,17 @@ def test_weights_are_prepared_once(
     tail: bool, mode: str | None, last: bool, dtype: torch.dtype, prepared: list[torch.Tensor]
 ) -> None:
     model = Model(tail).to(dtype)
+    exact = copy.deepcopy(model).double()
     compiled = torch.compile(model, backend=backend, mode=mode)
     for _ in range(5):
         x = drawn(dtype=dtype)
         x = x.to(memory_format=torch.channels_last) if last else x
         got = compiled(x).clone()
         assert len(prepared) == 2, "once for each layer, while the model was compiled"
-        near(got, model(x))
+        # In 16 bits both round on their way, PyTorch after each step.
+        expected = exact(x.double())
+        theirs = Distance.between(model(x), expected)
+        assert Distance.between(got, expected).pooled <= 1.5 * theirs.pooled + 1e-6
 
 
 @pytest.mark.parametrize("freezing", [False, True])
