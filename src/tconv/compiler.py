@@ -21,6 +21,7 @@ from tconv import ops
 from tconv.dispatch import PRECISION_OF, Decision, decide
 from tconv.errors import InvalidProgram
 from tconv.kernels.source import header_digest
+from tconv.planner import Plan
 from tconv.pointwise.graph import Reader
 from tconv.pointwise.program import Program
 from tconv.version import __version__
@@ -166,9 +167,10 @@ def why_pytorch(call: tuple[Any, ...]) -> str | None:
     return None if decision is None or decision.plan is not None else decision.reason
 
 
-def _decision(call: tuple[Any, ...], tail: str = "") -> Decision | None:
-    """What will run a call; None if that is decided when sizes are known."""
-    input, weight = (node.meta["val"] for node in call[:2])
+def _decision(call: tuple[Any, ...], tail: str = "", input: Tensor | None = None) -> Decision | None:
+    """What will run a call, on an input like `input` if one is given; None if that is decided when sizes are known."""
+    own, weight = (node.meta["val"] for node in call[:2])
+    input = own if input is None else input
     bias = None if call[2] is None else call[2].meta["val"]
     if any(isinstance(size, torch.SymInt) for size in (*input.shape, *weight.shape)):
         return None
@@ -177,34 +179,56 @@ def _decision(call: tuple[Any, ...], tail: str = "") -> Decision | None:
     return decide(input, weight, bias, *call[3:], gpu=gpu_of(input.device.index or 0), tail=tail)
 
 
-def _prepared(graph: Graph, call: tuple[Any, ...], tail: str) -> tuple[Node, str] | None:
-    """A call's weights as its kernel takes them, a new constant of the graph, and their layout.
+def _prepared(graph: Graph, call: tuple[Any, ...], tail: str) -> tuple[list[Node], list[str]] | None:
+    """A call's weights as its kernels take them, new constants of the graph, and their layouts.
 
-    None where the kernel takes them as they are, where they are no constant, and where sizes are not known yet.
+    None where the kernels take them as they are, where they are no constant, and where sizes are not known yet.
     Inductor folds constants before it runs passes like ours; so this computes them itself.
     """
     weight = call[1]
     if not torch._inductor.config.freezing or weight.op != "get_attr":
         return None
-    decision = _decision(call, tail)
-    if decision is None or decision.plan is None or decision.plan.preparation is None:
+    decisions = (_decision(call, tail, input) for input in _as_may_come(graph, call[0].meta["val"]))
+    plans = {layout_of(each.plan): each.plan for each in decisions if each is not None and each.plan is not None}
+    plans.pop("", None)
+    if not plans:
         return None
-    from tconv.jit.loader import launcher
-
-    module: Any = graph.owning_module
-    fake = weight.meta["val"]
+    module, fake = graph.owning_module, weight.meta["val"]
     try:
         with _disable_current_modes():  # some torch releases run passes where all tensors are fake
-            launch = launcher(decision.plan, fake.device.index or 0)
-            memory = prepare(launch, attrgetter(weight.target)(module))
+            memories = [_prepare(plan, attrgetter(weight.target)(module)) for plan in plans.values()]
     except torch.OutOfMemoryError:
         _log.info("%s is prepared for each call: there is no memory to keep it prepared", weight)
         return None
+    return [_constant(graph, memory, fake.fake_mode) for memory in memories], list(plans)
+
+
+def _as_may_come(graph: Graph, input: Any) -> Iterator[Tensor]:
+    """The memory formats in which a layer may be given an input.
+
+    Behind passes like ours Inductor decides whether the inputs of convolutions, and whatever leads there, become
+    channels_last.
+    """
+    yield input
+    convolves = any(node.target is _CONVOLUTION for node in graph.nodes)
+    if input.dim() == 4 and convolves and torch._inductor.config.layout_optimization:
+        with input.fake_mode:
+            yield input.contiguous(memory_format=torch.channels_last)
+
+
+def _prepare(plan: Plan, weight: Tensor) -> Tensor:
+    from tconv.jit.loader import launcher
+
+    return prepare(launcher(plan, weight.device.index or 0), weight)
+
+
+def _constant(graph: Graph, tensor: Tensor, fake_mode: Any) -> Node:
+    module: Any = graph.owning_module
     name = next(name for number in count() if not hasattr(module, name := f"_prepared_weight{number}"))
-    module.register_buffer(name, memory)
+    module.register_buffer(name, tensor)
     constant = graph.get_attr(name)
-    constant.meta["val"] = fake.fake_mode.from_tensor(memory, static_shapes=True)
-    return constant, layout_of(decision.plan)
+    constant.meta["val"] = fake_mode.from_tensor(tensor, static_shapes=True)
+    return constant
 
 
 def tails(layer: Node) -> Iterator[tuple[Node, Program, list[Node]]]:

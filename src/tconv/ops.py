@@ -451,21 +451,21 @@ def _fake_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: A
     return _fake(input, weight, bias, *arguments[:5])
 
 
-# The same for weights that do not change from call to call: `prepared` is what the kernel of `layout` takes for them.
+# The same for weights that do not change from call to call: each of `prepared` is what kernels of its layout take.
 # Another kernel may run after all, by other flags or other measurements: that prepares the weights for each call.
 _library.define(
     "conv_transpose_prepared(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands, Tensor prepared, "
-    "str layout) -> Tensor"
+    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands, Tensor[] prepared, "
+    "str[] layouts) -> Tensor"
 )
 
 
 def _cuda_prepared(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *of_layer, tail, operands, prepared, layout = arguments
+    *of_layer, tail, operands, prepared, layouts = arguments
     route = find_route(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail)
     if route is None:
         return _aten_prepared(input, weight, bias, *arguments)
-    address = prepared.data_ptr() if route.layout == layout else 0
+    address = prepared[layouts.index(route.layout)].data_ptr() if route.layout in layouts else 0
     return _launch(route, input, weight, bias, address, _as_read(operands, route, input))
 
 

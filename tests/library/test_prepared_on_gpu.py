@@ -92,7 +92,7 @@ def test_weights_are_prepared_once(
         # In 16 bits both round on their way, PyTorch after each step.
         expected = exact(x.double())
         theirs = Distance.between(model(x), expected)
-        assert Distance.between(got, expected).pooled <= 1.5 * theirs.pooled + 1e-6
+        assert Distance.between(got, expected).pooled <= 2 * theirs.pooled + 1e-6
 
 
 @pytest.mark.parametrize("freezing", [False, True])
@@ -133,7 +133,7 @@ def test_the_operator_with_another_kernels_weights(
 ) -> None:
     x, weight = drawn(), torch.randn(64, 48, 4, 4, device="cuda") / 16
     bytes_of_none = torch.zeros(64, dtype=torch.uint8, device="cuda")
-    call = (x, weight, None, [2, 2], [1, 1], [0, 0], 1, [1, 1], "max(y, 0)", [], bytes_of_none, "of no kernel")
+    call = (x, weight, None, [2, 2], [1, 1], [0, 0], 1, [1, 1], "max(y, 0)", [], [bytes_of_none], ["of no kernel"])
     expected = torch.relu(functional.conv_transpose2d(x, weight, None, 2, 1))
     near(ops.LAYER_PREPARED(*call), expected)
     assert len(prepared) == 1
