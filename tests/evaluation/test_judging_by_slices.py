@@ -126,7 +126,7 @@ def test_outputs_of_models_take_pieces_in_float64() -> None:
     comparison = OutputComparison(torch.float32)
     with Peak() as peak:
         comparison.add(results)
-    assert 0 < peak.bytes < 0.15 * results.got.nbytes
+    assert 0 < peak.bytes < 0.17 * results.got.nbytes
 
 
 class Side:

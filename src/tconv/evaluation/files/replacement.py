@@ -331,7 +331,8 @@ def _wrong(bench: _Bench, name: str, got: Tensor, expected: _Gradients) -> Check
     checks = comparison.checks(f" of the gradient of {name}", products, results.exact is not None)
     failed = [check for check in checks if check.passed is False]
     # Of what cancels out, as a bias before a norm, the rounding is left: that is not compared with itself.
-    return next((check for check in failed if not (comparison.is_noise and check.name.startswith("pooled"))), None)
+    noise = ("pooled", "parts") if comparison.is_noise else ()
+    return next((check for check in failed if not check.name.startswith(noise)), None)
 
 
 def _with_others(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.comparison import Worst, further, square, worst
+from tconv.evaluation.files.parts import Part, further_out
 from tconv.evaluation.rules import same_form, within
 from tconv.evaluation.tolerance import CLOSE, POOLED_SLACK, POOLED_SUMMATION, half_ulp
 from tconv.evaluation.verdict import Check
@@ -23,9 +24,11 @@ from tconv.sandbox.exchange import Record
 #: An element may be this many times as far from float64 as the worst element of what it is measured by.
 _WORST_ELEMENTS = 2.0
 #: Elements that are compared at once.
-_PIECE = 2**23
+_PIECE = 2**22
 #: A pooled error of PyTorch's own from which on it says nothing.
 _NOISE = 1e-2
+#: What summation may add to an error of a part, in units of sqrt(products) times epsilon, of an element's size.
+_PART_SUMMATION = 4.0
 #: A candidate whose pooled error is more than this many times PyTorch's runs a coarser arithmetic.
 _COARSER = 2.0
 
@@ -125,6 +128,7 @@ class OutputComparison:
     half_ulp: float = 0.0
     from_exact: Worst = field(default_factory=Worst)
     from_pytorch: Worst = field(default_factory=Worst)
+    parts: list[Part] = field(default_factory=list)
     not_finite: tuple[int, ...] | None = None
     not_finite_values: tuple[float, float] = (0.0, 0.0)
 
@@ -150,7 +154,10 @@ class OutputComparison:
             self.pytorch += square(pytorch - exact)
             self.rounded += square(piece.rounded - exact)
             self.exact += square(exact)
-            self.half_ulp += square(half_ulp(exact, self.dtype))
+            rounding = half_ulp(exact, self.dtype)
+            self.half_ulp += square(rounding)
+            if results.exact is not None and results.got.is_floating_point():
+                self.parts += further_out(got, exact, (pytorch, piece.rounded), rounding, first)
 
     def _find_not_finite(self, piece: _Piece) -> None:
         places = _otherwise_not_finite(piece).nonzero()
@@ -185,22 +192,36 @@ class OutputComparison:
         if in_float64:
             checks.append(_element(f"every element{where}", self.from_exact))
             checks.append(self._pooled(f"pooled error{where}", products))
+            checks.append(self._parts(f"parts{where}", products))
         else:
             reason = "not checked: Model does not run in float64"
-            checks += [Check(f"{name}{where}", None, reason=reason) for name in ("every element", "pooled error")]
+            names = "every element", "pooled error", "parts"
+            checks += [Check(f"{name}{where}", None, reason=reason) for name in names]
         beside = _element(f"close to PyTorch{where}", self.from_pytorch)
         if in_float64 and self.coarser:
             reason = f"not comparable: a coarser arithmetic than PyTorch's here, as TF32 may be; {beside.reason}"
             beside = replace(beside, passed=None, reason=reason)
         return [*checks, beside]
 
+    @property
+    def _epsilon(self) -> float:
+        return 2.0**-53 if self.dtype == torch.float64 else 2.0**-24
+
+    def _parts(self, name: str, products: int) -> Check:
+        summed = _PART_SUMMATION * math.sqrt(products) * self._epsilon
+        allowed = {part: part.allowed + summed * part.size for part in self.parts}
+        worst = max(allowed, key=lambda part: part.got / allowed[part] if allowed[part] else math.inf, default=None)
+        if worst is None:
+            return Check(name, True)
+        reason = f"{worst.name}: error {worst.got:.3g}, allowed {allowed[worst]:.3g}"
+        return Check(name, worst.got <= allowed[worst], worst.got, allowed[worst], reason)
+
     def _pooled(self, name: str, products: int) -> Check:
-        epsilon = 2.0**-53 if self.dtype == torch.float64 else 2.0**-24
         theirs = self._relative(self.pytorch)
         allowances = {
             "1.25 × PyTorch's": POOLED_SLACK * theirs,
             "1.25 × that of rounded operands": POOLED_SLACK * self._relative(self.rounded),
-            "of any summation order": POOLED_SUMMATION * math.sqrt(products) * epsilon,
+            "of any summation order": POOLED_SUMMATION * math.sqrt(products) * self._epsilon,
             "of the output's rounding": self._relative(self.half_ulp),
         }
         return within(name, self._relative(self.candidate), theirs, allowances)

@@ -1,0 +1,103 @@
+"""The parts of an output: its channels, its samples, and its elements of like size. Each is compared by itself.
+
+A norm over all of an output sees its largest elements: a channel that is far smaller than others may be wrong, and one
+element that is far larger hides the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+#: Of fewer elements a part is left to the rules for all of the output.
+_FEWEST = 64
+#: A part's error is what this share of its elements does not exceed: behind a threshold, some may be anywhere.
+_SHARE = 0.9
+#: How many times as large as what it is measured by a part's error may be.
+_SLACK = 4.0
+#: Elements are of like size within so many powers of two.
+_POWERS = 8
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an output, and how far it is from float64.
+
+    Args:
+        name: a clause such as ``channel 3``.
+        got: the candidate's error.
+        allowed: what PyTorch's error, that of rounded operands and the output's rounding allow.
+        size: of an element of the output, whatever few are far larger.
+    """
+
+    name: str
+    got: float
+    allowed: float
+    size: float
+
+
+def further_out(got: Tensor, exact: Tensor, others: Sequence[Tensor], rounding: Tensor, first: int) -> list[Part]:
+    """The parts of some rows whose errors are larger than what is allowed, all in float64.
+
+    Args:
+        got, exact: (N, C, ...), or with fewer axes.
+        others: results of the same shape whose errors are allowed.
+        rounding: what the output's rounding may change.
+        first: the number of the first row.
+    """
+    if exact.numel() < _FEWEST:
+        return []
+    size = float(exact.abs().sqrt().mean().square())
+    found = []
+    for names, part in _parts(exact, first):
+        ours, *theirs = (_quantile(part((result - exact).abs())) for result in (got, *others))
+        allowed = _SLACK * torch.stack([*theirs, _quantile(part(rounding))]).amax(0)
+        for place in (ours > allowed).nonzero().flatten().tolist():
+            found.append(Part(names(place), float(ours[place]), float(allowed[place]), size))
+    return found
+
+
+def _parts(exact: Tensor, first: int) -> Iterator[tuple[_Names, Callable[[Tensor], Tensor]]]:
+    """What parts are called, and how a tensor is taken apart: (parts, elements)."""
+    for axis, kind, begin in ((0, "sample", first), (1, "channel", 0)):
+        if exact.dim() > axis + 1 and exact.shape[axis] and exact.numel() // exact.shape[axis] >= _FEWEST:
+            yield _Names(kind, begin), partial(_along, axis)
+    powers = exact.abs().log2_().div_(_POWERS).floor_().float()  # -inf of 0
+    for power in torch.unique(powers).tolist():
+        alike = powers == power
+        if int(alike.sum()) >= _FEWEST:
+            yield _Names("elements", power=power), partial(_where, alike)
+
+
+def _along(axis: int, tensor: Tensor) -> Tensor:
+    return tensor.movedim(axis, 0).flatten(1)
+
+
+def _where(mask: Tensor, tensor: Tensor) -> Tensor:
+    return tensor[mask][None]
+
+
+@dataclass(frozen=True)
+class _Names:
+    kind: str
+    first: int = 0
+    power: float = 0.0
+
+    def __call__(self, place: int) -> str:
+        if self.kind != "elements":
+            return f"{self.kind} {place + self.first}"
+        if self.power == -math.inf:
+            return "elements that are 0"
+        low, high = (2.0 ** (_POWERS * power) for power in (self.power, self.power + 1))
+        return f"elements from {low:.2g} to {high:.2g}"
+
+
+def _quantile(of_parts: Tensor) -> Tensor:
+    """Of (parts, elements)."""
+    count = of_parts.shape[1]
+    return of_parts.kthvalue(max(1, math.ceil(_SHARE * count)), 1).values
