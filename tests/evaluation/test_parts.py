@@ -107,3 +107,10 @@ def test_shapes_of_all_kinds(shape: tuple[int, ...]) -> None:
     assert {part.name for part in wrong if part.name.startswith("sample")} == (
         {"sample 5", "sample 6"} if shape == (2, 70) else set()
     )
+
+
+@pytest.mark.parametrize(("change", "equal"), [("pass", True), ("y = torch.complex(y.real, y.imag * 1.01)", False)])
+def test_complex_numbers_are_pairs(workshop: Workshop, write: Writer, change: str, equal: bool) -> None:
+    model = MODEL.replace("{result}", "torch.fft.rfft(y)")
+    report = judge(write("model.py", model), write("new.py", NEW.format(change=change)), workshop=workshop)
+    assert report.equal == equal, report.reasons

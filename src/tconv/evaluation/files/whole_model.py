@@ -95,6 +95,8 @@ def _measurable(piece: _Piece) -> _Piece:
 
 def _rows(tensor: Tensor, device: torch.device) -> Iterator[tuple[int, Tensor]]:
     """So many rows of the first axis at a time as make a piece, in float64, each with the number of its first."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     if tensor.dim() == 0:
         yield 0, tensor.to(device, torch.float64)
         return
@@ -156,7 +158,7 @@ class OutputComparison:
             self.exact += square(exact)
             rounding = half_ulp(exact, self.dtype)
             self.half_ulp += square(rounding)
-            if results.exact is not None and results.got.is_floating_point():
+            if results.exact is not None and (results.got.is_floating_point() or results.got.is_complex()):
                 self.parts += further_out(got, exact, (pytorch, piece.rounded), rounding, first)
 
     def _find_not_finite(self, piece: _Piece) -> None:

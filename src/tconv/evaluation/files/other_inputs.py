@@ -1,0 +1,161 @@
+"""Inputs that a model file does not give: laid out otherwise, of other sizes, far larger and far smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.files.calls import Calls
+from tconv.evaluation.files.case import HOST, Case, Comparisons, finer, outcome_of, plain_of
+from tconv.evaluation.files.samples import mapped
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes, Side
+from tconv.evaluation.files.sizes import cut_down
+from tconv.evaluation.files.weights import randomised
+from tconv.evaluation.files.whole_model import same_outputs
+from tconv.evaluation.precision import Wanted
+from tconv.evaluation.verdict import Check, Verdict
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
+
+NAME = "other inputs"
+#: Multiply-adds of one forward pass, in PyTorch's operators and in the emulator.
+_WORK, _EMULATED_WORK = 10**8, 10**6
+#: The powers of two of inputs that are far larger and far smaller, where their type has them.
+_EXPONENT = 10
+
+#: One kind of inputs: those that are tried one after the other until `Model` takes one, for short.
+_Kind = tuple[str, list[list[Any]]]
+
+
+def check_other_inputs(
+    case: Case, model: Side, calls: Calls, wanted: Wanted, device: torch.device, seed: int, *, emulated: bool
+) -> list[Check]:
+    """Whether a candidate gives `Model`'s results for such inputs, in evaluation, where `Model` gives any.
+
+    An error of the candidate's is reported, and no fault: nobody takes it for a result.
+
+    Args:
+        seed: of the inputs and the state.
+        emulated: the candidate's kernels run in the emulator: fewer kinds are tried.
+    """
+    state = randomised(model.construct(seed, case.arguments), seed)
+    checks = []
+    for words, tried in _kinds(_small(case, model, seed, emulated), emulated):
+        for inputs in tried:
+            try:
+                checks += _one(case, model, calls, wanted, device, seed, words, inputs, state)
+                break
+            except ModelFileError:
+                continue
+    return [each for each in checks if not each.passed] or [Check(NAME, True)]
+
+
+def _small(case: Case, model: Side, seed: int, emulated: bool) -> list[Any]:
+    """The case's inputs, cut down as far as `Model` takes them."""
+    inputs = case.inputs(seed)
+    shapes = [tuple(value.shape) if isinstance(value, Tensor) else None for value in inputs]
+
+    def work(shapes: Shapes) -> int | None:
+        try:
+            return model.trace(shapes=shapes).multiply_adds
+        except ModelFileError:
+            return None
+
+    smaller = cut_down(shapes, work, _EMULATED_WORK if emulated else _WORK)
+    return [_cut(value, shape) for value, shape in zip(inputs, smaller, strict=True)]
+
+
+def _one(
+    case: Case,
+    model: Side,
+    calls: Calls,
+    wanted: Wanted,
+    device: torch.device,
+    seed: int,
+    words: str,
+    inputs: list[Any],
+    state: dict[str, Tensor],
+) -> list[Check]:
+    plain = plain_of(model, inputs, state, seed, wanted, False)
+    calls.beside(plain)
+    expected = _plainly_laid_out(plain.outputs["output"])
+    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected))
+    try:
+        outcome = calls.run(inputs, state, seed=seed, output_bytes=size, on=HOST, training=False)
+    except CandidateRaised as error:
+        return [Check(NAME, None, reason=f"not taken: {words}; {error}")]
+    except CandidateFailed as failure:
+        raise CandidateFailed(f"given {words}, {failure}") from None
+    got = _plainly_laid_out(outcome.outputs["output"])
+    form = same_outputs(got, expected)
+    if not form.passed:
+        return [Check(NAME, False, reason=f"given {words}: {form.reason}")]
+    others = finer(case, model, plain, inputs, state, seed, wanted, False)
+    exact, rounded = (None if each is None else _plainly_laid_out(each["output"]) for each in others)
+    comparisons = Comparisons(device)
+    comparisons.add(got, expected, exact, rounded)
+    reasons = Verdict(tuple(outcome_of(case, comparisons, exact is not None))).reasons
+    return [Check(NAME, False, reason=f"given {words}: {reasons[0]}")] if reasons else []
+
+
+def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
+    sizes = [_each(inputs, change, 3) for change in (_shorter, _half)]
+    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
+    one = [
+        value[:1] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
+    ]
+    if any(isinstance(value, Tensor) and value.dim() > 2 for value in inputs):
+        yield "inputs of another size", sizes
+    if batch > 1:
+        yield "a batch of one", [one]
+    yield "inputs whose axes lie in memory in reverse order", [_each(inputs, _reversed, 2)]
+    if emulated:
+        return
+    for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if any(isinstance(value, Tensor) and value.dim() == dims for value in inputs):
+            changed = [_in_format(value, dims, memory_format) for value in inputs]
+            yield "channels_last inputs", [changed]
+    yield f"inputs times 2^{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)]
+    yield f"inputs times 2^-{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)]
+
+
+def _each(inputs: list[Any], change: Callable[[Tensor], Tensor], dims: int = 0) -> list[Any]:
+    """The inputs with all floating-point tensors of so many axes or more changed."""
+    return [
+        change(value) if isinstance(value, Tensor) and value.is_floating_point() and value.dim() >= dims else value
+        for value in inputs
+    ]
+
+
+def _cut(value: Any, shape: tuple[int, ...] | None) -> Any:
+    return value[tuple(map(slice, shape))].contiguous() if isinstance(value, Tensor) and shape is not None else value
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor[:1].clone()
+
+
+def _shorter(tensor: Tensor) -> Tensor:
+    return _cut(tensor, (*tensor.shape[:2], *(max(1, length - 1) for length in tensor.shape[2:])))
+
+
+def _half(tensor: Tensor) -> Tensor:
+    return _cut(tensor, (*tensor.shape[:2], *(max(1, length // 2) for length in tensor.shape[2:])))
+
+
+def _reversed(tensor: Tensor) -> Tensor:
+    order = tuple(reversed(range(tensor.dim())))
+    return tensor.permute(order).contiguous().permute(order)
+
+
+def _in_format(value: Any, dims: int, memory_format: torch.memory_format) -> Any:
+    fits = isinstance(value, Tensor) and value.dim() == dims
+    return value.contiguous(memory_format=memory_format) if fits else value
+
+
+def _plainly_laid_out(value: Any) -> Any:
+    """Which memory format a result has is asked where the model file's own inputs are judged."""
+    return mapped(value, Tensor.contiguous)
