@@ -410,13 +410,8 @@ class Comparisons:
         others = [dict(tensors(value)) for value in (pytorch, exact, rounded)]
         for path, tensor in tensors(got):
             # Counts and masks follow from floats: they may differ by as much as coarser arithmetic makes them differ.
-            dtype = (
-                tensor.dtype
-                if tensor.is_floating_point()
-                else tensor.real.dtype
-                if tensor.is_complex()
-                else torch.float32
-            )
+            real = tensor.real if tensor.is_complex() else tensor
+            dtype = real.dtype if real.is_floating_point() else torch.float32
             comparison = self.outputs.setdefault(path, OutputComparison(dtype, self._device))
             comparison.add(Results(tensor, others[0][path], others[1].get(path), others[2].get(path)))
 
