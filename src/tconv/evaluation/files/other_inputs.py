@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import HOST, Case, Comparisons, finer, outcome_of, plain_of
+from tconv.evaluation.files.case import HOST, Case, Comparisons, finer, outcome_of
 from tconv.evaluation.files.samples import mapped
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down
@@ -26,8 +26,9 @@ _WORK, _EMULATED_WORK = 10**8, 10**6
 #: The powers of two of inputs that are far larger and far smaller, where their type has them.
 _EXPONENT = 10
 
-#: One kind of inputs: those that are tried one after the other until `Model` takes one, for short.
+#: What one kind of inputs is called, and those that are tried one after the other until `Model` takes one.
 _Kind = tuple[str, list[list[Any]]]
+_EXPANDED = "expanded inputs"
 
 
 def check_other_inputs(
@@ -79,12 +80,15 @@ def _one(
     inputs: list[Any],
     state: dict[str, Tensor],
 ) -> list[Check]:
-    plain = plain_of(model, inputs, state, seed, wanted, False)
+    expanded = words == _EXPANDED
+    mode = "fp32" if wanted == "fp32" else "plain"
+    plain = model.forward(inputs, state, seed=seed, mode=mode, on=HOST, training=False, expanded=expanded)
     calls.beside(plain)
     expected = _plainly_laid_out(plain.outputs["output"])
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected))
     try:
-        outcome = calls.run(inputs, state, seed=seed, output_bytes=size, on=HOST, training=False)
+        options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded}
+        outcome = calls.run(inputs, state, on=HOST, **options)
     except CandidateRaised as error:
         return [Check(NAME, None, reason=f"not taken: {words}; {error}")]
     except CandidateFailed as failure:
@@ -118,6 +122,8 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
         if any(isinstance(value, Tensor) and value.dim() == dims for value in inputs):
             changed = [_in_format(value, dims, memory_format) for value in inputs]
             yield "channels_last inputs", [changed]
+    if batch > 1:
+        yield _EXPANDED, [_each(inputs, lambda tensor: tensor[:1].expand_as(tensor).contiguous(), 1)]
     yield f"inputs times 2^{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)]
     yield f"inputs times 2^-{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)]
 

@@ -143,6 +143,7 @@ class Subject:
         move: float = 0.0,
         cut_off: bool = False,
         route: Route | None = None,
+        expanded: bool = False,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
 
@@ -155,7 +156,8 @@ class Subject:
         With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
         are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With `move` a copy
         runs, of the module and of the inputs, in which every number is moved by up to that part of it. The state comes
-        to the module by `route` where one is given: see `routes`.
+        to the module by `route` where one is given: see `routes`. With `expanded`, the first sample of each
+        floating-point input, an expanded view, stands for all of them.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
         it had returned, of outputs of the call before that changed with this one, of what the file has patched, and of
@@ -166,6 +168,8 @@ class Subject:
             values = self._restored(self._exchange.read(inputs, self._device))
             self._values = self._placed(values) if mode == "plain" else values
         values = self._values
+        if expanded:
+            values = [_expanded(value) for value in values]
         module = self._module
         weights = self._exchange.read(state, self._device)
         if route is not None:
@@ -329,6 +333,12 @@ def _into(old: Any, new: Any) -> Any:
         return new
     forms = [(value.shape, value.dtype, value.stride(), value.storage_offset()) for value in (old, new)]
     return old.copy_(new) if forms[0] == forms[1] else new
+
+
+def _expanded(value: Any) -> Any:
+    """The first sample of a floating-point tensor for all of them, without memory for each."""
+    floats = isinstance(value, Tensor) and value.is_floating_point() and value.dim()
+    return value[:1].expand_as(value) if floats else value
 
 
 def _cut(value: Any, shape: list[int] | None, first: int) -> Any:
