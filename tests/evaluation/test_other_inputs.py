@@ -12,6 +12,7 @@ from tconv.evaluation.files.other_inputs import NAME
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
+pytestmark = pytest.mark.rotates(4)
 Writer = Callable[[str, str], Path]
 #: Two layers, or one.
 MODEL = """

@@ -45,6 +45,7 @@ class ModelNew(Model):
 """
 
 
+@pytest.mark.rotates(3)
 @pytest.mark.parametrize(
     ("result", "change", "reason"),
     [
