@@ -53,7 +53,7 @@ def one_hot(operands: Operands) -> Operands:
 
 def non_contiguous(operands: Operands) -> Operands:
     """The same values with the axes stored in reversed order."""
-    return Operands(_reversed_storage(operands.x), _reversed_storage(operands.weight), operands.bias)
+    return Operands(reversed_storage(operands.x), reversed_storage(operands.weight), operands.bias)
 
 
 def offset_storage(operands: Operands) -> Operands:
@@ -62,7 +62,8 @@ def offset_storage(operands: Operands) -> Operands:
     return Operands(_shifted(operands.x), _shifted(operands.weight), bias)
 
 
-def _reversed_storage(tensor: Tensor) -> Tensor:
+def reversed_storage(tensor: Tensor) -> Tensor:
+    """The same values with the axes stored in reversed order."""
     order = tuple(reversed(range(tensor.dim())))
     return tensor.permute(order).contiguous().permute(order)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tconv.evaluation.draws import reversed_storage
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import HOST, Case, Comparisons, finer, outcome_of
 from tconv.evaluation.files.samples import mapped
@@ -115,7 +116,7 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
         yield "inputs of another size", sizes
     if batch > 1:
         yield "a batch of one", [one]
-    yield "inputs whose axes lie in memory in reverse order", [_each(inputs, _reversed, 2)]
+    yield "inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)]
     if emulated:
         return
     for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
@@ -150,11 +151,6 @@ def _shorter(tensor: Tensor) -> Tensor:
 
 def _half(tensor: Tensor) -> Tensor:
     return _cut(tensor, (*tensor.shape[:2], *(max(1, length // 2) for length in tensor.shape[2:])))
-
-
-def _reversed(tensor: Tensor) -> Tensor:
-    order = tuple(reversed(range(tensor.dim())))
-    return tensor.permute(order).contiguous().permute(order)
 
 
 def _in_format(value: Any, dims: int, memory_format: torch.memory_format) -> Any:
