@@ -30,7 +30,7 @@ from tconv.weights import layout_of, prepare
 _log = logging.getLogger("tconv")
 _PASS, _PASS_BEFORE_FREEZING = "post_grad_custom_pre_pass", "joint_custom_pre_pass"
 _CONVOLUTION = torch.ops.aten.convolution.default
-_LAYER, _LAYER_WITH_TAIL, _LAYER_PREPARED = ops.LAYER, ops.LAYER_WITH_TAIL, ops.LAYER_PREPARED
+_LAYER, _LAYER_WITH_TAIL = ops.LAYER, ops.LAYER_WITH_TAIL
 
 
 def backend(
@@ -127,12 +127,11 @@ class FuseTails(_LayerPass):
         result, program, operands = found[-1] if found else (layer, None, [])
         tail = "" if program is None else program.text
         with graph.inserting_before(result):
-            if prepared := _prepared(graph, call, tail):
-                fused = graph.call_function(_LAYER_PREPARED, (*call, tail, operands, *prepared))
-            elif program is None:
-                fused = graph.call_function(_LAYER, call)
+            prepared = _prepared(graph, call, tail)
+            if tail or prepared[0]:
+                fused = graph.call_function(_LAYER_WITH_TAIL, (*call, tail, operands, *prepared))
             else:
-                fused = graph.call_function(_LAYER_WITH_TAIL, (*call, tail, operands))
+                fused = graph.call_function(_LAYER, call)
         if program is not None:
             _log.info("%s runs with what stands behind it: %s", layer, program)
         _put(result, fused)
@@ -179,27 +178,27 @@ def _decision(call: tuple[Any, ...], tail: str = "", input: Tensor | None = None
     return decide(input, weight, bias, *call[3:], gpu=gpu_of(input.device.index or 0), tail=tail)
 
 
-def _prepared(graph: Graph, call: tuple[Any, ...], tail: str) -> tuple[list[Node], list[str]] | None:
+def _prepared(graph: Graph, call: tuple[Any, ...], tail: str) -> tuple[list[Node], list[str]]:
     """A call's weights as its kernels take them, new constants of the graph, and their layouts.
 
-    None where the kernels take them as they are, where they are no constant, and where sizes are not known yet.
+    Neither where the kernels take them as they are, where they are no constant, and where sizes are not known yet.
     Inductor folds constants before it runs passes like ours; so this computes them itself.
     """
     weight = call[1]
     if not torch._inductor.config.freezing or weight.op != "get_attr":
-        return None
+        return [], []
     decisions = (_decision(call, tail, input) for input in _as_may_come(graph, call[0].meta["val"]))
     plans = {layout_of(each.plan): each.plan for each in decisions if each is not None and each.plan is not None}
     plans.pop("", None)
     if not plans:
-        return None
+        return [], []
     module, fake = graph.owning_module, weight.meta["val"]
     try:
         with _disable_current_modes():  # some torch releases run passes where all tensors are fake
             memories = [_prepare(plan, attrgetter(weight.target)(module)) for plan in plans.values()]
     except torch.OutOfMemoryError:
         _log.info("%s is prepared for each call: there is no memory to keep it prepared", weight)
-        return None
+        return [], []
     return [_constant(graph, memory, fake.fake_mode) for memory in memories], list(plans)
 
 

@@ -321,6 +321,8 @@ def fused(
     arguments: tuple[Any, ...],
     tail: str,
     operands: Sequence[Tensor],
+    prepared: Sequence[Tensor] = (),
+    layouts: Sequence[str] = (),
 ) -> Tensor | None:
     """A batched transposed convolution on a GPU and a program of its results, in one kernel; None if PyTorch runs it.
 
@@ -328,12 +330,16 @@ def fused(
         arguments: as of `conv_transpose`.
         tail: the program's text.
         operands: what it reads, of the input's dtype.
+        prepared: the weights as kernels take them that have one of these layouts.
 
     Raises:
         InvalidProgram: there are more or fewer operands than it reads, or one has another size or dtype.
     """
     route = find_route(dims, input, weight, bias, arguments, tail)
-    return None if route is None else _launch(route, input, weight, bias, operands=_as_read(operands, route, input))
+    if route is None:
+        return None
+    address = prepared[layouts.index(route.layout)].data_ptr() if route.layout in layouts else 0
+    return _launch(route, input, weight, bias, address, _as_read(operands, route, input))
 
 
 def write(
@@ -429,56 +435,34 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     return _gradients(ctx, gradient, ctx.needs_input_grad[:3])
 
 
+# With a program behind it, which may be empty, and weights that do not change from call to call as kernels take them:
+# each of `prepared` in the order that `layouts` names, or none. Another kernel may run after all, by other flags or
+# other measurements: that prepares the weights for each call.
 _library.define(
     "conv_transpose_tail(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands) -> Tensor"
+    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands, Tensor[] prepared, "
+    "str[] layouts) -> Tensor"
 )
 
 
 def _cuda_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *of_layer, tail, operands = arguments
-    result = fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail, operands)
+    *of_layer, tail, operands, prepared, layouts = arguments
+    result = fused(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail, operands, prepared, layouts)
     return _aten_tail(input, weight, bias, *arguments) if result is None else result
 
 
 def _aten_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *of_layer, tail, operands = arguments
-    result = evaluate(parse(tail), _aten(input, weight, bias, *of_layer), operands)
-    return result.contiguous(memory_format=result_format(input, weight))
+    *of_layer, tail, operands, _, _ = arguments
+    result = _aten(input, weight, bias, *of_layer)
+    if not tail:
+        return result
+    return evaluate(parse(tail), result, operands).contiguous(memory_format=result_format(input, weight))
 
 
 def _fake_tail(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
     return _fake(input, weight, bias, *arguments[:5])
 
 
-# The same for weights that do not change from call to call: each of `prepared` is what kernels of its layout take.
-# Another kernel may run after all, by other flags or other measurements: that prepares the weights for each call.
-_library.define(
-    "conv_transpose_prepared(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, "
-    "SymInt[] output_padding, SymInt groups, SymInt[] dilation, str tail, Tensor[] operands, Tensor[] prepared, "
-    "str[] layouts) -> Tensor"
-)
-
-
-def _cuda_prepared(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *of_layer, tail, operands, prepared, layouts = arguments
-    route = find_route(weight.dim() - 2, input, weight, bias, tuple(of_layer), tail)
-    if route is None:
-        return _aten_prepared(input, weight, bias, *arguments)
-    address = prepared[layouts.index(route.layout)].data_ptr() if route.layout in layouts else 0
-    return _launch(route, input, weight, bias, address, _as_read(operands, route, input))
-
-
-def _aten_prepared(input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Tensor:
-    *of_layer, tail, operands, _, _ = arguments
-    if not tail:
-        return _aten(input, weight, bias, *of_layer)
-    return _aten_tail(input, weight, bias, *of_layer, tail, operands)
-
-
-_library.impl("conv_transpose_prepared", _cuda_prepared, "CUDA")
-_library.impl("conv_transpose_prepared", _aten_prepared, "CPU")
-torch.library.register_fake("tconv::conv_transpose_prepared", _fake_tail, lib=_library)
 _library.impl("conv_transpose_tail", _cuda_tail, "CUDA")
 _library.impl("conv_transpose_tail", _aten_tail, "CPU")
 torch.library.register_fake("tconv::conv_transpose_tail", _fake_tail, lib=_library)
@@ -490,4 +474,3 @@ torch.library.register_autograd("tconv::conv_transpose", _backward, setup_contex
 #: The operators, as graphs name them.
 LAYER = torch.ops.tconv.conv_transpose.default
 LAYER_WITH_TAIL = torch.ops.tconv.conv_transpose_tail.default
-LAYER_PREPARED = torch.ops.tconv.conv_transpose_prepared.default

@@ -84,11 +84,14 @@ def test_weights_are_prepared_once(
     model = Model(tail).to(dtype)
     exact = copy.deepcopy(model).double()
     compiled = torch.compile(model, backend=backend, mode=mode)
-    for _ in range(5):
+    for call in range(5):
         x = drawn(dtype=dtype)
         x = x.to(memory_format=torch.channels_last) if last else x
         got = compiled(x).clone()
-        assert len(prepared) == 2, "once for each layer, while the model was compiled"
+        if call == 0:
+            at_first = len(prepared)
+            assert 2 <= at_first <= 4, "for each layer and memory format that may come"
+        assert len(prepared) == at_first, "while the model was compiled"
         # In 16 bits both round on their way, PyTorch after each step.
         expected = exact(x.double())
         theirs = Distance.between(model(x), expected)
@@ -118,7 +121,9 @@ def test_another_kernel_after_compiling(prepared: list[torch.Tensor], monkeypatc
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     compiled = torch.compile(model, backend=backend)
     near(compiled(x), expected)
-    assert len(prepared) == 2
+    at_first = len(prepared)
+    near(compiled(x), expected)
+    assert len(prepared) == at_first
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     near(compiled(x), expected)
     before = len(prepared)
@@ -135,10 +140,10 @@ def test_the_operator_with_another_kernels_weights(
     bytes_of_none = torch.zeros(64, dtype=torch.uint8, device="cuda")
     call = (x, weight, None, [2, 2], [1, 1], [0, 0], 1, [1, 1], "max(y, 0)", [], [bytes_of_none], ["of no kernel"])
     expected = torch.relu(functional.conv_transpose2d(x, weight, None, 2, 1))
-    near(ops.LAYER_PREPARED(*call), expected)
+    near(ops.LAYER_WITH_TAIL(*call), expected)
     assert len(prepared) == 1
     monkeypatch.setattr(ops, "find_route", lambda *_: None)
-    near(ops.LAYER_PREPARED(*call), expected)
+    near(ops.LAYER_WITH_TAIL(*call), expected)
 
 
 @pytest.mark.parametrize("family", ["mma", "wgmma", None])

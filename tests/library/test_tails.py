@@ -233,10 +233,10 @@ def test_the_operator() -> None:
     plain = functional.conv_transpose2d(x, weight, bias)
     arguments = ([1, 1], [0, 0], [0, 0], 1, [1, 1], "max(y, 0) * channel1 + output0")
     operands = [torch.randn_like(plain), torch.randn(1, 3, 1, 1)]
-    got = operator(x, weight, bias, *arguments, operands)
+    got = operator(x, weight, bias, *arguments, operands, [], [])
     torch.testing.assert_close(got, torch.relu(plain) * operands[1] + operands[0])
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(operator, (x, weight, bias, *arguments, operands), test_utils=tests)
+    torch.library.opcheck(operator, (x, weight, bias, *arguments, operands, [], []), test_utils=tests)
 
 
 def test_explain_shows_the_program_and_what_it_saves() -> None:
