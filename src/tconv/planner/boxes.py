@@ -59,6 +59,14 @@ def works(problem: Problem, layer: Layer, kernel: Launching) -> int:
     return count
 
 
+def covered(problem: Problem, layer: Layer, kernel: Launching) -> float:
+    """How many positions all boxes have for each that the outputs have: boxes reach beyond the ends."""
+    positions = problem.batch
+    for axis, output in zip(layer.axes, problem.output_size, strict=True):
+        positions *= axis.positions(output)
+    return works(problem, layer, kernel) / kernel.weight_sets * math.prod(kernel.box) / positions
+
+
 def rounds(problem: Problem, layer: Layer, kernel: Launching) -> int:
     """Boxes that a block has, one after the other."""
     blocks = most(1, kernel.at_once // kernel.together) * kernel.together

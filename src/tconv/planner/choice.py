@@ -142,9 +142,7 @@ def _expected(question: Question, family: str, gpu: Gpu, first: int) -> list[tup
 
 
 def _seconds(question: Question, kernel: Kernel[Any], predicted: float, gpu: Gpu) -> float:
-    """What is to be expected of a kernel with the question's program, and with the copies around one that cannot read
-    and write channels_last."""
-    problem = representative(question.problem)
-    predicted += fused_seconds(problem, gpu)
-    copies = question.channels_last and not FAMILIES[kernel.family].reads_channels_last(kernel)
-    return predicted + (2 * problem.bytes_moved / gpu.copy_bandwidth if copies else 0.0)
+    """What is to be expected of a kernel with the copies around one that cannot read and write channels_last."""
+    if not question.channels_last or FAMILIES[kernel.family].reads_channels_last(kernel):
+        return predicted
+    return predicted + 2 * representative(question.problem).bytes_moved / gpu.copy_bandwidth

@@ -28,13 +28,17 @@ _LANES, _CYCLES, _CLOCK = 128, 1.5, 1.7e9
 _PASS = 2.5e-6
 
 
-def fused_seconds(problem: Problem, gpu: Gpu) -> float:
-    """What the program of a layer adds to its kernel; 0 without one."""
+def fused_seconds(problem: Problem, gpu: Gpu, covered: float = 1.0) -> float:
+    """What the program of a layer adds to its kernel; 0 without one.
+
+    Args:
+        covered: how many outputs, or their places, it computes for each that there is. May be of many tiles at once.
+    """
     if not problem.layer.tail:
         return 0.0
     rate = gpu.multiprocessors * _LANES * _CLOCK / _CYCLES
     computed = math.prod(problem.output_shape) * _instructions(problem.layer.tail) / rate
-    return computed + _read(problem) / gpu.copy_bandwidth
+    return covered * computed + _read(problem) / gpu.copy_bandwidth
 
 
 def pass_seconds(problem: Problem, gpu: Gpu) -> float:

@@ -15,6 +15,7 @@ from tconv.planner.direct.shape import DirectShape, accumulator_words, is_vector
 from tconv.planner.direct.tile import DirectTile
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
+from tconv.planner.programs import fused_seconds
 from tconv.problem import Problem
 
 _WARP = 32
@@ -90,7 +91,7 @@ FITTED = Constants()
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted seconds of each limit, and of all together."""
+    """Predicted seconds of each limit, and of all together, the program included."""
 
     issue: float
     pipeline: float
@@ -199,7 +200,7 @@ def predict(problem: Problem, tile: DirectTile, gpu: Gpu, fitted: Constants = FI
         chain_seconds,
     )
     together_seconds = sum(limit**fitted.norm for limit in limits) ** (1 / fitted.norm)
-    return Cost(*limits, SHORTEST_SECONDS + together_seconds)
+    return Cost(*limits, SHORTEST_SECONDS + together_seconds + fused_seconds(problem, gpu))
 
 
 def _weights_at_once(shape: DirectShape) -> int:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tconv.planner.boxes import grid, works
+from tconv.planner.boxes import covered, grid, works
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.mma.builder import MOST_PRODUCTS
 from tconv.planner.mma.launching import launching
 from tconv.planner.mma.shape import MmaShape
 from tconv.planner.mma.tile import MmaTile
 from tconv.planner.numbers import ceil, ceil_div, gcd, least, most, where
+from tconv.planner.programs import fused_seconds
 from tconv.problem import Layer, Precision, Problem
 
 _CLOCK = 1.75e9
@@ -103,7 +104,7 @@ FITTED = Constants()
 
 @dataclass(frozen=True)
 class MmaCost:
-    """Predicted seconds of each limit, of preparing the weights, and of all together."""
+    """Predicted seconds of each limit, of preparing the weights, and of all together, the program included."""
 
     products: float
     instructions: float
@@ -182,7 +183,8 @@ def predict(problem: Problem, layer: Layer, tile: MmaTile, gpu: Gpu, fitted: Con
     norm = where(in_turn, fitted.norm_of_memory, norm)
     together = (own**norm + memory**norm) ** (1 / norm)
     preparation = fitted.preparing + fitted.prepared * shape.weight_bytes / gpu.copy_bandwidth
-    seconds = SHORTEST_SECONDS + preparation + slower * together
+    program = fused_seconds(problem, gpu, covered(problem, layer, kernel))
+    seconds = SHORTEST_SECONDS + preparation + slower * together + program
     return MmaCost(*others, memory, preparation, seconds)
 
 

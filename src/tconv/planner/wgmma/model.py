@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tconv.planner.boxes import rounds, works
+from tconv.planner.boxes import covered, rounds, works
 from tconv.planner.gpu import SHORTEST_SECONDS, Gpu
 from tconv.planner.numbers import ceil_div, gcd, least, most, where
+from tconv.planner.programs import fused_seconds
 from tconv.planner.wgmma.launching import launching
 from tconv.planner.wgmma.shape import CONSUMERS, WgmmaShape
 from tconv.planner.wgmma.tile import WgmmaTile
@@ -92,7 +93,7 @@ FITTED = Constants()
 
 @dataclass(frozen=True)
 class WgmmaCost:
-    """Predicted seconds of each limit, of preparing the weights, and of all together."""
+    """Predicted seconds of each limit, of preparing the weights, and of all together, the program included."""
 
     products: float
     shared: float
@@ -191,7 +192,9 @@ def predict(problem: Problem, layer: Layer, tile: WgmmaTile, gpu: Gpu, fitted: C
     input_size = 1.0 * problem.batch * math.prod(problem.input_size) * layer.in_channels * layer.item_bytes
     ordering = fitted.ordering + fitted.ordered * input_size / gpu.copy_bandwidth
     preparation = preparation + where(tile.prepared_inputs > 0, ordering, 0.0)
-    return WgmmaCost(*limits, preparation, SHORTEST_SECONDS + fitted.launch + preparation + first + together)
+    program = fused_seconds(problem, gpu, covered(problem, layer, kernel))
+    seconds = SHORTEST_SECONDS + fitted.launch + preparation + first + together + program
+    return WgmmaCost(*limits, preparation, seconds)
 
 
 def _width(problem: Problem, shape: WgmmaShape) -> int:
