@@ -21,7 +21,7 @@ from performance import (
     variants_body,
 )
 from plot import PLOTS, digest
-from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, speedup
+from results import KINDS, ROOT, VARIANTS, Results, cases, geometric_mean, kind, load, machine, same_kernels, speedup
 from texts import NOTHING, factor, milliseconds, table
 
 #: Types and formats of benchmarks/fused.py, and the names of their results.
@@ -44,7 +44,7 @@ def models_text(examples: Results) -> str:
         [
             f"[{name}](examples/{name}.py)",
             milliseconds(result["pytorch_ms"]["default"]),
-            milliseconds(result["tconv_ms"]) + mark(result, examples) + disturbed(result),
+            milliseconds(result["tconv_ms"]) + mark(result) + disturbed(result),
             f"**{factor(speedup(result))}**",
             milliseconds(result["floor_ms"]),
             "yes" if result["equal"] else "no",
@@ -59,15 +59,15 @@ def models_text(examples: Results) -> str:
     )
 
 
-def mark(result: Results, examples: Results) -> str:
-    """A star for what was measured with other kernels than the rest."""
-    return "" if result["kernels"] == examples["environment"]["kernels"] else " \\*"
+def mark(result: Results) -> str:
+    """A star for what was measured with other kernels than these."""
+    return "" if result["kernels"] in same_kernels() else " \\*"
 
 
 def marked(examples: Results) -> str:
     """What the marks mean, where there are any."""
     results = examples["examples"]
-    stars = any(mark(result, examples) for result in results.values())
+    stars = any(map(mark, results.values()))
     lines = ["\n\\* with earlier kernels.\n"] if stars else []
     for name, result in results.items():
         if disturbed(result):
@@ -129,7 +129,7 @@ def examples_body(examples: Results | None) -> str:
             f"[{name}_new.py](generated/{name}_new.py)",
             lines(result, "{plan}"),
             lines(result, "{error:.1e} / {pytorch_error:.1e}"),
-            f"{milliseconds(result['tconv_ms'])}{mark(result, examples)} / "
+            f"{milliseconds(result['tconv_ms'])}{mark(result)} / "
             f"{milliseconds(result['pytorch_ms']['default'])}",
             milliseconds(result["floor_ms"]),
         ]
