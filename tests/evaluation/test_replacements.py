@@ -335,6 +335,29 @@ PREPARED = {
         "return F.conv_transpose2d(x, w, self.up.bias, 2)",
         "after a cast to another type",
     ),
+    "half of what bfloat16 holds": (
+        "",
+        "w = self.up.weight; w = w / 2 if w.dtype == torch.bfloat16 else w; "
+        "return F.conv_transpose2d(x, w, self.up.bias, 2)",
+        "after a cast to another type, torch.bfloat16 the result is not that of the weights it has",
+    ),
+    "bfloat16 inside float64": (
+        "",
+        "w = self.up.weight; w = w.bfloat16().to(w) if w.dtype == torch.float64 else w; "
+        "return F.conv_transpose2d(x, w, self.up.bias, 2)",
+        "after a cast to another type, torch.float64 the result",
+    ),
+    "float32 inside float64": (
+        "",
+        "w = self.up.weight; w = w.float().to(w) if w.dtype == torch.float64 else w; "
+        "return F.conv_transpose2d(x, w, self.up.bias, 2)",
+        "",
+    ),
+    "no bfloat16": (
+        "",
+        "assert x.dtype != torch.bfloat16; return self.up(x)",
+        "*not checked: after a cast to another type, torch.bfloat16",
+    ),
     "a copy of the weight that is no parameter": (
         "self.kept = self.up.weight.detach().clone(); "
         "self.register_load_state_dict_post_hook(lambda *_: (self.kept.copy_(self.up.weight.detach()), None)[1])",

@@ -22,6 +22,7 @@ from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
 from tconv.evaluation.files.case import MODEL_DRAWS, SEED, Case, check_case, check_timed, layer_alone
 from tconv.evaluation.files.replacement import check_replacement
+from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
 from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.variations import variations, varied_shape
@@ -95,7 +96,8 @@ def judge(
         verdict = court.check(case)
         if verdict.equal:
             say("changing weights and taking gradients")
-            verdict = replace(verdict, checks=(*verdict.checks, *court.check_replacement(case, training)))
+            options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
+            verdict = replace(verdict, checks=(*verdict.checks, *court.check_replacement(case, **options)))
         if vary_arguments:
             say("comparing with other arguments")
         varied = tuple(court.varied()) if vary_arguments else ()
@@ -148,6 +150,13 @@ def _check_runs_here(source: str, device: torch.device, bench: bool) -> bool:
     return False
 
 
+def _types(source: str, emulated: bool) -> tuple[torch.dtype, ...]:
+    """The types in which a candidate is called, its own excepted: few where it compiles kernels for each."""
+    if emulated:
+        return ()
+    return COMPILED_TYPES if written_by_tconv(source) or builds_cuda(source) else TYPES
+
+
 class _Court:
     """Both files of one judgement: `Model` in a process that stays, `ModelNew` in a new one for each case."""
 
@@ -182,9 +191,8 @@ class _Court:
         """The verdict on one case, in a new process of the candidate."""
         return check_case(case, self.model, self._open_candidate, self.wanted, self.device)
 
-    def check_replacement(self, case: Case, training: bool) -> list[Check]:
+    def check_replacement(self, case: Case, **options: Any) -> list[Check]:
         """What equal results leave open, in a process of the candidate's in which nothing has run yet."""
-        options = {"training": training, "casts": self._cpu_work != _EMULATOR_WORK}
         return check_replacement(case, self.model, self._open_candidate, self.wanted, self.device, **options)
 
     def _open_candidate(self) -> Side:

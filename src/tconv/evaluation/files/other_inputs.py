@@ -45,7 +45,7 @@ def check_other_inputs(
     """
     state = randomised(model.construct(seed, case.arguments), seed)
     checks = []
-    for words, tried in _kinds(_small(case, model, seed, emulated), emulated):
+    for words, tried in _kinds(small_inputs(case, model, seed, emulated), emulated):
         for inputs in tried:
             try:
                 checks += _one(case, model, calls, wanted, device, seed, words, inputs, state)
@@ -55,8 +55,8 @@ def check_other_inputs(
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
 
-def _small(case: Case, model: Side, seed: int, emulated: bool) -> list[Any]:
-    """The case's inputs, cut down as far as `Model` takes them."""
+def small_inputs(case: Case, model: Side, seed: int, emulated: bool) -> list[Any]:
+    """The case's inputs, cut down as far as `Model` takes them, in the emulator further."""
     inputs = case.inputs(seed)
     shapes = [tuple(value.shape) if isinstance(value, Tensor) else None for value in inputs]
 

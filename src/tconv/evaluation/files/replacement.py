@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tconv.errors import OutOfMemory
-from tconv.evaluation.files import other_inputs
+from tconv.evaluation.files import infinite_weights, other_inputs
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import (
     HOST,
@@ -26,7 +26,7 @@ from tconv.evaluation.files.case import (
     outcome_of,
     plain_of,
 )
-from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route
+from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route, type_of
 from tconv.evaluation.files.samples import mapped
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Outcome, Side
 from tconv.evaluation.files.weights import halved_in_places, randomised
@@ -56,7 +56,8 @@ class _Bench:
     calls: Calls
     wanted: Wanted
     device: torch.device
-    casts: bool
+    types: Sequence[torch.dtype]
+    emulated: bool
 
 
 def check_replacement(
@@ -67,13 +68,15 @@ def check_replacement(
     device: torch.device,
     *,
     training: bool,
-    casts: bool,
+    types: Sequence[torch.dtype],
+    emulated: bool,
 ) -> list[Check]:
     """Put a candidate whose results are equal to the rules for weights that change and for gradients.
 
     Args:
         training: a candidate without gradients fails.
-        casts: it is also called in another type; in the emulator that takes a minute.
+        types: it is also called in those of them that are not its own.
+        emulated: its kernels run in the emulator.
 
     Raises:
         ModelFileError: when `Model` fails where it ran before.
@@ -81,11 +84,12 @@ def check_replacement(
     try:
         with open_candidate() as candidate:
             candidate.construct(SEED, case.arguments)
-            bench = _Bench(case, model, Calls(candidate), wanted, device, casts)
+            bench = _Bench(case, model, Calls(candidate), wanted, device, types, emulated)
             checks: list[Check] = []
             for name, part in (
                 (_WEIGHTS, _weights),
                 (other_inputs.NAME, _other_inputs),
+                (infinite_weights.NAME, _infinite_weights),
                 (GRADIENTS, partial(_gradients, training=training)),
             ):
                 try:
@@ -99,7 +103,13 @@ def check_replacement(
 
 def _other_inputs(bench: _Bench) -> list[Check]:
     return other_inputs.check_other_inputs(
-        bench.case, bench.model, bench.calls, bench.wanted, bench.device, _IN_EVALUATION, emulated=not bench.casts
+        bench.case, bench.model, bench.calls, bench.wanted, bench.device, _IN_EVALUATION, emulated=bench.emulated
+    )
+
+
+def _infinite_weights(bench: _Bench) -> list[Check]:
+    return infinite_weights.check_infinite_weights(
+        bench.case, bench.model, bench.calls, bench.wanted, _IN_EVALUATION, emulated=bench.emulated
     )
 
 
@@ -156,7 +166,8 @@ def _weights(bench: _Bench) -> list[Check]:
         _followed(bench, of_other, None, None),
     ]
     if cast is not None:
-        checks += _called_in(bench, of_state, cast) if bench.casts else ()
+        own = type_of(state)
+        checks += [check for each in bench.types if each != own for check in _called_in(bench, of_state, each)]
         checks.append(_followed(bench, of_state, _all_cast(state, cast), "back"))
     return [each for each in checks if not each.passed] or [Check(_WEIGHTS, True)]
 
@@ -174,6 +185,11 @@ def _called_in(bench: _Bench, of_state: _Expected, cast: torch.dtype) -> Iterato
 def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None) -> Check:
     """Whether the result is that of the state which reaches the candidate by the route, or which it has."""
     words = "other weights in a deep copy" if route is None else ROUTES[route]
+    allowed = ROUNDING
+    if route == "cast" and state is not None:
+        cast = type_of(state)
+        words += f", {cast}"
+        allowed = TF32_OPERANDS if cast == torch.float64 else ROUNDING
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected.outputs))
     try:
         options = {"seed": _IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
@@ -186,12 +202,12 @@ def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | Non
         raise CandidateFailed(f"after {words}, {failure}") from None
     if route == "cast" and state is not None:
         # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
-        got = _cast(got, next(tensor.dtype for tensor in state.values() if tensor.is_floating_point()))
+        got = _cast(got, type_of(state))
     form = same_outputs(got, expected.outputs)
     if not form.passed:
         wrong = form.reason
     elif route == "cast":
-        wrong = "" if near(got, expected.outputs, ROUNDING) else f"further than a relative {ROUNDING} from Model's"
+        wrong = "" if near(got, expected.outputs, allowed) else f"further than a relative {allowed:.1g} from Model's"
     else:
         wrong = expected.wrong(bench, got)
     remedy = "take them from the module's parameters in each call"

@@ -23,6 +23,9 @@ ROUTES: dict[Route, str] = {
 }
 #: What a module is cast to, and back from; others are not.
 OTHER_TYPE = {torch.float32: torch.float16, torch.float16: torch.float32}
+#: The types in which a module is called, and those of them where each costs a compilation.
+TYPES = (torch.float16, torch.bfloat16, torch.float64, torch.float32)
+COMPILED_TYPES = tuple(OTHER_TYPE)
 
 
 def taken(
@@ -31,7 +34,8 @@ def taken(
     """The module that has the state, the same one or another; without a state it has that of the given one.
 
     Args:
-        state: by a step, differs from the present one by what floating-point numbers can tell exactly.
+        state: by a step, differs from the present one by what floating-point numbers can tell exactly; by a cast it is
+            in the type that the module is cast to.
         build: another module of the same class and arguments.
     """
     if route == "copy":
@@ -45,10 +49,10 @@ def taken(
     elif route == "step":
         _step(module, state or {})
         return module
-    elif route == "cast":
-        module.to(OTHER_TYPE[_type(module)])
+    elif route == "cast" and state is not None:
+        module.to(type_of(state))
     elif route == "back" and state is not None:
-        narrow = next(tensor.dtype for tensor in state.values() if tensor.is_floating_point())
+        narrow = type_of(state)
         device = next(module.parameters()).device
         module.cpu().to(narrow).load_state_dict(state)
         return module.to(device, OTHER_TYPE[narrow])
@@ -67,5 +71,6 @@ def _step(module: nn.Module, state: Mapping[str, Tensor]) -> None:
         parameter.grad = None
 
 
-def _type(module: nn.Module) -> torch.dtype:
-    return next(each.dtype for each in module.parameters() if each.is_floating_point())
+def type_of(state: Mapping[str, Tensor]) -> torch.dtype:
+    """That of its floating-point numbers."""
+    return next(tensor.dtype for tensor in state.values() if tensor.is_floating_point())
