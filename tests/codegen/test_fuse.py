@@ -17,7 +17,7 @@ from tconv.sandbox.behind import parted
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.rotates(3)
 
 MODEL = """
 import math
@@ -48,9 +48,41 @@ def get_inputs():
 #: A forward pass, and what its kernels compute behind layers, in the order of the text.
 BODIES: dict[str, tuple[str, list[str]]] = {
     "an expression": ("return torch.relu(self.up(x)) + skip", ["max(y, 0) + output0"]),
-    "statements": (
+    "an expression in parentheses over some lines": (
+        """
+        x = (
+            self.up(x)
+            * self.scale
+        )
+        x = torch.tanh(x)
+        return (
+            x
+            + skip
+        )
+        """,
+        ["tanh(y * channel0) + output1"],
+    ),
+    "a part in parentheses over some lines": (
         """
         y = self.up(x)
+        return self.conv(
+            torch.relu(y)
+            + skip
+        )
+        """,
+        ["max(y, 0) + output0"],
+    ),
+    "annotations": (
+        """
+        y: torch.Tensor = self.up(x)
+        z: torch.Tensor = torch.relu(y)
+        return z + skip
+        """,
+        ["max(y, 0) + output0"],
+    ),
+    "statements": (
+        """
+        y = self.up(x)  # larger
         # a comment
         y = y * self.scale
 
@@ -420,6 +452,7 @@ def test_the_text_says_what_is_computed(tmp_path: Path) -> None:
                 y = self.act(y)
                 return y + skip
 
+            # larger
             # In one kernel: t0 = y * channel0; where(t0 > 0, t0, t0 * 0.1) + output1
             return cuda_fused(self.up, x, tail=tail, modules=[self.act])
         """).strip()

@@ -178,7 +178,7 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     for check in outcome.layers:
         if check.layer.left:
             yield f"Left to PyTorch: {check.layer.name}: {check.layer.reason}."
-    for reason in outcome.apart:
+    for reason in dict.fromkeys(outcome.apart):
         yield f"Not fused: {reason}."
     if outcome.load_inline == "not built":
         for missing in outcome.request.missing:

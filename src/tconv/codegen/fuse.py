@@ -146,7 +146,7 @@ class _Fuser:
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))
         self._newline = "\r\n" if b"\r\n" in self._bytes else "\n"
-        self._tree = ast.parse(source)
+        self._tree = _Plain().visit(ast.parse(source))
         self._names = Names(self._tree)
         self._calls, self._without, self._comments, self._numbered = calls, without, comments, numbered
         self._known = known_calls()
@@ -194,8 +194,9 @@ class _Fuser:
         # Of layers one of which is called on what the others give, that one.
         outermost = [node for node in layers if set(layers) <= set(ast.walk(node))]
         if not outermost or not self._stands_alone(statement):
+            several = "another statement, or a text of several lines," if outermost else "more than one layer"
             for layer in layers:
-                self._apart[place_of(layer)] = "more than one layer, or more than one statement, stands in its line"
+                self._apart[place_of(layer)] = f"{several} stands in its line"
             return None
         layer = outermost[0]
         for other in layers:
@@ -488,6 +489,8 @@ class _Fuser:
         target = "return" if whole else f"{chain.name if chain.part else kept} ="
         # From here on the statements' own lines.
         start, end = self._starts[chain.statement.end_lineno or 0], self._starts[last.end_lineno or 0]
+        if behind := self._bytes[self._end(chain.statement) : start].decode().strip():  # a comment
+            above = f"{indent}{behind}{self._newline}{above}"
         instead = self._instead(chain)
         target = instead or target
         alone = chain.expression is chain.layer
@@ -510,10 +513,10 @@ class _Fuser:
             body = f"{indent}def {tail}({chain.name}):{self._newline}"
             if not alone:
                 text = self._lambda(chain.layer, chain.expression, chain.name).partition(": ")[2]
-                body += f"{indent}{_FOUR}{chain.name} = {text}{self._newline}"
+                body += f"{indent}{_FOUR}{chain.name} = {_enclosed(text)}{self._newline}"
             for line in self._bytes[start:end].decode().splitlines(keepends=True):
                 body += _FOUR + line if line.strip() else line
-            result = self._text(chain.last) if chain.last else kept
+            result = _enclosed(self._text(chain.last)) if chain.last else kept
             body += "" if whole else f"{indent}{_FOUR}return {result}{self._newline}"
             yield _Edit(first, start, body + self._newline)
             yield _Edit(end, end, f"{above}{indent}{target} {self._fused_call(chain, tail, modules)}{self._newline}")
@@ -644,6 +647,20 @@ class _Fuser:
 
     def _line_at(self, offset: int) -> int:
         return next((n for n, start in enumerate(self._starts) if start > offset), len(self._starts))
+
+
+class _Plain(ast.NodeTransformer):
+    """Takes ``name: annotation = value`` for ``name = value``."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AnnAssign | ast.Assign:
+        if node.value is None or not isinstance(node.target, ast.Name):
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
+
+
+def _enclosed(text: str) -> str:
+    """An expression of several lines as it may stand by itself: what enclosed them may have stayed behind."""
+    return f"({text})" if "\n" in text else text
 
 
 def _blocks(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
