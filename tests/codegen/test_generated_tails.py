@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tconv.sandbox.emulated import install
 
-pytestmark = pytest.mark.rotates(2)
+pytestmark = pytest.mark.rotates(3)
 
 BLOCK = """
     import torch

@@ -13,7 +13,7 @@ from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(6)
+pytestmark = pytest.mark.rotates(9)
 
 Writer = Callable[[str, str], Path]
 MODEL = """
@@ -197,8 +197,8 @@ def test_nan_is_the_same_as_nan(workshop: Workshop, write: Writer) -> None:
 
     assert judged("torch.softmax(y, 0)").equal
     assert judged("(e := (y - y.amax(0)).exp()) / e.sum(0)").equal
-    (reason,) = judged("y.exp() / y.exp().sum(0)").reasons
-    assert "times 2^10: every element finite" in reason
+    reasons = judged("y.exp() / y.exp().sum(0)").reasons
+    assert any("times 2^10: every element finite" in reason for reason in reasons), reasons
     report = judged("torch.softmax(y, 0).nan_to_num()")
     assert not report.equal and any("PyTorch's is nan" in line for line in report.reasons)
 

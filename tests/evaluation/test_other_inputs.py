@@ -12,7 +12,7 @@ from tconv.evaluation.files.other_inputs import NAME
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(6)
+pytestmark = pytest.mark.rotates(9)
 Writer = Callable[[str, str], Path]
 #: Two layers, or one.
 MODEL = """
@@ -28,7 +28,7 @@ class Model(nn.Module):
         {forward}
 
 def get_inputs():
-    return [torch.randn(2, 8, 10, 12)]
+    return [torch.randn(3, 8, 10, 12)]
 """
 MANY, ALONE = "return torch.relu(self.norm(self.up(x)))", "return self.up(x)"
 NEW = """
@@ -88,7 +88,7 @@ def test_what_is_refused_is_said(workshop: Workshop, write: Writer) -> None:
 
 
 def test_what_model_itself_does_not_take_is_not_asked(workshop: Workshop, write: Writer) -> None:
-    only = "assert tuple(x.shape) == (2, 8, 10, 12)\n        return torch.relu(self.norm(self.up(x)))"
-    report = judged(workshop, write, only, "x = x if x.shape == (2, 8, 10, 12) else x * 0")
+    only = "assert tuple(x.shape) == (3, 8, 10, 12)\n        return torch.relu(self.norm(self.up(x)))"
+    report = judged(workshop, write, only, "x = x if x.shape == (3, 8, 10, 12) else x * 0")
     assert report.equal, report.reasons
     assert report.verdict.check(NAME).passed

@@ -30,6 +30,12 @@ CLOSE: dict[Precision, float] = {
     "fp64": 1e-10,
 }
 
+
+def pooled_summation(products: int, epsilon: float) -> float:
+    """The relative pooled error of a sane summation, and of products that are taken in parts, as three of TF32 are."""
+    return (POOLED_SUMMATION * math.sqrt(products) + 1) * epsilon
+
+
 _TENSOR_CORES: tuple[Precision, ...] = (*TF32, "fp16", "bf16")
 
 
@@ -68,7 +74,7 @@ class Tolerance:
     @property
     def pooled_floor(self) -> float:
         """A relative error that any summation order may have."""
-        return POOLED_SUMMATION * math.sqrt(self.products) * self.epsilon
+        return pooled_summation(self.products, self.epsilon)
 
     @property
     def close(self) -> float:

@@ -69,10 +69,10 @@ def modes() -> dict[str, Any]:
     }
 
 
-def traces() -> dict[str, Any]:
-    """Flags of PyTorch and states of random numbers, which a call leaves as they were unless `Model`'s changes them."""
+def flags() -> dict[str, Any]:
+    """Flags of PyTorch."""
     newer = getattr(torch._C, "_get_fp32_precision_getter", None)
-    found = {
+    return {
         "torch.backends.cudnn.enabled": torch._C._get_cudnn_enabled(),
         "torch.backends.cudnn.benchmark": torch._C._get_cudnn_benchmark(),
         "torch.backends.cudnn.deterministic": torch._C._get_cudnn_deterministic(),
@@ -82,6 +82,13 @@ def traces() -> dict[str, Any]:
         else torch._C._get_cublas_allow_tf32(),
         "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
         "torch.get_num_threads()": torch.get_num_threads(),
+    }
+
+
+def traces() -> dict[str, Any]:
+    """Flags and states of random numbers, which a call leaves as they were unless `Model`'s changes them."""
+    found = {
+        **flags(),
         "torch's random state": torch.get_rng_state().numpy().tobytes(),
         "Python's random state": random.getstate(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tconv.evaluation.bits import fingerprint
+from tconv.evaluation.draws import reversed_storage
 from tconv.sandbox.exchange import tensors
 from tconv.sandbox.gpu_memory import shortage
 from tconv.sandbox.model_file import ModelFileError, blamed
 
-#: What goes back from each output: multiples of a quarter up to this many, which every type has exactly.
+#: What goes back from outputs in 16 bits: multiples of a quarter up to this many, which every type has exactly.
 _QUARTERS = 4
+#: What goes back another time is this much smaller, below what float16 has, and its gradients are made larger again.
+_SMALL = 2.0**-30
 
 
 class CutOff(TorchFunctionMode):
@@ -49,28 +54,73 @@ def gradients_enabled(module: nn.Module, values: Any, of: str) -> Iterator[dict[
             tensor.requires_grad_(False)
 
 
-def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path) -> tuple[dict[str, Tensor | None], str]:
-    """The gradients of a sum of all outputs, each element times a number drawn from `seed`; None where none flows.
+@dataclass(frozen=True)
+class WayBack:
+    """What came of the way back.
 
-    Beside them, what was raised on the way: then there are none at all. `path` is the file that is to blame for it.
+    Args:
+        gradients: None where none flows.
+        stopped: what was raised on the way: then there are no gradients at all.
+        changed: something wrote to what goes back from an output.
+    """
+
+    gradients: dict[str, Tensor | None]
+    stopped: str = ""
+    changed: bool = False
+
+
+def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, apart: bool = False) -> WayBack:
+    """The gradients of a sum of all outputs, each element times a number drawn from `seed`.
+
+    Args:
+        path: the file that is to blame for what is raised.
+        apart: of the first output alone, with numbers that are small and lie in memory in the reverse order of axes.
     """
     generator = torch.Generator().manual_seed(seed)
-    ends, weights = [], []
+    ends, weights = list[Tensor](), list[Tensor]()
     for _, tensor in tensors(outputs):
-        drawn = torch.randint(-_QUARTERS, _QUARTERS + 1, tensor.shape, generator=generator) / 4
-        if tensor.requires_grad:
+        if tensor.dtype in (torch.float16, torch.bfloat16):
+            drawn = torch.randint(-_QUARTERS, _QUARTERS + 1, tensor.shape, generator=generator) / 4
+        else:
+            drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float32) * (_SMALL if apart else 1.0)
+        if tensor.requires_grad and not (apart and ends):
             ends.append(tensor)
             weights.append(drawn.to(tensor.device, tensor.dtype))
     if not ends or not of:
-        return dict.fromkeys(of), ""
+        return WayBack(dict.fromkeys(of))
+    if apart:
+        weights = list(map(reversed_storage, weights))
+    before = [fingerprint(weight) for weight in weights]
     try:
         with blamed(path, "backward"):
-            found = torch.autograd.grad(ends, list(of.values()), weights, allow_unused=True)
+            found = list(torch.autograd.grad(ends, list(of.values()), weights, allow_unused=True))
     except ModelFileError as error:
         if shortage(error) is not None:
             raise
-        return dict.fromkeys(of), str(error)
-    return dict(zip(of, found, strict=True)), ""
+        return WayBack(dict.fromkeys(of), str(error))
+    if apart and ends[0].dtype not in (torch.float16, torch.bfloat16):
+        found = [None if each is None else each / _SMALL for each in found]
+    changed = [fingerprint(weight) for weight in weights] != before
+    return WayBack(dict(zip(of, found, strict=True)), changed=changed)
+
+
+@contextmanager
+def frozen(module: nn.Module, which: str) -> Iterator[None]:
+    """Within the block the "first" or the "last" weight of a convolution, as its shape tells, asks for no gradient.
+
+    Where there is one alone it is the last. It stays where nothing else asks for a gradient.
+    """
+    trained = [each for each in module.parameters() if each.requires_grad]
+    weights = [each for each in trained if each.dim() > 2 and min(each.shape[:2]) > 1]
+    frozen = (weights[1:][-1:] or weights) if which == "last" else weights[: len(weights) > 1]
+    frozen = frozen if which and len(trained) > 1 else []
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
 
 
 def moved(module: nn.Module, values: Any, by: float, seed: int) -> nn.Module:

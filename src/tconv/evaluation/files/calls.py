@@ -25,6 +25,7 @@ class Calls:
         self._rebound: set[str] = set()
         self._overwritten: set[str] = set()
         self._traces: set[str] = set()
+        self._shared: set[str] = set()
         self._models_own: set[str] = set()
         self._last: tuple[_Prints, _Prints] | None = None
         self._repeats = False
@@ -51,6 +52,7 @@ class Calls:
         self._rebound.update(outcome.rebound)
         self._overwritten.update(outcome.overwritten)
         self._traces.update(outcome.traces)
+        self._shared.update(outcome.shared)
         prints = _prints([inputs, state]), _prints(outcome.outputs)
         if self._last is not None:
             self._repeats |= self._last[1] == prints[1] and self._last[0] != prints[0]
@@ -58,18 +60,23 @@ class Calls:
         return outcome
 
     def beside(self, model: Outcome) -> None:
-        """A call of `Model`: what that leaves changed behind it, or overwrites, a candidate may as well."""
-        self._models_own.update(model.overwritten, model.traces)
+        """A call of `Model`: what that changes, leaves behind, overwrites or shares, a candidate may as well."""
+        self._models_own.update(model.changed, model.overwritten, model.traces, model.shared)
 
     def checks(self) -> list[Check]:
         """What every call must keep to, whatever it computes."""
         return [
-            _none("inputs unchanged", self._changed, "the call changed"),
+            _none("inputs unchanged", self._changed - self._models_own, "the call changed"),
             _none("done when it returns", self._late, "changed after the call had returned, by another thread?"),
             _none(
                 "keeps its results",
                 self._overwritten - self._models_own,
                 "the next call writes over the result of the one before: return memory of its own each time; changed",
+            ),
+            _none(
+                "memory of its own",
+                self._shared - self._models_own,
+                "who writes to one changes the other, and with Model's does not: return a copy;",
             ),
             _none(
                 "flags and random state",

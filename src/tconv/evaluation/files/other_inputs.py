@@ -23,7 +23,7 @@ from tconv.sandbox.model_file import ModelFileError
 
 NAME = "other inputs"
 #: Multiply-adds of one forward pass, in PyTorch's operators and in the emulator.
-_WORK, _EMULATED_WORK = 10**8, 10**6
+_WORK, _EMULATED_WORK = 10**7, 10**6
 #: The powers of two of inputs that are far larger and far smaller, where their type has them.
 _EXPONENT = 10
 
@@ -100,23 +100,25 @@ def _one(
         return [Check(NAME, False, reason=f"given {words}: {form.reason}")]
     others = finer(case, model, plain, inputs, state, seed, wanted, False)
     exact, rounded = (None if each is None else _plainly_laid_out(each["output"]) for each in others)
-    comparisons = Comparisons(device)
+    comparisons = Comparisons(device, case.coarsest)
     comparisons.add(got, expected, exact, rounded)
     reasons = Verdict(tuple(outcome_of(case, comparisons, exact is not None))).reasons
     return [Check(NAME, False, reason=f"given {words}: {reasons[0]}")] if reasons else []
 
 
 def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
-    sizes = [_each(inputs, change, 3) for change in (_shorter, _half)]
+    sizes = [_each(inputs, change, 3) for change in (_shorter, _half_as_wide, _half)]
     batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
     one = [
-        value[:1] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
+        value[-1:] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
     ]
     if any(isinstance(value, Tensor) and value.dim() > 2 for value in inputs):
         yield "inputs of another size", sizes
     if batch > 1:
         yield "a batch of one", [one]
     yield "inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)]
+    if any(_counts(value) for value in inputs):
+        yield "other integers", [[_permuted(value) if _counts(value) else value for value in inputs]]
     if emulated:
         return
     for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
@@ -146,7 +148,22 @@ def _first(tensor: Tensor) -> Tensor:
 
 
 def _shorter(tensor: Tensor) -> Tensor:
-    return _cut(tensor, (*tensor.shape[:2], *(max(1, length - 1) for length in tensor.shape[2:])))
+    lengths = (max(1, length - by) for by, length in enumerate(tensor.shape[2:], 1))
+    return _cut(tensor, (*tensor.shape[:2], *lengths))
+
+
+def _half_as_wide(tensor: Tensor) -> Tensor:
+    return _cut(tensor, (*tensor.shape[:-1], max(1, tensor.shape[-1] // 2)))
+
+
+def _counts(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() > 1
+
+
+def _permuted(tensor: Tensor) -> Tensor:
+    """The same numbers in other places."""
+    order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(tensor.numel()))
+    return tensor.flatten()[order.to(tensor.device)].reshape(tensor.shape)
 
 
 def _half(tensor: Tensor) -> Tensor:

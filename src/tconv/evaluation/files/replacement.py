@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tconv.errors import OutOfMemory
-from tconv.evaluation.files import infinite_weights, other_inputs
+from tconv.evaluation.files import infinite_values, other_inputs
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import (
     HOST,
@@ -41,10 +41,13 @@ from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import ModelFileError
 
 _WEIGHTS, _ENABLED = "weights that change", "with gradients enabled"
+_AFTER_ANOTHER = "in evaluation, of the first output alone, after another call"
 #: Seeds of the draws in evaluation and in training.
 _IN_EVALUATION, _IN_TRAINING = SEED + MODEL_DRAWS - 2, SEED + MODEL_DRAWS - 1
 #: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
 _MOVED_UNITS = 16
+#: Draws of that for gradients that are further off than what one draw makes of them: it may have met no kink.
+_MOVED_DRAWS = 12
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def check_replacement(
             for name, part in (
                 (_WEIGHTS, _weights),
                 (other_inputs.NAME, _other_inputs),
-                (infinite_weights.NAME, _infinite_weights),
+                (infinite_values.NAME, _infinite_values),
                 (GRADIENTS, partial(_gradients, training=training)),
             ):
                 try:
@@ -107,8 +110,8 @@ def _other_inputs(bench: _Bench) -> list[Check]:
     )
 
 
-def _infinite_weights(bench: _Bench) -> list[Check]:
-    return infinite_weights.check_infinite_weights(
+def _infinite_values(bench: _Bench) -> list[Check]:
+    return infinite_values.check_infinite_values(
         bench.case, bench.model, bench.calls, bench.wanted, _IN_EVALUATION, emulated=bench.emulated
     )
 
@@ -137,7 +140,7 @@ class _Expected:
         plain = plain_of(bench.model, self.inputs, self.state, _IN_EVALUATION, bench.wanted, False)
         others = finer(bench.case, bench.model, plain, self.inputs, self.state, _IN_EVALUATION, bench.wanted, False)
         exact, rounded = (None if each is None else each["output"] for each in others)
-        comparisons = Comparisons(bench.device)
+        comparisons = Comparisons(bench.device, bench.case.coarsest)
         comparisons.add(got, self.outputs, exact, rounded)
         return next(iter(Verdict(tuple(outcome_of(bench.case, comparisons, exact is not None))).reasons), "")
 
@@ -203,7 +206,7 @@ def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | Non
     if route == "cast" and state is not None:
         # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
         got = _cast(got, type_of(state))
-    form = same_outputs(got, expected.outputs)
+    form = same_outputs(got, expected.outputs, numbers=allowed if route == "cast" else TF32_OPERANDS)
     if not form.passed:
         wrong = form.reason
     elif route == "cast":
@@ -241,10 +244,15 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
 
 @dataclass(frozen=True)
 class _Way:
-    """How `Model`'s gradients are taken: in training or in evaluation, of parameters and inputs or of those alone."""
+    """How `Model`'s gradients are taken: in training or in evaluation, of parameters and inputs or of those alone.
+
+    Args:
+        freezing: back from the first output alone, after another call, the "first" weight or the "last" frozen.
+    """
 
     training: bool
     of: str
+    freezing: str = ""
 
 
 #: In the order in which they are tried: a model may change its inputs, or not train.
@@ -263,10 +271,26 @@ class _Gradients:
     outputs: tuple[Any, Any, Any]
     gradients: tuple[dict[str, Any], dict[str, Any] | None, dict[str, Any] | None]
 
+    def farther(self, gradients: Mapping[str, Any] | None) -> _Gradients:
+        """The same with moved operands that moved each element of a gradient further, of these and the others."""
+        own, exact, moved = self.gradients
+        if gradients is None or moved is None:
+            return self
+        of = own if exact is None else exact
+        found = {name: _farther(of.get(name), tensor, gradients.get(name)) for name, tensor in moved.items()}
+        return replace(self, gradients=(own, exact, found))
+
     def results(self, name: str, got: Tensor) -> Results | None:
         """One gradient beside these; None where `Model` has none."""
         pytorch, *others = (None if each is None else each.get(name) for each in self.gradients)
         return None if pytorch is None else Results(got.contiguous(), pytorch.contiguous(), *others)
+
+
+def _farther(of: Tensor | None, one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    """Of each element the one further from that of the first; None where one is missing."""
+    if of is None or one is None or other is None:
+        return one
+    return torch.where((one - of).abs() >= (other - of).abs(), one, other)
 
 
 def _gradients(bench: _Bench, training: bool) -> list[Check]:
@@ -285,11 +309,45 @@ def _gradients(bench: _Bench, training: bool) -> list[Check]:
             break
     if stopped:
         return [Check(GRADIENTS, None, reason=f"not checked, Model has none: {stopped}")]
+    checks = _on_a_way(bench, inputs, state, way, plain, training)
+    if all(check.passed for check in checks):
+        found: dict[str, list[Check]] = {}
+        inputs = other_inputs.small_inputs(case, model, _IN_TRAINING, bench.emulated)
+        for which in ("last", "first"):
+            other = _Way(False, way.of, which)
+            with contextlib.suppress(ModelFileError):  # it may run in training alone
+                plain = _backward(bench, inputs, state, other)
+                if not plain.stopped:
+                    found[which] = _on_a_way(bench, inputs, state, other, plain, training)
+        # Where none flows in evaluation it is inference only there; not where one does while another weight is frozen.
+        flows = any(check.passed for of_way in found.values() for check in of_way)
+        checks += [
+            replace(
+                check,
+                passed=False if flows else check.passed,
+                reason=f"{_AFTER_ANOTHER}, the {which} weight frozen: {check.reason}",
+            )
+            for which, of_way in found.items()
+            for check in of_way
+            if not check.passed
+        ]
+    return [check for check in checks if not check.passed] or checks[:1]
+
+
+def _on_a_way(
+    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, plain: Outcome, training: bool
+) -> list[Check]:
+    """The rules for gradients that are taken so, beside those of `Model`."""
     bench.calls.beside(plain)
     expected = _with_others(bench, inputs, state, way, plain)
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
     try:
-        options = {"training": way.training, "gradients": way.of, "seed": _IN_TRAINING}
+        options = {
+            "training": way.training,
+            "gradients": way.of,
+            "freezing": way.freezing,
+            "seed": _IN_TRAINING,
+        }
         got = bench.calls.run(inputs, state, output_bytes=size, on=HOST, **options)
     except CandidateRaised as error:
         return [_inference_only(f"with gradients enabled, {error}", training)]
@@ -309,7 +367,7 @@ def _compared(
     form = same_outputs(outputs, expected.outputs[0])
     if not form.passed:
         return [replace(form, name=f"{form.name}, {_ENABLED}", reason=f"{_ENABLED}: {form.reason}")]
-    comparisons = Comparisons(bench.device)
+    comparisons = Comparisons(bench.device, bench.case.coarsest)
     comparisons.add(outputs, *expected.outputs)
     in_float64 = expected.outputs[1] is not None
     of_outputs = outcome_of(bench.case, comparisons, in_float64, _ENABLED)
@@ -324,9 +382,16 @@ def _compared(
         cut = _with_others(bench, inputs, state, way, plain, cut_off=True)
         wrong_there = _wrong_ones(bench, {name: flowing[name] for name in wrong}, cut)
         wrong = {name: check for name, check in wrong.items() if name in wrong_there}
+    for number in range(1, _MOVED_DRAWS):
+        if not wrong:
+            break
+        expected = expected.farther(_moved(bench, inputs, state, way, number, expected.gradients[1] is not None)[1])
+        wrong = _wrong_ones(bench, {name: flowing[name] for name in wrong}, expected)
     checks += wrong.values()
     if missing:
         to = "no gradient flows" if not flowing else f"no gradient flows to {', '.join(missing)}"
+        if way.freezing and flowing:  # all do on the other way
+            return [*checks, Check(GRADIENTS, False, reason=to)]
         return [*checks, _inference_only("; ".join(filter(None, [to, got.stopped])), training)]
     return checks or [Check(GRADIENTS, True)]
 
@@ -368,25 +433,40 @@ def _with_others(
 ) -> _Gradients:
     """Beside `Model`'s own gradients those in float64, and with moved operands."""
 
-    def split(mode: str, move: float = 0.0) -> tuple[Any, Any]:
-        # What a forward with gradients leaves in a module, as weight_norm does, may not be copied.
-        bench.model.construct(_IN_TRAINING, bench.case.arguments)
-        try:
-            return _split(_backward(bench, inputs, state, way, mode, cut_off=cut_off, move=move).outputs)
-        except (ModelFileError, OutOfMemory):
-            return None, None
-
-    exact = split("float64")
-    moved = split("plain" if exact[0] is None else "float64", _move(bench, [inputs, state]))
+    exact = _gradients_or_none(bench, inputs, state, way, "float64", cut_off=cut_off)
+    moved = _moved(bench, inputs, state, way, 0, exact[0] is not None, cut_off)
     outputs, gradients = zip(_split(plain.outputs), exact, moved, strict=True)
     return _Gradients(outputs, gradients)
+
+
+def _moved(
+    bench: _Bench,
+    inputs: list[Any],
+    state: dict[str, Tensor],
+    way: _Way,
+    number: int,
+    in_float64: bool,
+    cut_off: bool = False,
+) -> tuple[Any, Any]:
+    """Outputs and gradients of operands that are moved, as the draw of that number does; None if there are none."""
+    options = {"move": _move(bench, [inputs, state]), "move_seed": _IN_TRAINING + number, "cut_off": cut_off}
+    return _gradients_or_none(bench, inputs, state, way, "float64" if in_float64 else "plain", **options)
+
+
+def _gradients_or_none(
+    bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str, **options: Any
+) -> tuple[Any, Any]:
+    try:
+        return _split(_backward(bench, inputs, state, way, mode, **options).outputs)
+    except (ModelFileError, OutOfMemory):
+        return None, None
 
 
 def _backward(
     bench: _Bench, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str = "", **options: Any
 ) -> Outcome:
     options = {"mode": mode or ("fp32" if bench.wanted == "fp32" else "plain"), **options}
-    options |= {"training": way.training, "gradients": way.of}
+    options |= {"training": way.training, "gradients": way.of, "freezing": way.freezing}
     return bench.model.forward(inputs, state, seed=_IN_TRAINING, on=HOST, **options)
 
 

@@ -26,7 +26,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Shapes = Sequence[tuple[int, ...] | None]
 
 #: What a call is told of by names; see `Outcome`.
-_NAMES = ("changed", "late", "rebound", "overwritten", "traces")
+_NAMES = ("changed", "late", "rebound", "overwritten", "traces", "shared")
 
 
 class CandidateFailed(Exception):
@@ -82,6 +82,7 @@ class Outcome:
         by_samples: the outputs were computed a few samples at a time.
         overwritten: outputs of the call before that changed with this one.
         traces: flags and random states that are not as before.
+        shared: outputs that lie in the memory of inputs, of parameters or of other outputs, and in which.
         stopped: what the way back from the outputs to their gradients raised.
     """
 
@@ -92,6 +93,7 @@ class Outcome:
     by_samples: bool = False
     overwritten: tuple[str, ...] = ()
     traces: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
     stopped: str = ""
 
 

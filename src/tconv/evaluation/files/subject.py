@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.bits import fingerprint
-from tconv.evaluation.files.backward import CutOff, gradients_enabled, moved
+from tconv.evaluation.files.backward import CutOff, frozen, gradients_enabled, moved
 from tconv.evaluation.files.backward import gradients as found_gradients
+from tconv.evaluation.files.in_float64 import in_float64
 from tconv.evaluation.files.lazy import settled
 from tconv.evaluation.files.rounded import RoundedConvolutions
 from tconv.evaluation.files.routes import ROUTES, Route, taken
@@ -28,7 +29,7 @@ from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensor_
 from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, seed_everything
 from tconv.sandbox.recording import OwnOperators, Recorder
 from tconv.sandbox.source_scan import written_by_tconv
-from tconv.sandbox.watch import Watch, left_changed, modes, traces
+from tconv.sandbox.watch import Watch, flags, left_changed, modes, traces
 from tconv.sandbox.without_cuda import CudaMeansCpu
 
 #: Results of more bytes are not kept until the next call: there may be no memory for two of them.
@@ -60,6 +61,7 @@ class Subject:
         self._module: Any = None
         self._build: Callable[[int], nn.Module] = lambda seed: self._module
         self._calls = 0
+        self._left: list[str] = []
         self._values: list[Any] = []
         self._returned: list[tuple[str, Tensor]] = []
         self._example: list[Any] = []
@@ -90,7 +92,9 @@ class Subject:
         """Build the module; return its state_dict as seeded."""
         args, kwargs = self._restored(self._exchange.read(arguments))
         self._build = partial(self._built, args, kwargs)
+        before = {**modes(), **flags()}
         self._module = self._build(seed)
+        self._left = [f"{name} in the constructor" for name in left_changed(before, {**modes(), **flags()})]
         return self._write(dict(self._module.state_dict()), "the state_dict")
 
     def _built(self, args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> nn.Module:
@@ -141,7 +145,9 @@ class Subject:
         training: bool | None = None,
         gradients: str = "",
         move: float = 0.0,
+        move_seed: int = 0,
         cut_off: bool = False,
+        freezing: str = "",
         route: Route | None = None,
         expanded: bool = False,
     ) -> dict[str, Any]:
@@ -154,10 +160,12 @@ class Subject:
         into training mode, or into evaluation; then its buffers are returned beside what it gives.
 
         With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
-        are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With `move` a copy
-        runs, of the module and of the inputs, in which every number is moved by up to that part of it. The state comes
-        to the module by `route` where one is given: see `routes`. With `expanded`, the first sample of each
-        floating-point input, an expanded view, stands for all of them.
+        are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With
+        `freezing` "first" or "last" they are those of the first output, while such a weight is frozen, after another
+        call. With `move`
+        a copy runs, of the module and of the inputs, in which every number is moved by up to that part of it, as
+        drawn from `move_seed`. The state comes to the module by `route` where one is given: see `routes`. With
+        `expanded`, the first sample of each floating-point input, an expanded view, stands for all of them.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
         it had returned, of outputs of the call before that changed with this one, of what the file has patched, and of
@@ -180,13 +188,15 @@ class Subject:
         if training is not None:
             module.train(training)
         with blamed(self._file.path, "copy.deepcopy"):
+            if mode == "float64" or move:
+                _detach(module)
             if mode == "float64":
                 module = copy.deepcopy(module).double()
             if gradients and mode == "float64":
                 values = mapped(list(values), _wide)
             if move:
                 values = mapped(list(values), Tensor.clone)
-                module = moved(module, values, move, seed)
+                module = moved(module, values, move, move_seed)
         watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
         if mode in ("float64", "rounded"):  # no call of a candidate, and parameters may be many
             watched = []
@@ -196,6 +206,8 @@ class Subject:
         seed_everything(seed)
 
         def numerics() -> AbstractContextManager[Any]:
+            if mode == "float64":
+                return in_float64()
             return (
                 RoundedConvolutions(exempt) if mode == "rounded" else arithmetic("fp32" if mode == "fp32" else "tf32")
             )
@@ -207,21 +219,31 @@ class Subject:
                 return module(*values)
 
         back: dict[str, Any] = {}
-        stopped = ""
-        with gradients_enabled(module, values, gradients) as of, poisoned(self._device, output_bytes):
+        stopped, gradient_changed = "", list[str]()
+        with (
+            frozen(module, freezing),
+            gradients_enabled(module, values, gradients) as of,
+            poisoned(self._device, output_bytes),
+        ):
             modes_before, traces_before = modes(), traces()
             with blamed(self._file.path, "forward"), CutOff() if cut_off else nullcontext():
                 apart = run_by_samples(run, module, values) if by_samples else None
                 outputs = run(module, values) if apart is None else apart
             if gradients:
+                if freezing:
+                    with blamed(self._file.path, "forward"):
+                        run(module, mapped(list(values), _rolled))
                 with numerics():
-                    back["gradients"], stopped = found_gradients(outputs, of, seed, self._file.path)
+                    way = found_gradients(outputs, of, seed, self._file.path, bool(freezing))
+                back["gradients"], stopped = way.gradients, way.stopped
+                gradient_changed = ["what goes back from an output"] if way.changed else []
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
             left_on, traces_left = left_changed(modes_before, modes()), left_changed(traces_before, traces())
         returned = [(path, tensor.detach()) for path, tensor in self._checked(outputs)]
         overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
         self._keep(returned)
+        shared = _shared([*tensors(values, "input"), *module.named_parameters()], returned)
         if training is not None:
             back["buffers"] = _buffers(module)
         if back:
@@ -232,12 +254,13 @@ class Subject:
         now_and_then = list(zip(watched, same, before, strict=True))
         changed = [name for (name, now), _, then in now_and_then if fingerprint(now) != then]
         moved_away = [each for each in now_and_then if each[0][1].data_ptr() != each[1][1].data_ptr()]
-        changed += [name for _, (name, now), then in moved_away if fingerprint(now) != then]
+        changed += [name for _, (name, now), then in moved_away if fingerprint(now) != then] + gradient_changed
         tree = self._write(outputs, "the output")
         late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
         patched = [*self._rebound(), *left_on]
         names = {"changed": list(dict.fromkeys(changed)), "late": late, "overwritten": overwritten, "rebound": patched}
-        return {"outputs": tree, **names, "traces": traces_left, "by_samples": apart is not None, "stopped": stopped}
+        names |= {"traces": [*self._left, *traces_left], "shared": shared}
+        return {"outputs": tree, **names, "by_samples": apart is not None, "stopped": stopped}
 
     def _keep(self, returned: list[tuple[str, Tensor]]) -> None:
         """Keep what the call returned until after the next one, but for views of inputs and of the module's state."""
@@ -323,8 +346,34 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in module.named_buffers() if name in state}
 
 
+def _shared(others: Sequence[tuple[str, Tensor]], returned: Sequence[tuple[str, Tensor]]) -> list[str]:
+    """Which outputs lie in the memory of another tensor, and of which."""
+    known: dict[int, str] = {}
+    found = []
+    for name, tensor in [*others, *((f"output{path}", tensor) for path, tensor in returned)]:
+        memory = tensor.untyped_storage().data_ptr()
+        if known.setdefault(memory, name) != name and memory and name.startswith("output"):
+            found.append(f"{name} lies in the memory of {known[memory]}")
+    return found
+
+
+def _detach(module: nn.Module) -> None:
+    """Cuts off what a module remembers from being built or run with gradients, as weight_norm does: it has no copy."""
+    for each in module.modules():
+        for name, value in list(vars(each).items()):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                vars(each)[name] = value.detach()
+
+
 def _wide(tensor: Tensor) -> Tensor:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
     return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _rolled(tensor: Tensor) -> Tensor:
+    """Other values of the same kind, with no gradient."""
+    return tensor.detach().flatten().roll(1).reshape(tensor.shape)
 
 
 def _into(old: Any, new: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 from tconv.evaluation.comparison import Worst, further, square, worst
 from tconv.evaluation.files.parts import Part, further_out
 from tconv.evaluation.rules import same_form, within
-from tconv.evaluation.tolerance import CLOSE, POOLED_SLACK, POOLED_SUMMATION, half_ulp
+from tconv.evaluation.tolerance import CLOSE, POOLED_SLACK, TF32_OPERANDS, half_ulp, pooled_summation
 from tconv.evaluation.verdict import Check
 from tconv.problem import DTYPE_OF, Precision
 from tconv.sandbox.exchange import Record
@@ -223,7 +223,7 @@ class OutputComparison:
         allowances = {
             "1.25 × PyTorch's": POOLED_SLACK * theirs,
             "1.25 × that of rounded operands": POOLED_SLACK * self._relative(self.rounded),
-            "of any summation order": POOLED_SUMMATION * math.sqrt(products) * self._epsilon,
+            "of any summation order": pooled_summation(products, self._epsilon),
             "of the output's rounding": self._relative(self.half_ulp),
         }
         return within(name, self._relative(self.candidate), theirs, allowances)
@@ -246,8 +246,12 @@ def _precision_of(dtype: torch.dtype) -> Precision:
     return next((name for name, torch_name in DTYPE_OF.items() if getattr(torch, torch_name) == dtype), "fp32")
 
 
-def same_outputs(got: object, expected: object, path: str = "") -> Check:
-    """The same containers with tensors of the same shape, dtype and memory format; what is no tensor is equal."""
+def same_outputs(got: object, expected: object, path: str = "", numbers: float = TF32_OPERANDS) -> Check:
+    """The same containers with tensors of the same shape, dtype and memory format; what is no tensor is equal.
+
+    Args:
+        numbers: how far floating-point ones may be apart, relatively: they may have been computed from results.
+    """
     name = "shape, dtype, memory format"
     place = f"output{path}"
 
@@ -266,9 +270,12 @@ def same_outputs(got: object, expected: object, path: str = "") -> Check:
         if not isinstance(got, dict) or got.keys() != expected.keys() or _name(got) != _name(expected):
             return differs(_form(got), _form(expected))
         pairs = [(f"[{key!r}]", got[key], theirs) for key, theirs in expected.items()]
+    elif isinstance(expected, float) and isinstance(got, float):
+        alike = math.isclose(got, expected, rel_tol=numbers) or (math.isnan(got) and math.isnan(expected))
+        return Check(name, True) if alike else differs(repr(got), repr(expected))
     else:
         return Check(name, True) if got == expected else differs(repr(got), repr(expected))
-    parts = (same_outputs(ours, theirs, path + step) for step, ours, theirs in pairs)
+    parts = (same_outputs(ours, theirs, path + step, numbers) for step, ours, theirs in pairs)
     return next((part for part in parts if not part.passed), Check(name, True))
 
 

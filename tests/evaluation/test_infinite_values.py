@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tconv.evaluation.files.infinite_weights import NAME
+from tconv.evaluation.files.infinite_values import NAME
 from tconv.evaluation.files.judge import judge
 from tconv.sandbox.worker import Workshop
 
-pytestmark = pytest.mark.rotates(6)
+pytestmark = pytest.mark.rotates(9)
 MODEL = """
 import torch
 import torch.nn as nn
@@ -55,7 +55,8 @@ def layer(name: str, x: str, weight: str = "w") -> str:
         (TWO, layer("last", "torch.relu(self.up(x))", FINITE) + "return y", "last.weight is not a number in one"),
         (TWO, "y = super().forward(x); return torch.where(y.isfinite(), y, 0)", "up.weight is infinite in one place"),
         (TWO, "y = super().forward(x); return y + 0 * self.up.weight.sum() + 0 * self.last.weight.sum()", ""),
-        (TWO, layer("up", "x") + f"return self.last({MASKED})", ""),
+        (TWO, layer("up", "x") + f"return self.last({MASKED})", "up.weight is not a number in one place"),
+        (TWO, "return super().forward(torch.nan_to_num(x))", "input[0] is not a number in one place"),
         (f"self.last({MASKED.replace('y', 'self.up(x)')})", "return super().forward(x)", ""),
         (f"self.last({MASKED.replace('y', 'self.up(x)')})", "return self.last(torch.relu(self.up(x)))", ""),
         ("torch.nan_to_num(self.last(torch.relu(self.up(x))))", "return super().forward(x)", ""),

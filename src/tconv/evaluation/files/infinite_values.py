@@ -1,0 +1,129 @@
+"""Weights and inputs that are infinite or no number: what depends on them is none either, unless `Model` makes one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.files.calls import Calls
+from tconv.evaluation.files.case import HOST, Case, plain_of
+from tconv.evaluation.files.other_inputs import small_inputs
+from tconv.evaluation.files.samples import mapped
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Side
+from tconv.evaluation.files.weights import randomised
+from tconv.evaluation.files.whole_model import same_outputs
+from tconv.evaluation.precision import Wanted
+from tconv.evaluation.verdict import Check
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
+
+NAME = "infinities and NaN"
+_INPUT = "input"
+
+#: Inputs and a state.
+_Given = tuple[list[Any], dict[str, Tensor]]
+
+
+def check_infinite_values(
+    case: Case, model: Side, calls: Calls, wanted: Wanted, seed: int, *, emulated: bool
+) -> list[Check]:
+    """Whether a number that is infinite or none, of the weights or the inputs, reaches all results that it must reach.
+
+    It must where `Model` gives no finite number, whichever of the two it is, in float64 as well: PyTorch may spread it.
+    A candidate may spread it, too, to any result: nobody takes that for one.
+
+    Args:
+        seed: of the inputs and the state.
+    """
+    inputs = small_inputs(case, model, seed, emulated)
+    state = randomised(model.construct(seed, case.arguments), seed)
+    checks = []
+    for place, value in _places(inputs, state):
+        words = f"{place} {'is infinite' if math.isinf(value) else 'is not a number'} in one place"
+        try:
+            given = _with(inputs, state, place, value)
+            expected, reached = _reached(model, given, _with(inputs, state, place, math.nan), seed, wanted)
+        except ModelFileError:
+            continue
+        checks.append(_one(calls, given, seed, words, expected, reached))
+    return [each for each in checks if not each.passed] or [Check(NAME, True)]
+
+
+def _places(inputs: list[Any], state: dict[str, Tensor]) -> Iterator[tuple[str, float]]:
+    """The first and the last weight of three axes or more, as convolutions have, and an input; and what one number of
+    each becomes."""
+    names = [name for name, each in state.items() if each.is_floating_point() and each.dim() > 2 and each.numel()]
+    for name in names[:1]:
+        yield name, math.inf
+        yield name, math.nan
+    for name in names[1:][-1:]:
+        yield name, math.nan
+    for path, each in tensors(inputs, _INPUT):
+        if each.is_floating_point() and each.dim() > 1 and each.numel():
+            yield path, math.nan
+            return
+
+
+def _with(inputs: list[Any], state: dict[str, Tensor], place: str, value: float) -> _Given:
+    def changed(tensor: Tensor) -> Tensor:
+        tensor = tensor.clone()
+        tensor[(0,) * tensor.dim()] = value
+        return tensor
+
+    if place in state:
+        return inputs, {**state, place: changed(state[place])}
+    chosen = dict(tensors(inputs, _INPUT))[place]
+    return mapped(inputs, lambda tensor: changed(tensor) if tensor is chosen else tensor), state
+
+
+def _reached(model: Side, given: _Given, spoiled: _Given, seed: int, wanted: Wanted) -> tuple[Any, dict[str, Tensor]]:
+    """What `Model` gives, and by the paths of its floating-point outputs where the number must reach them.
+
+    Infinity times zero is not a number, and a comparison makes a number of that: of either the result must be none.
+    """
+    expected = plain_of(model, *given, seed, wanted, False).outputs["output"]
+    found = [expected, plain_of(model, *spoiled, seed, wanted, False).outputs["output"]]
+    with suppress(ModelFileError):  # it may make tensors of its own
+        inputs, state = spoiled
+        exact = model.forward(inputs, state, seed=seed, on=HOST, mode="float64", training=False)
+        found.append(exact.outputs["output"])
+    trees = [dict(tensors(each)) for each in found]
+    paths = [path for path, tensor in trees[0].items() if tensor.is_floating_point() or tensor.is_complex()]
+    return expected, {path: torch.stack([~tree[path].isfinite() for tree in trees]).all(0) for path in paths}
+
+
+def _one(calls: Calls, given: _Given, seed: int, words: str, expected: Any, reached: dict[str, Tensor]) -> Check:
+    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected))
+    try:
+        got = calls.run(*given, seed=seed, on=HOST, output_bytes=size, training=False).outputs["output"]
+    except CandidateRaised as error:
+        return Check(NAME, None, reason=f"not taken: {words}; {error}")
+    except CandidateFailed as failure:
+        raise CandidateFailed(f"where {words}, {failure}") from None
+    form = same_outputs(_without_numbers(got), _without_numbers(expected))
+    if not form.passed:
+        return Check(NAME, False, reason=f"where {words}: {form.reason}")
+    theirs = dict(tensors(expected))
+    for path, tensor in tensors(got):
+        if path not in reached:
+            continue
+        missed = (reached[path] & tensor.isfinite()).nonzero()
+        if len(missed):
+            index = tuple(map(int, missed[0]))
+            values = f"{tensor[index].item():.6g}, Model's {theirs[path][index].item():.6g}"
+            return Check(NAME, False, reason=f"where {words} the element at {list(index)} is {values}")
+    return Check(NAME, True)
+
+
+def _without_numbers(value: Any) -> Any:
+    """The tree with zeros for numbers that are no tensors: they may follow from results."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_without_numbers, value))
+    if isinstance(value, dict):
+        return {key: _without_numbers(each) for key, each in value.items()}
+    return 0 if isinstance(value, (int, float)) else value
