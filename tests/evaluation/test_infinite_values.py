@@ -67,7 +67,7 @@ def layer(name: str, x: str, weight: str = "w") -> str:
         ),
     ],
 )
-def test_what_an_infinite_weight_reaches(
+def test_what_an_infinite_value_reaches(
     workshop: Workshop, write: Callable[[str, str], Path], model: str, candidate: str, reason: str
 ) -> None:
     paths = write("model.py", MODEL.format(forward=model)), write("new.py", NEW.format(forward=candidate))

@@ -18,6 +18,7 @@ from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.files.bench import Timed, TimedOutputs
 from tconv.evaluation.files.calls import Calls, same_values_of
 from tconv.evaluation.files.routes import Route
+from tconv.evaluation.files.samples import some_samples
 from tconv.evaluation.files.side import Arguments, CandidateFailed, OneLayer, Outcome, Side, Traced
 from tconv.evaluation.files.weights import check_parameters, check_state, randomised
 from tconv.evaluation.files.whole_model import OutputComparison, Results, distance, same_outputs
@@ -220,14 +221,12 @@ def _in_modes(case: Case, model: Side, calls: Calls, wanted: Wanted, device: tor
             continue
         checks += found
         if training and Verdict(tuple(found)).equal:
-            for again in (_fewer(inputs), inputs):
-                try:
-                    state |= buffers
-                    words = f"a second call {mode}"
+            state |= buffers
+            words = f"a second call {mode}"
+            for again in filter(None, (some_samples(inputs, slice(-1)), inputs)):
+                with contextlib.suppress(ModelFileError):  # it may take one batch alone
                     checks += _in_mode(case, model, calls, wanted, device, seed, again, state, words, training)[0]
                     break
-                except ModelFileError:
-                    continue
     return checks
 
 
@@ -257,15 +256,6 @@ def _in_mode(
     comparisons.add(got, plain.outputs, exact, rounded)
     of_mode = outcome_of(case, comparisons, exact is not None, mode)
     return [Check(mode, True)] if Verdict(tuple(of_mode)).equal else of_mode, buffers
-
-
-def _fewer(inputs: list[Any]) -> list[Any]:
-    """The inputs without their last sample."""
-    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
-    shorter = [
-        value[:-1] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
-    ]
-    return shorter if batch > 1 else inputs
 
 
 def outcome_of(case: Case, comparisons: Comparisons, in_float64: bool, mode: str = "") -> list[Check]:

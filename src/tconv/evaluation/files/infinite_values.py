@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import HOST, Case, plain_of
 from tconv.evaluation.files.other_inputs import small_inputs
 from tconv.evaluation.files.samples import mapped
-from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Side
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Outcome, Side
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import same_outputs
 from tconv.evaluation.precision import Wanted
@@ -45,12 +44,14 @@ def check_infinite_values(
     checks = []
     for place, value in _places(inputs, state):
         words = f"{place} {'is infinite' if math.isinf(value) else 'is not a number'} in one place"
-        try:
-            given = _with(inputs, state, place, value)
-            expected, reached = _reached(model, given, _with(inputs, state, place, math.nan), seed, wanted)
-        except ModelFileError:
-            continue
-        checks.append(_one(calls, given, seed, words, expected, reached))
+        given, with_nan = _with(inputs, state, place, value), _with(inputs, state, place, math.nan)
+        with suppress(ModelFileError):  # it may refuse such values
+            plain = plain_of(model, *given, seed, wanted, False)
+            others = [] if math.isnan(value) else [plain_of(model, *with_nan, seed, wanted, False)]
+            with suppress(ModelFileError):  # it may make tensors of its own
+                others.append(model.forward(*with_nan, seed=seed, on=HOST, mode="float64", training=False))
+            calls.beside(plain)
+            checks.append(_one(calls, given, seed, words, plain.outputs["output"], _reached([plain, *others])))
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
 
@@ -81,20 +82,20 @@ def _with(inputs: list[Any], state: dict[str, Tensor], place: str, value: float)
     return mapped(inputs, lambda tensor: changed(tensor) if tensor is chosen else tensor), state
 
 
-def _reached(model: Side, given: _Given, spoiled: _Given, seed: int, wanted: Wanted) -> tuple[Any, dict[str, Tensor]]:
-    """What `Model` gives, and by the paths of its floating-point outputs where the number must reach them.
+def _reached(outcomes: Sequence[Outcome]) -> dict[str, Tensor]:
+    """By the paths of `Model`'s floating-point outputs, where the number must reach them: where all give none.
 
-    Infinity times zero is not a number, and a comparison makes a number of that: of either the result must be none.
+    Infinity times zero is not a number, and a comparison makes a number of that; so NaN has been in its place as well.
     """
-    expected = plain_of(model, *given, seed, wanted, False).outputs["output"]
-    found = [expected, plain_of(model, *spoiled, seed, wanted, False).outputs["output"]]
-    with suppress(ModelFileError):  # it may make tensors of its own
-        inputs, state = spoiled
-        exact = model.forward(inputs, state, seed=seed, on=HOST, mode="float64", training=False)
-        found.append(exact.outputs["output"])
-    trees = [dict(tensors(each)) for each in found]
-    paths = [path for path, tensor in trees[0].items() if tensor.is_floating_point() or tensor.is_complex()]
-    return expected, {path: torch.stack([~tree[path].isfinite() for tree in trees]).all(0) for path in paths}
+    first, *others = (dict(tensors(outcome.outputs["output"])) for outcome in outcomes)
+    found = {
+        path: ~tensor.isfinite() for path, tensor in first.items() if tensor.is_floating_point() or tensor.is_complex()
+    }
+    for tree in others:
+        # Which shape an output has may hang on the values.
+        found = {path: there for path, there in found.items() if path in tree and tree[path].shape == there.shape}
+        found = {path: there & ~tree[path].isfinite() for path, there in found.items()}
+    return found
 
 
 def _one(calls: Calls, given: _Given, seed: int, words: str, expected: Any, reached: dict[str, Tensor]) -> Check:

@@ -11,7 +11,7 @@ from torch import Tensor
 from tconv.evaluation.draws import reversed_storage
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import HOST, Case, Comparisons, finer, outcome_of
-from tconv.evaluation.files.samples import mapped
+from tconv.evaluation.files.samples import mapped, some_samples
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down
 from tconv.evaluation.files.weights import randomised
@@ -108,13 +108,10 @@ def _one(
 
 def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
     sizes = [_each(inputs, change, 3) for change in (_shorter, _half_as_wide, _half)]
-    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
-    one = [
-        value[-1:] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
-    ]
+    one = some_samples(inputs, slice(-1, None))
     if any(isinstance(value, Tensor) and value.dim() > 2 for value in inputs):
         yield "inputs of another size", sizes
-    if batch > 1:
+    if one is not None:
         yield "a batch of one", [one]
     yield "inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)]
     if any(_counts(value) for value in inputs):
@@ -125,7 +122,7 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
         if any(isinstance(value, Tensor) and value.dim() == dims for value in inputs):
             changed = [_in_format(value, dims, memory_format) for value in inputs]
             yield "channels_last inputs", [changed]
-    if batch > 1:
+    if one is not None:
         yield _EXPANDED, [_each(inputs, lambda tensor: tensor[:1].expand_as(tensor).contiguous(), 1)]
     yield f"inputs times 2^{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)]
     yield f"inputs times 2^-{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)]

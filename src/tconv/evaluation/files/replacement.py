@@ -188,15 +188,15 @@ def _called_in(bench: _Bench, of_state: _Expected, cast: torch.dtype) -> Iterato
 def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None) -> Check:
     """Whether the result is that of the state which reaches the candidate by the route, or which it has."""
     words = "other weights in a deep copy" if route is None else ROUTES[route]
-    allowed = ROUNDING
+    allowed = TF32_OPERANDS
     if route == "cast" and state is not None:
         cast = type_of(state)
         words += f", {cast}"
-        allowed = TF32_OPERANDS if cast == torch.float64 else ROUNDING
+        allowed = allowed if cast == torch.float64 else ROUNDING
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected.outputs))
     try:
         options = {"seed": _IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
-        got = bench.calls.run(expected.inputs, state, **options).outputs
+        got, outputs = bench.calls.run(expected.inputs, state, **options).outputs, expected.outputs
     except CandidateRaised as error:
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
         loud = route in ("copy", "cast")
@@ -205,12 +205,12 @@ def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | Non
         raise CandidateFailed(f"after {words}, {failure}") from None
     if route == "cast" and state is not None:
         # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
-        got = _cast(got, type_of(state))
-    form = same_outputs(got, expected.outputs, numbers=allowed if route == "cast" else TF32_OPERANDS)
+        got, outputs = _cast(got, torch.float64), _cast(outputs, torch.float64)
+    form = same_outputs(got, outputs, numbers=allowed)
     if not form.passed:
         wrong = form.reason
     elif route == "cast":
-        wrong = "" if near(got, expected.outputs, allowed) else f"further than a relative {allowed:.1g} from Model's"
+        wrong = "" if near(got, outputs, allowed) else f"further than a relative {allowed:.1g} from Model's"
     else:
         wrong = expected.wrong(bench, got)
     remedy = "take them from the module's parameters in each call"

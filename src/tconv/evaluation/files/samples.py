@@ -62,6 +62,19 @@ def mapped(value: Any, change: Any) -> Any:
     return value
 
 
+def some_samples(inputs: Sequence[Any], which: slice) -> list[Any] | None:
+    """The inputs with those samples alone, views; None where the first tensor's first axis has one, or there is none.
+
+    A tensor has samples where its first axis is as long as that.
+    """
+    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
+    if batch < 2:
+        return None
+    return [
+        value[which] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
+    ]
+
+
 def _batch(values: Sequence[Any]) -> int:
     """The length of the first axis that all tensors have; 0 where there is none."""
     lengths = {len(tensor) if tensor.dim() else 0 for _, tensor in tensors(list(values))}

@@ -162,10 +162,9 @@ class Subject:
         With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
         are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With
         `freezing` "first" or "last" they are those of the first output, while such a weight is frozen, after another
-        call. With `move`
-        a copy runs, of the module and of the inputs, in which every number is moved by up to that part of it, as
-        drawn from `move_seed`. The state comes to the module by `route` where one is given: see `routes`. With
-        `expanded`, the first sample of each floating-point input, an expanded view, stands for all of them.
+        call. With `move` a copy runs, of the module and of the inputs, in which every number is moved by up to that
+        part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is given: see
+        `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands for all.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
         it had returned, of outputs of the call before that changed with this one, of what the file has patched, and of
@@ -348,12 +347,13 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
 
 def _shared(others: Sequence[tuple[str, Tensor]], returned: Sequence[tuple[str, Tensor]]) -> list[str]:
     """Which outputs lie in the memory of another tensor, and of which."""
-    known: dict[int, str] = {}
+    known = {tensor.untyped_storage().data_ptr(): name for name, tensor in reversed(others)}
     found = []
-    for name, tensor in [*others, *((f"output{path}", tensor) for path, tensor in returned)]:
-        memory = tensor.untyped_storage().data_ptr()
-        if known.setdefault(memory, name) != name and memory and name.startswith("output"):
+    for path, tensor in returned:
+        name, memory = f"output{path}", tensor.untyped_storage().data_ptr()
+        if memory and memory in known:
             found.append(f"{name} lies in the memory of {known[memory]}")
+        known.setdefault(memory, name)
     return found
 
 
