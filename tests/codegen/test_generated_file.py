@@ -12,7 +12,7 @@ import pytest
 import torch
 from codegen_helpers import DENSE, EXAMPLES, executed, fused_text, generated_text
 
-from tconv.codegen.generate import runtime_text
+from tconv.codegen.generate import builtins_needed, runtime_text
 from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.sandbox.model_file import ModelFileError
 
@@ -61,6 +61,25 @@ def test_contains_no_banned_word(texts: dict[str, str], with_tails: dict[str, st
     for name, text in {**texts, **with_tails}.items():
         found = [line for line in text.splitlines() if re.search(pattern, line)]
         assert not found, f"{name}: {found}"
+
+
+def test_the_head_says_where_the_model_and_the_kernels_begin(texts: dict[str, str]) -> None:
+    for text in texts.values():
+        lines = text.splitlines()
+        found = re.search(r"^# The model file begins at line (\d+), the kernels at line (\d+)\.$", text, re.MULTILINE)
+        assert found is not None
+        said = [lines[int(number) - 1] for number in found.groups()]
+        assert said == ["# The model file", "# The kernels"]
+
+
+def test_all_lines_end_as_the_model_files_do(tmp_path: Path, texts: dict[str, str]) -> None:
+    path = tmp_path / "model.py"
+    path.write_bytes((EXAMPLES / "strided_dilated.py").read_bytes().replace(b"\n", b"\r\n"))
+    text = generated_text(path)
+    assert text.replace("\r\n", "\n") == texts["strided_dilated"]
+    assert text.count("\n") == text.count("\r\n")
+    assert builtins_needed(text) == builtins_needed(texts["strided_dilated"])
+    assert "ModelNew" in executed(text)
 
 
 def test_uses_only_torch_and_the_standard_library(texts: dict[str, str]) -> None:

@@ -142,6 +142,29 @@ def test_what_a_model_builds(
     assert carried == families[:1]
 
 
+@pytest.mark.filterwarnings("ignore:no kernel in this file")
+@pytest.mark.parametrize("wanted", ["another type", "another width"])
+def test_what_all_layers_want_is_built_at_once(
+    file: Namespace, as_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    as_on((9, 0), "13.0")
+    built: list[str] = []
+
+    def load_inline(**options: Any) -> SimpleNamespace:
+        built.append(options["cuda_sources"][0])
+        return SimpleNamespace(launch=lambda *arguments: 0)
+
+    monkeypatch.setattr("torch.utils.cpp_extension.load_inline", load_inline)
+    device = torch.device("cuda", 0)
+    gpu = file["_gpu"](device)
+    file["ModelNew"]()
+    for recorded in file["_RECORDED"]:
+        layer = recorded._replace(precision="fp64") if wanted == "another type" else recorded
+        kernel = file["_fitting"](layer, (1, 5, 7), gpu)
+        file["_build"]([kernel], device, file["_expected_with"](kernel, gpu))
+    assert [text.count("    case ") for text in built] == [3, 3]
+
+
 @pytest.mark.parametrize("multiprocessors", [78, 114, 132])
 def test_as_many_blocks_as_a_gpu_has_multiprocessors(
     file: Namespace, precision: Precision, as_on: Callable[..., None], multiprocessors: int

@@ -66,6 +66,8 @@ _TWINS: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "fp16"}
 _LINE = "# " + "-" * 118 + "\n"
 #: What stands between the generated part and the user's, and above the kernels.
 _MODEL_MARK, _TEXT_MARK = f"{_LINE}# The model file\n{_LINE}", f"{_LINE}# The kernels\n{_LINE}"
+#: In the head, the lines at which they stand.
+_LINES = {"LINE OF THE MODEL": _MODEL_MARK, "LINE OF THE KERNELS": _TEXT_MARK}
 
 
 class Behind(NamedTuple):
@@ -245,8 +247,11 @@ def generate(
     # Who reads the file comes to the model first. One that is built while the file is loaded needs the kernels there.
     rest = (text, model) if calls_its_own(source.body) else (model, text)
     text = f"{_header(layers, source.model)}\n{prologue}{runtime.rstrip()}\n\n\n" + "\n\n\n".join(rest) + "\n"
+    ends, text = "\r\n" if "\r\n" in text else "\n", text.replace("\r\n", "\n")
+    for place, mark in _LINES.items():
+        text = text.replace(place, str(text[: text.rindex(mark)].count("\n") + 2), 1)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return text.replace(_OPERATOR_NAME, _OPERATOR_NAME.replace("DIGEST", digest), 1)
+    return text.replace(_OPERATOR_NAME, _OPERATOR_NAME.replace("DIGEST", digest), 1).replace("\n", ends)
 
 
 @cache
@@ -314,7 +319,8 @@ def _runtime_names() -> dict[str, bool]:
 
 def builtins_needed(text: str) -> set[str]:
     """The builtin functions and classes that the generated part of a file's `text` uses."""
-    return Names(ast.parse(text.partition(_MODEL_MARK)[0])).builtins() & set(dir(builtins))
+    above = text.replace("\r\n", "\n").partition(_MODEL_MARK)[0]
+    return Names(ast.parse(above)).builtins() & set(dir(builtins))
 
 
 def _check_names(source: Rewritten) -> None:
@@ -336,12 +342,13 @@ def _header(layers: Sequence[PlannedLayer], model: str) -> str:
             rows += [("", "", f"{', '.join(uses)}: {words}") for words, uses in _others(layer).items()]
             rows += [("", "", each.describe()) for each in layer.behind]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    model_line, kernels_line = _LINES
     lines = [
         f"{GENERATED_MARK} {__version__}",
         "#",
-        f"# ModelNew is the {model} of the file below, with its transposed convolutions on the CUDA kernels in this "
-        "file.",
+        f"# ModelNew is the {model} of the model file, with its transposed convolutions on the CUDA kernels in this file.",
         "# torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.",
+        f"# The model file begins at line {model_line}, the kernels at line {kernels_line}.",
         "#",
     ]
     lines += [f"#   {name:{widths[0]}}  {problem:{widths[1]}}  {plan}" for name, problem, plan in rows]

@@ -26,8 +26,6 @@ from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 
 DECORATOR = "_cuda_model"
-#: First words of every file that tconv writes.
-
 _SCRIPTS = ("torch.jit.script", "torch.jit.trace")
 _DIMENSIONS = (1, 2, 3)
 _CLASSES = {

@@ -233,10 +233,32 @@ def _load_options(kernels, capability):
     return options
 
 
-def _build(kernels, device):
-    """Compiles the kernels that `device` does not have yet, in one extension."""
-    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
-    if not missing:
+# ---- where tails are fused
+def _with_what_is_behind(kernel, layer):
+    """A kernel of the layer for each program that stands behind it."""
+    for program, into in _BEHIND[layer]:
+        yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
+
+
+# ---- where tails are fused
+def _expected_with(kernel, gpu):
+    """What runs the other layers once `kernel` is wanted: models are cast, and given other widths, as a whole."""
+    for recorded in _RECORDED:
+        layer = recorded._replace(precision=kernel.layer.precision)
+        found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
+        if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
+            continue
+        # ---- where tails are fused
+        if recorded in _BEHIND:
+            yield from _with_what_is_behind(found, recorded)
+            continue
+        # ---- where tails are fused
+        yield found
+
+
+def _build(kernels, device, expected=()):
+    """Compiles the kernels that `device` does not have yet, in one extension, and with them the `expected` ones."""
+    if all((device, kernel) in _LAUNCHERS for kernel in kernels):
         return
     if device.type != "cuda":
         what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
@@ -245,6 +267,7 @@ def _build(kernels, device):
     if capability < (7, 5):
         what = "this model needs a GPU of compute capability 7.5 or newer"
         raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
+    missing = [kernel for kernel in dict.fromkeys([*kernels, *expected]) if (device, kernel) not in _LAUNCHERS]
     for kernel in missing:
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
@@ -265,7 +288,7 @@ def _launch(plan, x, weight, bias, y, *operands):
     layer, batch, input_size, output_size, kernel = plan
     device = x.device
     if (device, kernel) not in _LAUNCHERS:
-        _build([kernel], device)
+        _build([kernel], device, _expected_with(kernel, _gpu(device)))
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y, *operands)
@@ -836,8 +859,7 @@ def _module_kernels(model, gpu=_PLANNED):
             kernel = next(_kernels(layer, gpu))
             # ---- where tails are fused
             if layer in _BEHIND:
-                for program, into in _BEHIND[layer]:
-                    yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
+                yield from _with_what_is_behind(kernel, layer)
                 continue
             # ---- where tails are fused
             yield kernel
