@@ -219,7 +219,7 @@ def test_the_written_file_stands_on_its_own(write: Write, one_workshop: None, wo
     outcome = optimize(Request(path, path.with_name("out.py"), interface=interface))
     assert outcome.equal and outcome.written
     text = outcome.request.output.read_text()
-    assert "# ModelNew is the Generator of the model file" in text
+    assert "# ModelNew is the model file's Generator" in text
     assert "class ModelNew(nn.Module)" in text and "super(ModelNew, self)" in text and "class Part(nn.Module)" in text
     assert text.count("def get_inputs():") == text.count("def get_init_inputs():") == 1
     file = load(outcome.request.output, Interface("ModelNew"))

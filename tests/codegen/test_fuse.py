@@ -48,6 +48,16 @@ def get_inputs():
 #: A forward pass, and what its kernels compute behind layers, in the order of the text.
 BODIES: dict[str, tuple[str, list[str]]] = {
     "an expression": ("return torch.relu(self.up(x)) + skip", ["max(y, 0) + output0"]),
+    "branches for training and for evaluation": (
+        """
+        if self.training:
+            return torch.tanh(self.conv(self.up(x)))
+        else:
+            x = self.up(x)
+            return torch.tanh(self.norm(x))
+        """,
+        ["tanh((y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3)"],
+    ),
     "an expression in parentheses over some lines": (
         """
         x = (

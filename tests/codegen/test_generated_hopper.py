@@ -19,7 +19,7 @@ from tconv.jit.compile import compile_source
 from tconv.planner import FAMILIES, Gpu
 from tconv.problem import TF32, Layer, Precision, Problem
 from tconv.rewriter.pipeline import build, plan_layers
-from tconv.sandbox.cut import cut_of, told
+from tconv.sandbox.cut import Cutter, cut_of, told
 from tconv.sandbox.emulated import ask, install
 from tconv.sandbox.trace import Trace, TracedLayer
 
@@ -143,26 +143,39 @@ def test_what_a_model_builds(
 
 
 @pytest.mark.filterwarnings("ignore:no kernel in this file")
-@pytest.mark.parametrize("wanted", ["another type", "another width"])
-def test_what_all_layers_want_is_built_at_once(
-    file: Namespace, as_on: Callable[..., None], monkeypatch: pytest.MonkeyPatch, wanted: str
+@pytest.mark.parametrize("capability", [(9, 0), (8, 0), (7, 5)])
+def test_what_all_layers_want_is_built_at_once_and_known_before(
+    file: Namespace,
+    as_on: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    precision: Precision,
+    capability: tuple[int, int],
 ) -> None:
-    as_on((9, 0), "13.0")
-    built: list[str] = []
+    as_on(capability, "13.0")
+    built: list[dict[str, Any]] = []
 
     def load_inline(**options: Any) -> SimpleNamespace:
-        built.append(options["cuda_sources"][0])
+        built.append(options)
         return SimpleNamespace(launch=lambda *arguments: 0)
 
     monkeypatch.setattr("torch.utils.cpp_extension.load_inline", load_inline)
     device = torch.device("cuda", 0)
     gpu = file["_gpu"](device)
-    file["ModelNew"]()
-    for recorded in file["_RECORDED"]:
-        layer = recorded._replace(precision="fp64") if wanted == "another type" else recorded
-        kernel = file["_fitting"](layer, (1, 5, 7), gpu)
-        file["_build"]([kernel], device, file["_expected_with"](kernel, gpu))
-    assert [text.count("    case ") for text in built] == [3, 3]
+    model = file["ModelNew"]()
+    kernels = list(file["_module_kernels"](model, gpu))
+    other = torch.float32 if precision in ("fp16", "bf16") else torch.float16
+    built_at = Cutter._built(SimpleNamespace(_file=file), kernels, gpu, [str(other).removeprefix("torch.")])
+    foreseen = [file["_load_options"](each, capability) for each in built_at]
+    for cast in (model.wide.weight.dtype, other):
+        for module in (model.up, model.wide, model.signal):
+            dims, weight, bias = len(module.kernel_size), module.to(cast).weight, module.bias
+            sizes = (3, weight.shape[0], 5, 7)[: dims + 2]
+            options = (module.stride, module.padding, module.output_padding, module.groups, module.dilation)
+            shape = None if bias is None else tuple(bias.shape)
+            kernel = file["_plan"](dims, cast, sizes, tuple(weight.shape), shape, *options, gpu).kernel
+            file["_build"]([kernel], device, file["_expected_with"](kernel, gpu))
+    assert built == foreseen
+    assert [each["cuda_sources"][0].count("    case ") for each in built] == [3] * len(built)
 
 
 @pytest.mark.parametrize("multiprocessors", [78, 114, 132])

@@ -346,7 +346,7 @@ def _header(layers: Sequence[PlannedLayer], model: str) -> str:
     lines = [
         f"{GENERATED_MARK} {__version__}",
         "#",
-        f"# ModelNew is the {model} of the model file, with its transposed convolutions on the CUDA kernels in this file.",
+        f"# ModelNew is the model file's {model}, with its transposed convolutions on the CUDA kernels in this file.",
         "# torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.",
         f"# The model file begins at line {model_line}, the kernels at line {kernels_line}.",
         "#",

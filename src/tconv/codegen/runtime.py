@@ -234,23 +234,25 @@ def _load_options(kernels, capability):
 
 
 # ---- where tails are fused
-def _with_what_is_behind(kernel, layer):
-    """A kernel of the layer for each program that stands behind it."""
-    for program, into in _BEHIND[layer]:
+def _with_each(programs, kernel):
+    """A kernel with each program that stands behind its layer."""
+    for program, into in programs:
         yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
 
 
 # ---- where tails are fused
 def _expected_with(kernel, gpu):
-    """What runs the other layers once `kernel` is wanted: models are cast, and given other widths, as a whole."""
-    for recorded in _RECORDED:
-        layer = recorded._replace(precision=kernel.layer.precision)
+    """What runs all layers once `kernel` is wanted: a model is cast, and given other widths, as a whole."""
+    precision = kernel.layer.precision if kernel.layer.precision in _PRECISIONS.values() else "fp32"
+    layers = {layer: _with_precision(layer._replace(precision=precision)) for layer in _RECORDED}
+    for layer in dict.fromkeys(layers.values()):
         found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
         if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
             continue
         # ---- where tails are fused
-        if recorded in _BEHIND:
-            yield from _with_what_is_behind(found, recorded)
+        behind = [each for of, each in _BEHIND.items() if layers[of] == layer]
+        if behind:
+            yield from _with_each(behind[0], found)
             continue
         # ---- where tails are fused
         yield found
@@ -267,7 +269,7 @@ def _build(kernels, device, expected=()):
     if capability < (7, 5):
         what = "this model needs a GPU of compute capability 7.5 or newer"
         raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
-    missing = [kernel for kernel in dict.fromkeys([*kernels, *expected]) if (device, kernel) not in _LAUNCHERS]
+    missing = [kernel for kernel in dict.fromkeys([*expected, *kernels]) if (device, kernel) not in _LAUNCHERS]
     for kernel in missing:
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
@@ -859,7 +861,7 @@ def _module_kernels(model, gpu=_PLANNED):
             kernel = next(_kernels(layer, gpu))
             # ---- where tails are fused
             if layer in _BEHIND:
-                yield from _with_what_is_behind(kernel, layer)
+                yield from _with_each(_BEHIND[layer], kernel)
                 continue
             # ---- where tails are fused
             yield kernel

@@ -138,7 +138,9 @@ def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> d
 
 
 def _of_sequences(traced: Trace, reasons: Mapping[str, str]) -> list[str]:
-    """Why modules behind layers are no programs."""
-    noted = ((layer.name, each) for layer in traced.layers for each in (*layer.tails, *layer.in_evaluation))
-    of_layers = [(name, parted(each)[0]) for name, each in noted]
-    return list(dict.fromkeys(f"{name}: {reasons[calls]}" for name, calls in of_layers if calls in reasons))
+    """Why modules behind layers are no programs, neither in training nor in evaluation."""
+    of_layers = {
+        layer.name: [parted(each)[0] for each in (*layer.tails, *layer.in_evaluation)] for layer in traced.layers
+    }
+    wrong = {name: calls for name, calls in of_layers.items() if all(each in reasons for each in calls)}
+    return [f"{name}: {reason}" for name, calls in wrong.items() for reason in dict.fromkeys(map(reasons.get, calls))]

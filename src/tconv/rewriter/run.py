@@ -16,6 +16,7 @@ import torch
 from tconv.codegen.generate import PlannedLayer, builtins_needed
 from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
+from tconv.evaluation.files.routes import COMPILED_TYPES
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
 from tconv.evaluation.steps import Steps
@@ -157,7 +158,7 @@ class _Job:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
                     self.say("looking for what is left to PyTorch")
-                    replaced = file.replaced()
+                    replaced = file.replaced(COMPILED_TYPES)
                     out_of_reach = self._out_of_reach(replaced, layers)
                     if replaced is not None and not out_of_reach:
                         self._begin_builds(replaced)

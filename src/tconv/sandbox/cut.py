@@ -19,7 +19,7 @@ import torch
 
 from tconv.kernels.source import LAUNCHING, Launched, launching
 from tconv.planner import InputPreparation, Preparation
-from tconv.problem import Problem
+from tconv.problem import DTYPE_OF, Problem
 from tconv.sandbox.model_file import CANDIDATE, ModelFileError, load
 from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
 from tconv.sandbox.without_cuda import CudaMeansCpu
@@ -87,7 +87,8 @@ class Replaced:
     Args:
         launches: how often each layer is launched, by its description.
         remaining: transposed convolutions that are PyTorch's still.
-        extensions: the arguments of load_inline for all that it builds on this machine's GPU.
+        extensions: the arguments of load_inline for all that it builds on this machine's GPU, and for what it will
+            build for other sizes and types.
     """
 
     launches: dict[str, int]
@@ -124,9 +125,14 @@ class WrittenFile:
         found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, skip=skip)
         return [Cut(**fields) for fields in found]
 
-    def replaced(self) -> Replaced | None:
-        """What a forward pass launches; None where the model does not run on fake tensors."""
-        found = self._worker.call("replaced", timeout_s=self._timeout_s)
+    def replaced(self, types: Sequence[torch.dtype] = ()) -> Replaced | None:
+        """What a forward pass launches; None where the model does not run on fake tensors.
+
+        Args:
+            types: what the model may be cast to.
+        """
+        names = [str(each).removeprefix("torch.") for each in types]
+        found = self._worker.call("replaced", timeout_s=self._timeout_s, types=names)
         if found is None:
             return None
         return Replaced(found["launches"], tuple(map(decode_layer, found["remaining"])), tuple(found["extensions"]))
@@ -191,7 +197,7 @@ class Cutter:
             plan = self._file["_with_program"](plan, layer.tail, layer.into)
         return cut_of(plan.kernel, self._file["_cuda_source"])
 
-    def replaced(self) -> dict[str, Any] | None:
+    def replaced(self, types: list[str]) -> dict[str, Any] | None:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         with self._counted() as (launches, builds):
@@ -201,12 +207,30 @@ class Cutter:
             except ModelFileError:
                 return None
         extensions = [
-            self._file["_load_options"](list(dict.fromkeys(kernels)), torch.cuda.get_device_capability(device))
+            self._file["_load_options"](of_one, torch.cuda.get_device_capability(device))
             for kernels, device in builds
             if device.type == "cuda"
+            for of_one in self._built(list(dict.fromkeys(kernels)), self._file["_gpu"](device), types)
         ]
         remaining_layers = [asdict(layer) for layer in remaining]
         return {"launches": launches, "remaining": remaining_layers, "extensions": extensions}
+
+    def _built(self, kernels: list[Any], gpu: Any, types: Sequence[str]) -> Iterator[list[Any]]:
+        """The kernels that are built together: with the model, for rows of other widths, and after a cast."""
+        yield kernels
+        first = next(iter(self._file["_RECORDED"]))
+        cast = [
+            self._file["_with_precision"](first._replace(precision=self._file["_PRECISIONS"][getattr(torch, name)]))
+            for name in types
+            if name != DTYPE_OF[first.precision]
+        ]
+        first_kernels = self._file["_kernels"](first, gpu)
+        wanted = [next(each for each in first_kernels if each.columns_together == 1)]
+        wanted += [next(self._file["_kernels"](layer, gpu)) for layer in cast]
+        for kernel in wanted:
+            more = [each for each in dict.fromkeys(self._file["_expected_with"](kernel, gpu)) if each not in kernels]
+            if more:
+                yield more
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[tuple[Counter[str], list[tuple[list[Any], torch.device]]]]:

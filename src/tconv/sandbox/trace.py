@@ -139,28 +139,28 @@ class Tracer:
     def callees(self, source: str) -> list[tuple[Place, list[str]]]:
         """What the calls in the file's text call."""
         callees = Callees(source)
-        _trace(load(self._path, self._interface, callees.tree, callees.names))
+        _trace(load(self._path, self._interface, callees.tree, callees.names), evaluates=True)
         return callees.found()
 
     def fused(self, text: str, lines: list[int], runtime: str) -> dict[str, Any]:
         """The layers of a text that hands tails to them, with those; the arguments are those of `behind.Tails`."""
         tails = Tails(runtime, lines)
         model = load(self._path, self._interface, text, tails.names)
-        traced = _trace(model, tails)
+        traced = _trace(model, tails, evaluates=True)
         sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
         return {**traced, "sites": sites, "modules": sorted(tails.modules)}
 
 
-def _trace(model: LoadedModel, tails: Tails | None = None) -> dict[str, Any]:
+def _trace(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> dict[str, Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            found = record(model, tails)
+            found = record(model, tails, evaluates)
     except ModelFileError as unreal:
         try:
             with _limited_memory(), torch.no_grad():
-                found = record(model, tails)
+                found = record(model, tails, evaluates)
         except ModelFileError as error:
             if "allocate" not in str(error):
                 raise
@@ -168,11 +168,12 @@ def _trace(model: LoadedModel, tails: Tails | None = None) -> dict[str, Any]:
     return {"layers": [asdict(layer) for layer in found], "tf32": allows_tf32()}
 
 
-def record(model: LoadedModel, tails: Tails | None = None) -> list[TracedLayer]:
+def record(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> list[TracedLayer]:
     """The transposed convolutions that PyTorch runs in one forward pass, in this process.
 
     Args:
-        tails: notes what the model hands to them, also in evaluation mode.
+        tails: notes what the model hands to them.
+        evaluates: a model in training mode runs in evaluation mode as well, to be seen there.
 
     Raises:
         ModelFileError: the model does not run.
@@ -187,7 +188,7 @@ def record(model: LoadedModel, tails: Tails | None = None) -> list[TracedLayer]:
         tails.tell = recorder.note
     with torch.compiler.set_stance("force_eager"), recorder.watching(), recorder, blamed(model.path, "forward"):
         outputs = module(*inputs)
-        if tails is not None and any(each.training for each in module.modules()):
+        if evaluates and any(each.training for each in module.modules()):
             recorder.evaluates = True
             module.eval()(*inputs)
     if not _has_tensor(outputs):
