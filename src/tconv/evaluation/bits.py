@@ -10,7 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-#: Words that are compared or multiplied at once.
+from tconv.sandbox.digest import weighted
+
+#: Words that are compared at once.
 _PIECE = 2**22
 #: What elements of so many bytes are read as.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -36,18 +38,15 @@ def fingerprint(tensor: Tensor) -> Fingerprint:
 
     The total is that of all words, each times an odd number of its own, modulo 2^64.
     """
-    total = 0
     generator = torch.Generator(tensor.device).manual_seed(_seed())
-    factors = _numbers(min(_PIECE, _words(tensor).numel()), generator)
-    for words in _pieces(tensor):
-        total += int((words * factors[: words.numel()]).sum()) * int(_numbers(1, generator))
+    total = int(weighted(_words(tensor), generator))
     return Fingerprint(tuple(tensor.shape), tensor.dtype, total % 2**64)
 
 
 def contents(tensor: Tensor) -> int:
     """A number that tells a tensor's elements from others in the same process, but not their order in memory."""
     generator = torch.Generator(tensor.device).manual_seed(_seed())
-    square, single = _numbers(2, generator)
+    square, single = torch.randint(-(2**63), 2**63 - 1, (2,), generator=generator, device=tensor.device) | 1
     pieces = (words.long() for words in _pieces(tensor))
     return sum(int((words * words * square + words * single).sum()) for words in pieces) % 2**64
 
@@ -56,12 +55,6 @@ def contents(tensor: Tensor) -> int:
 def _seed() -> int:
     """One a process. Nobody can choose bits that give the same sum: he would have to know this."""
     return secrets.randbits(63)
-
-
-def _numbers(count: int, generator: torch.Generator) -> Tensor:
-    """Odd ones at random."""
-    low, high = -(2**63), 2**63 - 1
-    return torch.randint(low, high, (count,), generator=generator, device=generator.device, dtype=torch.int64) | 1
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:

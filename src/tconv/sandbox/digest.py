@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Words that are multiplied at once.
-_PIECE = 2**20
+#: So many words have random numbers of their own: drawing those takes longer than all else. And rows of words that are
+#: multiplied at once.
+_ROW, _ROWS = 2**16, 2**5
 
 
 def digest(plain: Tensor, seed: int) -> int:
@@ -21,18 +22,30 @@ def digest(plain: Tensor, seed: int) -> int:
     if plain.storage_offset() % 4:
         plain = plain.clone()
     whole = plain.numel() // 4 * 4
-    words = plain[:whole].view(torch.int32)
     generator = torch.Generator().manual_seed(seed)
-    factors = _numbers(min(_PIECE, words.numel()), generator).to(plain.device)
-    total = torch.zeros((), dtype=torch.int64, device=plain.device)
-    for start in range(0, words.numel(), _PIECE):
-        piece = words[start : start + _PIECE]
-        # With the same factors in each piece two of them could change places.
-        total += (piece * factors[: piece.numel()]).sum() * int(_numbers(1, generator))
-    rest = plain[whole:].long()
-    return int(total + (rest * _numbers(rest.numel(), generator).to(plain.device)).sum())
+    words = weighted(plain[:whole].view(torch.int32), generator)
+    return int(words + weighted(plain[whole:], generator))
 
 
-def _numbers(count: int, generator: torch.Generator) -> Tensor:
+def weighted(words: Tensor, generator: torch.Generator) -> Tensor:
+    """The sum of all integers, each times an odd number at random, modulo 2^64: one element, where the words are.
+
+    One word that is another one always gives another sum.
+    """
+    factors = _numbers(min(_ROW, words.numel()), generator, words.device)
+    total = torch.zeros((), dtype=torch.int64, device=words.device)
+    whole = words.numel() // _ROW * _ROW
+    rows = words[:whole].view(-1, _ROW)
+    for start in range(0, len(rows), _ROWS):
+        sums = (rows[start : start + _ROWS] * factors).sum(1)
+        # With the same factors in each row two of them could change places.
+        total += (sums * _numbers(len(sums), generator, words.device)).sum()
+    rest = words[whole:]
+    return total + (rest * factors[: len(rest)]).sum() * _numbers(1, generator, words.device)[0]
+
+
+def _numbers(count: int, generator: torch.Generator, device: torch.device) -> Tensor:
     """Odd ones at random."""
-    return torch.randint(-(2**63), 2**63 - 1, (count,), generator=generator, dtype=torch.int64) | 1
+    low, high = -(2**63), 2**63 - 1
+    drawn = torch.randint(low, high, (count,), generator=generator, device=generator.device, dtype=torch.int64)
+    return drawn.to(device) | 1

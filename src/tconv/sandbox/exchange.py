@@ -244,6 +244,19 @@ def _with_layout(values: Tensor, stride: list[int], offset: int) -> Tensor:
     return storage.as_strided(values.shape, stride, offset).copy_(values)
 
 
+class Unchanged:
+    """Equal to another one if both are of the same tensors, by the same paths, and nobody has written to them since."""
+
+    def __init__(self, value: Any) -> None:
+        self._tensors = list(tensors(value))  # that live as long as this: no other has their place
+        self._said = [(path, id(tensor), tensor._version) for path, tensor in self._tensors]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unchanged) and self._said == other._said
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def tensor_bytes(value: Any) -> int:
     """The bytes of all elements of a tree's tensors."""
     return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors(value))

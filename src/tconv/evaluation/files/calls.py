@@ -10,7 +10,7 @@ from torch import Tensor
 from tconv.evaluation.bits import Fingerprint, fingerprint, same_bytes
 from tconv.evaluation.files.side import Outcome, Side
 from tconv.evaluation.verdict import Check
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import Unchanged, tensors
 
 _Prints = dict[str, Fingerprint]
 
@@ -29,6 +29,7 @@ class Calls:
         self._models_own: set[str] = set()
         self._last: tuple[_Prints, _Prints] | None = None
         self._repeats = False
+        self._state: tuple[Unchanged, _Prints] = Unchanged(None), {}
 
     def forward(
         self,
@@ -53,7 +54,10 @@ class Calls:
         self._overwritten.update(outcome.overwritten)
         self._traces.update(outcome.traces)
         self._shared.update(outcome.shared)
-        prints = _prints([inputs, state]), _prints(outcome.outputs)
+        given = Unchanged(state)
+        if given != self._state[0]:
+            self._state = given, _prints(state)
+        prints = {**_prints(inputs), **self._state[1]}, _prints(outcome.outputs)
         if self._last is not None:
             self._repeats |= self._last[1] == prints[1] and self._last[0] != prints[0]
         self._last = prints

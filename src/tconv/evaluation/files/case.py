@@ -37,8 +37,8 @@ SEED = 0
 #: Draws of inputs and weights: for one layer, and for a model of more as it is built. Then come one in evaluation and
 #: one in training, in a state that is not as built.
 _LAYER_DRAWS = 5
-_BUILT_DRAWS = 2
-MODEL_DRAWS = _BUILT_DRAWS + 2
+BUILT_DRAWS = 2
+MODEL_DRAWS = BUILT_DRAWS + 2
 _MODES = {"in evaluation": False, "in training": True}
 #: Around the name of a buffer that is returned beside outputs.
 _BUFFER, _END = "['buffers']['", "']"
@@ -178,7 +178,7 @@ def _model(case: Case, model: Side, candidate: Side, wanted: Wanted, device: tor
     form = again = Check("", None)
     calls = Calls(candidate)
     in_float64 = True
-    for seed in range(SEED, SEED + (_BUILT_DRAWS if case.thorough else 1)):
+    for seed in range(SEED, SEED + (BUILT_DRAWS if case.thorough else 1)):
         state = model.construct(seed, case.arguments)
         inputs = case.inputs(seed)
         plain = plain_of(model, inputs, state, seed, wanted)
@@ -211,7 +211,7 @@ def _in_modes(case: Case, model: Side, calls: Calls, wanted: Wanted, device: tor
     Another training call follows in the state that the first one leaves, of fewer samples where `Model` takes them.
     """
     checks: list[Check] = []
-    for seed, (mode, training) in enumerate(_MODES.items(), SEED + _BUILT_DRAWS):
+    for seed, (mode, training) in enumerate(_MODES.items(), SEED + BUILT_DRAWS):
         state = randomised(model.construct(seed, case.arguments), seed)
         inputs = case.inputs(seed)
         try:

@@ -7,6 +7,7 @@ runs neither file. So nothing that a candidate returns, patches or caches reache
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
-from tconv.evaluation.files.case import MODEL_DRAWS, SEED, Case, check_case, check_timed, layer_alone
+from tconv.evaluation.files.case import BUILT_DRAWS, MODEL_DRAWS, SEED, Case, check_case, check_timed, layer_alone
 from tconv.evaluation.files.replacement import check_replacement
 from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
 from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
@@ -39,6 +40,8 @@ _CPU_WORK = 10**8
 _EMULATOR_WORK = 10**7
 #: Inputs beyond these bytes are drawn once; later draws are some of their samples.
 _FURTHER_BYTES = 128 * 2**20
+#: Those of draws in other states are cut down to so many bytes: each of many calls passes through files.
+_SMALL_BYTES = 32 * 2**20
 #: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
 _ANSWER_SHARE = 4
 _LONGEST_SECONDS = 10**6
@@ -215,16 +218,24 @@ class _Court:
         return Case(arguments, lambda seed: self.model.inputs(seed, sizes), traced, full), (note,)
 
     def _drawn(self, shapes: Shapes) -> Callable[[int], list[Any]]:
-        """Makes the inputs for a seed: after the first draw of large ones, other samples of that."""
+        """Makes the inputs for a seed: after the first draw of large ones other samples of that, then smaller ones."""
         fewer = fewer_samples(shapes, _FURTHER_BYTES, MODEL_DRAWS)
-        if fewer == shapes or self._work(fewer) is None:
-            return self.model.inputs
-        samples = next(shape[0] for shape in fewer if shape)
+        if self._work(fewer) is None:
+            fewer = shapes
+        small = cut_down(fewer, self._bytes, _SMALL_BYTES)
+        samples = next((shape[0] for shape in fewer if shape), 0)
 
         def inputs(seed: int) -> list[Any]:
-            return self.model.inputs(SEED, None if seed == SEED else fewer, first=(seed - SEED) * samples)
+            cut = shapes if seed == SEED else fewer if seed < SEED + BUILT_DRAWS else small
+            if fewer == shapes:
+                return self.model.inputs(seed, cut)
+            return self.model.inputs(SEED, cut, first=(seed - SEED) * samples)
 
         return inputs
+
+    def _bytes(self, shapes: Shapes) -> int | None:
+        """Of inputs in float32; None where the model does not take such."""
+        return None if self._work(shapes) is None else 4 * sum(math.prod(shape) for shape in shapes if shape)
 
     def _work(self, shapes: Shapes) -> int | None:
         try:

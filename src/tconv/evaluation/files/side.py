@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from tconv.errors import OutOfMemory, Trouble
-from tconv.evaluation.files.subject import Subject
+from tconv.evaluation.files.subject import KEPT_BYTES, Subject
 from tconv.evaluation.verdict import one_line
 from tconv.problem import Problem
-from tconv.sandbox.exchange import Exchange, Malformed, Tree
+from tconv.sandbox.exchange import Exchange, Malformed, Tree, Unchanged, tensor_bytes
 from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import Interface, ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
@@ -121,6 +121,8 @@ class Side:
         self._device = device
         self._timeout_s = timeout_s
         self._failure = failure
+        #: The state that the process was given last, and keeps.
+        self._sent: Unchanged | None = None
         #: Whether large inputs in float64 were run a few samples at a time, and rightly: each is computed alone.
         self.samples_apart = False
         name = workshop.unused_name()
@@ -193,9 +195,13 @@ class Side:
         Outputs are read to the device `on`, by default the judge's.
         """
         given = None if inputs is None else list(inputs)
-        trees = {"inputs": self._exchange.write(given), "state": self._exchange.write(state)}
+        sent, now = self._sent, None if state is None else Unchanged(state)
+        kept = now is not None and now == sent
+        trees = {"inputs": self._exchange.write(given), "state": None if kept else self._exchange.write(state)}
         release()  # the process needs memory, too
-        found = self._call("forward", "forward", **trees, **options)
+        self._sent = None
+        found = self._call("forward", "forward", **trees, kept_state=kept, **options)
+        self._sent = sent if state is None else now if tensor_bytes(state) <= KEPT_BYTES else None
         try:
             names = {key: tuple(map(str, found[key])) for key in _NAMES}
             tree = found["outputs"]

@@ -32,8 +32,8 @@ from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch, flags, left_changed, modes, traces
 from tconv.sandbox.without_cuda import CudaMeansCpu
 
-#: Results of more bytes are not kept until the next call: there may be no memory for two of them.
-_KEPT_BYTES = 128 * 2**20
+#: Results and states of more bytes are not kept until the next call: there may be no memory for two of them.
+KEPT_BYTES = 128 * 2**20
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -63,6 +63,7 @@ class Subject:
         self._calls = 0
         self._left: list[str] = []
         self._values: list[Any] = []
+        self._state: dict[str, Tensor] | None = None
         self._returned: list[tuple[str, Tensor]] = []
         self._example: list[Any] = []
         self._example_seed: int | None = None
@@ -150,6 +151,7 @@ class Subject:
         freezing: str = "",
         route: Route | None = None,
         expanded: bool = False,
+        kept_state: bool = False,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
 
@@ -164,7 +166,8 @@ class Subject:
         `freezing` "first" or "last" they are those of the first output, while such a weight is frozen, after another
         call. With `move` a copy runs, of the module and of the inputs, in which every number is moved by up to that
         part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is given: see
-        `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands for all.
+        `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands for all. With
+        `kept_state` the state is the one that was given last.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
         it had returned, of outputs of the call before that changed with this one, of what the file has patched, and of
@@ -178,7 +181,7 @@ class Subject:
         if expanded:
             values = [_expanded(value) for value in values]
         module = self._module
-        weights = self._exchange.read(state, self._device)
+        weights = self._given_state(state, kept_state)
         if route is not None:
             with blamed(self._file.path, ROUTES[route]):
                 module = taken(route, module, weights, lambda: self._build(seed + 1))
@@ -261,12 +264,25 @@ class Subject:
         names |= {"traces": [*self._left, *traces_left], "shared": shared}
         return {"outputs": tree, **names, "by_samples": apart is not None, "stopped": stopped}
 
+    def _given_state(self, state: Tree, kept: bool) -> dict[str, Tensor] | None:
+        """The state for this call; None to leave the module's as it is."""
+        if not kept:
+            if state is None:
+                return None
+            self._state = None
+            given: dict[str, Tensor] = self._exchange.read(state, self._device)
+            if tensor_bytes(given) > KEPT_BYTES:
+                return given
+            self._state = given
+        # A module may take these very tensors, and change them.
+        return {name: tensor.clone() for name, tensor in (self._state or {}).items()}
+
     def _keep(self, returned: list[tuple[str, Tensor]]) -> None:
         """Keep what the call returned until after the next one, but for views of inputs and of the module's state."""
         theirs = [tensor for _, tensor in tensors([self._values, dict(self._module.state_dict())])]
         known = {tensor.untyped_storage().data_ptr() for tensor in theirs}
         own = [(path, tensor) for path, tensor in returned if tensor.untyped_storage().data_ptr() not in known]
-        self._returned = own if tensor_bytes([tensor for _, tensor in own]) <= _KEPT_BYTES else []
+        self._returned = own if tensor_bytes([tensor for _, tensor in own]) <= KEPT_BYTES else []
 
     def _placed(self, values: list[Any]) -> list[Any]:
         """Every other time the values in the very tensors of the call before, where those have the same form.
