@@ -119,7 +119,8 @@ def test_one_layer_and_dropout_that_evaluation_hides(judged: Callable[..., Repor
     forward = "return self.drop(self.up(x))"
     assert judged(forward, forward, "self.eval()").equal
     report = judged("return self.up(x)", forward, "self.eval()")
-    assert not report.equal and all("in training" in reason for reason in report.reasons), report.reasons
+    said = [reason for reason in report.reasons if not reason.startswith("draws random numbers")]
+    assert not report.equal and all("in training" in reason for reason in said), report.reasons
 
 
 def test_a_model_that_does_not_train_is_not_checked_there(judged: Callable[..., Report]) -> None:

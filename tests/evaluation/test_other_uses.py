@@ -116,7 +116,7 @@ USES: dict[str, tuple[str, str, str, str, str]] = {
         "return self.last(y) * places.float().mean(1)[0] + places[0, 0]",
         "",
         "",
-        "given other integers",
+        "given other numbers",
     ),
     "as wide as high": (
         LAST,

@@ -161,7 +161,7 @@ def test_a_record_runs_nothing_of_a_class_that_is_none() -> None:
             raise AssertionError("made")
 
     for classes in ({}, {"Config": Other}, {"Config": print}):
-        with pytest.raises(Unportable, match="no dataclass Config"):
+        with pytest.raises(Unportable, match="no dataclass or named tuple Config"):
             restored([Record("Config", {"width": 1})], classes)
 
 

@@ -35,7 +35,10 @@ Tree = Any
 
 
 class Record(dict[str, Any]):
-    """A dataclass's instance outside the process that has the class: its fields by name, and the name of the class."""
+    """A dataclass's instance, or a named tuple, outside the process that has its class.
+
+    Its fields by name, and the name of the class.
+    """
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         super().__init__(values)
@@ -43,22 +46,26 @@ class Record(dict[str, Any]):
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass's instance by name; None for other values."""
+    """The fields of a dataclass's instance, or of a named tuple, by name; None for other values."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
     if isinstance(value, type) or not is_dataclass(value):
         return None
     return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
 
 
 def restored(value: Any, classes: Mapping[str, Any]) -> Any:
-    """The value with instances of the dataclasses `classes` in place of records.
+    """The value with instances of `classes`, dataclasses and named tuples, in place of records.
 
     Raises:
         Unportable: there is no dataclass of a record's name.
     """
     if isinstance(value, Record):
         found = classes.get(value.name)
+        if isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields"):
+            return found(**{name: restored(item, classes) for name, item in value.items()})
         if not (isinstance(found, type) and is_dataclass(found)):
-            raise Unportable(f"no dataclass {value.name}")
+            raise Unportable(f"no dataclass or named tuple {value.name}")
         made = found.__new__(found)
         for name, item in value.items():
             object.__setattr__(made, name, restored(item, classes))
@@ -97,8 +104,8 @@ class Exchange:
 
         Raises:
             Unportable: for anything but tensors, numbers, strings, None, dtypes, devices and containers of them,
-                instances of dataclasses among those, which are read as `Record`. A subclass of Tensor is another thing:
-                its values may be computed by whoever looks at them.
+                dataclasses' instances and named tuples among those, read as `Record`. A subclass of Tensor is another
+                thing: its values may be computed by whoever looks at them.
             Trouble: the directory cannot be written.
         """
         if value is None or isinstance(value, (bool, int, float, str)):
@@ -269,8 +276,8 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield from tensors(item, f"{path}[{key!r}]")
+    elif (values := fields_of(value)) is not None:
+        yield from tensors(values, path)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             yield from tensors(item, f"{path}[{index}]")
-    elif (values := fields_of(value)) is not None:
-        yield from tensors(values, path)

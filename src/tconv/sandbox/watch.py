@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 #: Where PyTorch and Python keep what programs call; and classes whose methods are looked up at each call.
-_MODULES = (builtins, json, time, torch, torch.cuda, torch.testing, nn, nn.functional)
+_MODULES = (builtins, json, time, torch, torch.cuda, torch.testing, nn, nn.functional, nn.init, nn.utils)
 _LAYERS = tuple(value for value in vars(nn).values() if isinstance(value, type) and issubclass(value, nn.Module))
 _OPTIMIZERS = tuple(value for value in vars(torch.optim).values() if isinstance(value, type))
 _CLASSES = (torch.Tensor, torch.cuda.Event, torch.cuda.Stream, *_LAYERS, *_OPTIMIZERS)
@@ -31,6 +31,8 @@ _COMPUTING = {
     *("Autograd", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA", "Python"),
 }
 _PACKAGE = "tconv."
+#: A number that is zero where denormal ones are.
+_DENORMAL = 1e-310
 
 
 class Watch:
@@ -64,6 +66,8 @@ def modes() -> dict[str, Any]:
         "torch.is_grad_enabled()": torch.is_grad_enabled(),
         "torch.is_inference_mode_enabled()": torch.is_inference_mode_enabled(),
         "torch.is_autocast_enabled()": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "the hooks on saved tensors": torch._C._autograd._top_saved_tensors_default_hooks(True) is not None,
+        "torch.is_anomaly_enabled()": torch.is_anomaly_enabled(),
         "the modes of torch.overrides": torch._C._len_torch_function_stack(),
         "the modes of torch.utils._python_dispatch": torch._C._len_torch_dispatch_stack(),
     }
@@ -82,6 +86,8 @@ def flags() -> dict[str, Any]:
         else torch._C._get_cublas_allow_tf32(),
         "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled(),
         "torch.get_num_threads()": torch.get_num_threads(),
+        "torch.backends.mkldnn.enabled": torch.backends.mkldnn.enabled,
+        "torch.set_flush_denormal()": not bool(torch.full((), _DENORMAL, dtype=torch.float64) * 1.0),
     }
 
 
@@ -112,9 +118,10 @@ def _implementations() -> set[str]:
 
 
 def _hooks() -> set[str]:
-    """The lists of hooks on every module that are not empty."""
-    named = vars(nn.modules.module).items()
-    return {f"torch.nn.modules.module.{name}" for name, hooks in named if name.startswith(_HOOKS) and hooks}
+    """The lists of hooks on every module, and on every optimizer, that are not empty."""
+    owners = (nn.modules.module, sys.modules[torch.optim.Optimizer.__module__])
+    named = ((owner.__name__, name, hooks) for owner in owners for name, hooks in vars(owner).items())
+    return {f"{owner}.{name}" for owner, name, hooks in named if name.startswith(_HOOKS) and hooks}
 
 
 def _watched() -> Iterator[tuple[str, Mapping[str, Any], bool]]:

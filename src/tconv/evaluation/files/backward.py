@@ -21,8 +21,8 @@ from tconv.sandbox.model_file import ModelFileError, blamed
 
 #: What goes back from outputs in 16 bits: multiples of a quarter up to this many, which every type has exactly.
 _QUARTERS = 4
-#: What goes back another time is this much smaller, below what float16 has, and its gradients are made larger again.
-_SMALL = 2.0**-30
+#: What goes back on another way is so many times as large, beyond what float16 has; the gradients are divided by that.
+_SCALES = {"first": 2.0**-30, "last": 2.0**16}
 
 
 class CutOff(TorchFunctionMode):
@@ -69,51 +69,71 @@ class WayBack:
     changed: bool = False
 
 
-def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, apart: bool = False) -> WayBack:
+def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, way: str = "") -> WayBack:
     """The gradients of a sum of all outputs, each element times a number drawn from `seed`.
 
     Args:
         path: the file that is to blame for what is raised.
-        apart: of the first output alone, with numbers that are small and lie in memory in the reverse order of axes.
+        way: as `frozen` has it. Where one is given they are those of the last output alone on the way "last", on others
+            of the first, with numbers of another size that lie in memory in the reverse order of axes. On the way
+            "last" they are those that the second of two calls of ``backward()`` leaves.
     """
     generator = torch.Generator().manual_seed(seed)
     ends, weights = list[Tensor](), list[Tensor]()
-    for _, tensor in tensors(outputs):
+    scale = _SCALES.get(way, 1.0)
+    # By their paths: dictionaries may have another order.
+    for _, tensor in sorted(tensors(outputs), key=lambda named: named[0]):
         if tensor.dtype in (torch.float16, torch.bfloat16):
             drawn = torch.randint(-_QUARTERS, _QUARTERS + 1, tensor.shape, generator=generator) / 4
         else:
-            drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float32) * (_SMALL if apart else 1.0)
-        if tensor.requires_grad and not (apart and ends):
+            drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float32) * scale
+        if tensor.requires_grad:
             ends.append(tensor)
             weights.append(drawn.to(tensor.device, tensor.dtype))
     if not ends or not of:
         return WayBack(dict.fromkeys(of))
-    if apart:
-        weights = list(map(reversed_storage, weights))
+    if way:
+        one = -1 if way == "last" else 0
+        ends, weights = [ends[one]], [reversed_storage(weights[one])]
     before = [fingerprint(weight) for weight in weights]
     try:
         with blamed(path, "backward"):
-            found = list(torch.autograd.grad(ends, list(of.values()), weights, allow_unused=True))
+            if way == "last":
+                found = _left_by_backward(ends, list(of.values()), weights)
+            else:
+                found = list(torch.autograd.grad(ends, list(of.values()), weights, allow_unused=True))
     except ModelFileError as error:
         if shortage(error) is not None:
             raise
         return WayBack(dict.fromkeys(of), str(error))
-    if apart and ends[0].dtype not in (torch.float16, torch.bfloat16):
-        found = [None if each is None else each / _SMALL for each in found]
+    if ends[0].dtype not in (torch.float16, torch.bfloat16):
+        found = [None if each is None else each / scale for each in found]
     changed = [fingerprint(weight) for weight in weights] != before
     return WayBack(dict(zip(of, found, strict=True)), changed=changed)
+
+
+def _left_by_backward(ends: list[Tensor], of: list[Tensor], weights: list[Tensor]) -> list[Tensor | None]:
+    """What a second call of ``backward()`` on the same results leaves where optimizers look for it."""
+    for again in (False, True):
+        for each in of:
+            each.grad = None
+        torch.autograd.backward(ends, weights, retain_graph=not again)
+    found = [each.grad for each in of]
+    for each in of:
+        each.grad = None
+    return found
 
 
 @contextmanager
 def frozen(module: nn.Module, which: str) -> Iterator[None]:
     """Within the block the "first" or the "last" weight of a convolution, as its shape tells, asks for no gradient.
 
-    Where there is one alone it is the last. It stays where nothing else asks for a gradient.
+    Where there is one alone it is the first. It stays where nothing else asks for a gradient. "all" are all parameters.
     """
     trained = [each for each in module.parameters() if each.requires_grad]
     weights = [each for each in trained if each.dim() > 2 and min(each.shape[:2]) > 1]
-    frozen = (weights[1:][-1:] or weights) if which == "last" else weights[: len(weights) > 1]
-    frozen = frozen if which and len(trained) > 1 else []
+    frozen = weights[1:][-1:] if which == "last" else weights[:1]
+    frozen = trained if which == "all" else frozen if which and len(trained) > 1 else []
     try:
         for parameter in frozen:
             parameter.requires_grad_(False)

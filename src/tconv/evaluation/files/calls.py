@@ -13,6 +13,8 @@ from tconv.evaluation.verdict import Check
 from tconv.sandbox.exchange import Unchanged, tensors
 
 _Prints = dict[str, Fingerprint]
+#: In the names of `watch.traces`.
+_RANDOM = "random state"
 
 
 class Calls:
@@ -27,6 +29,8 @@ class Calls:
         self._traces: set[str] = set()
         self._shared: set[str] = set()
         self._models_own: set[str] = set()
+        self._models_last: set[str] = set()
+        self._not_drawn: set[str] = set()
         self._last: tuple[_Prints, _Prints] | None = None
         self._repeats = False
         self._state: tuple[Unchanged, _Prints] = Unchanged(None), {}
@@ -54,6 +58,8 @@ class Calls:
         self._overwritten.update(outcome.overwritten)
         self._traces.update(outcome.traces)
         self._shared.update(outcome.shared)
+        self._not_drawn |= {name for name in self._models_last - set(outcome.traces) if _RANDOM in name}
+        self._models_last = set()
         given = Unchanged(state)
         if given != self._state[0]:
             self._state = given, _prints(state)
@@ -64,7 +70,11 @@ class Calls:
         return outcome
 
     def beside(self, model: Outcome) -> None:
-        """A call of `Model`: what that changes, leaves behind, overwrites or shares, a candidate may as well."""
+        """A call of `Model`: what that changes, leaves behind, overwrites or shares, a candidate may as well.
+
+        Where the candidate's next call is one of the same inputs, mode and seed, it draws random numbers as that does.
+        """
+        self._models_last = set(model.traces)
         self._models_own.update(model.changed, model.overwritten, model.traces, model.shared)
 
     def checks(self) -> list[Check]:
@@ -87,6 +97,7 @@ class Calls:
                 self._traces - self._models_own,
                 "a call leaves changed what Model's does not: set it back, and draw no random numbers; changed",
             ),
+            _none("draws random numbers", self._not_drawn, "so that the next call has others, Model changes"),
             _none("patches nothing", self._rebound, "ModelNew's file puts something else in place of"),
         ]
 

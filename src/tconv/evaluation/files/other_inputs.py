@@ -10,11 +10,10 @@ from torch import Tensor
 
 from tconv.evaluation.draws import reversed_storage
 from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import HOST, Case, Comparisons, finer, outcome_of
+from tconv.evaluation.files.case import HOST, Case, Comparisons, drawn_state, finer, outcome_of
 from tconv.evaluation.files.samples import mapped, some_samples
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down
-from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import same_outputs
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.verdict import Check, Verdict
@@ -43,9 +42,10 @@ def check_other_inputs(
         seed: of the inputs and the state.
         emulated: the candidate's kernels run in the emulator: fewer kinds are tried.
     """
-    state = randomised(model.construct(seed, case.arguments), seed)
+    small = small_inputs(case, model, seed, emulated)
+    state = drawn_state(case, model, seed, small, wanted, False)
     checks = []
-    for words, tried in _kinds(small_inputs(case, model, seed, emulated), emulated):
+    for words, tried in _kinds(small, emulated):
         for inputs in tried:
             try:
                 checks += _one(case, model, calls, wanted, device, seed, words, inputs, state)
@@ -114,10 +114,13 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
     if one is not None:
         yield "a batch of one", [one]
     yield "inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)]
-    if any(_counts(value) for value in inputs):
-        yield "other integers", [[_permuted(value) if _counts(value) else value for value in inputs]]
+    others = list(map(_other, inputs))
+    if any(is_other for _, is_other in others):
+        yield "other numbers", [[value for value, _ in others]]
     if emulated:
         return
+    if one is not None:
+        yield "a sample of zeros", [_each(inputs, _first_zero, 2)]
     for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         if any(isinstance(value, Tensor) and value.dim() == dims for value in inputs):
             changed = [_in_format(value, dims, memory_format) for value in inputs]
@@ -153,14 +156,24 @@ def _half_as_wide(tensor: Tensor) -> Tensor:
     return _cut(tensor, (*tensor.shape[:-1], max(1, tensor.shape[-1] // 2)))
 
 
-def _counts(value: Any) -> bool:
-    return isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex() and value.numel() > 1
+def _other(value: Any) -> tuple[Any, bool]:
+    """Integers and masks in other places, one of them another where all are equal; half of a number. And whether so."""
+    if isinstance(value, float):
+        return value / 2, value != 0
+    if not isinstance(value, Tensor) or not value.numel() or value.is_complex():
+        return value, False
+    if value.is_floating_point():
+        constant = value.dim() == 0 or (value.numel() > 1 and bool((value == value.flatten()[0]).all()))
+        return (value / 2, bool(value.any())) if constant else (value, False)
+    order = torch.randperm(value.numel(), generator=torch.Generator().manual_seed(value.numel()))
+    flat = value.flatten()[order.to(value.device)]
+    if bool((flat == flat[0]).all()):
+        flat[-1] = ~flat[-1] if value.dtype == torch.bool else flat[-1] - 1 if flat[-1] > 0 else flat[-1] + 1
+    return flat.reshape(value.shape), True
 
 
-def _permuted(tensor: Tensor) -> Tensor:
-    """The same numbers in other places."""
-    order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(tensor.numel()))
-    return tensor.flatten()[order.to(tensor.device)].reshape(tensor.shape)
+def _first_zero(tensor: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(tensor[:1]), tensor[1:]])
 
 
 def _half(tensor: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from tconv.evaluation.files.case import (
     SEED,
     Case,
     Comparisons,
+    drawn_state,
     finer,
     near,
     outcome_of,
@@ -41,7 +42,12 @@ from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import ModelFileError
 
 _WEIGHTS, _ENABLED = "weights that change", "with gradients enabled"
-_AFTER_ANOTHER = "in evaluation, of the first output alone, after another call"
+#: Other ways to gradients: what is frozen there, and how they are told.
+_OTHER_WAYS = {
+    "last": "of the last output alone, by a second backward(), after another call, the last weight frozen",
+    "first": "in evaluation, of the first output alone, after another call, the first weight frozen",
+    "all": "in evaluation, of the first output alone, after another call, all parameters frozen",
+}
 #: Seeds of the draws in evaluation and in training.
 _IN_EVALUATION, _IN_TRAINING = SEED + MODEL_DRAWS - 2, SEED + MODEL_DRAWS - 1
 #: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
@@ -148,26 +154,33 @@ class _Expected:
 def _weights(bench: _Bench) -> list[Check]:
     """In evaluation, where what is prepared of weights is kept if anywhere, and without a change of the mode."""
     case, model = bench.case, bench.model
-    state = randomised(model.construct(_IN_EVALUATION, case.arguments), _IN_EVALUATION)
+    inputs = case.inputs(_IN_EVALUATION)
+    state = drawn_state(case, model, _IN_EVALUATION, inputs, bench.wanted, False)
     tied = {each.name: each.first for each in model.parameters()}
     trained = [each.name for each in model.parameters() if each.requires_grad and each.name == each.first]
     if not trained:
         return [Check(_WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
     state, cast = _castable(state)
     other = halved_in_places(state, trained, _IN_EVALUATION)
-    state, other = ({name: each[tied.get(name, name)] for name in each} for each in (state, other))
-    inputs = case.inputs(_IN_EVALUATION)
+    # Who looks at one weight alone to see whether any has changed does not see the others' change, or that of this one.
+    between = {**other, trained[0]: state[trained[0]]}
+    state, other, between = ({name: each[tied.get(name, name)] for name in each} for each in (state, other, between))
     try:
         of_state, of_other = (_Expected.of(bench, inputs, each) for each in (state, other))
     except ModelFileError as error:
         return [Check(_WEIGHTS, None, reason=f"not checked: {error}")]
     bench.calls.run(inputs, state, training=False, seed=_IN_EVALUATION, on=HOST)
-    checks = [
+    checks = []
+    if len(trained) > 1 and not bench.emulated:
+        checks.append(_followed(bench, _Expected.of(bench, inputs, between), between, "step"))
+    checks += [
         _followed(bench, of_other, other, "step"),
         _followed(bench, of_other, None, "file"),
         _followed(bench, of_state, state, "copy"),
         _followed(bench, of_other, None, None),
     ]
+    if not bench.emulated:
+        checks += _in_channels_last(bench, of_state)
     if cast is not None:
         own = type_of(state)
         checks += [check for each in bench.types if each != own for check in _called_in(bench, of_state, each)]
@@ -185,6 +198,18 @@ def _called_in(bench: _Bench, of_state: _Expected, cast: torch.dtype) -> Iterato
     bench.model.construct(_IN_EVALUATION, bench.case.arguments)
 
 
+def _in_channels_last(bench: _Bench, of_state: _Expected) -> Iterator[Check]:
+    """Whether weights in another memory format are read rightly, where `Model` gives the same with them.
+
+    Random numbers, say, are drawn in the order of memory.
+    """
+    with contextlib.suppress(ModelFileError):
+        found = _Expected.of(bench, of_state.inputs, of_state.state, "format").outputs
+        outputs, plainly = (mapped(each, Tensor.contiguous) for each in (found, of_state.outputs))
+        if near(outputs, plainly, ROUNDING):
+            yield _followed(bench, of_state, of_state.state, "format")
+
+
 def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None) -> Check:
     """Whether the result is that of the state which reaches the candidate by the route, or which it has."""
     words = "other weights in a deep copy" if route is None else ROUTES[route]
@@ -199,13 +224,15 @@ def _followed(bench: _Bench, expected: _Expected, state: dict[str, Tensor] | Non
         got, outputs = bench.calls.run(expected.inputs, state, **options).outputs, expected.outputs
     except CandidateRaised as error:
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
-        loud = route in ("copy", "cast")
+        loud = route in ("copy", "cast", "format")
         return Check(_WEIGHTS, None if loud else False, reason=f"{'not checked: ' * loud}after {words}, {error}")
     except CandidateFailed as failure:
         raise CandidateFailed(f"after {words}, {failure}") from None
     if route == "cast" and state is not None:
         # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
         got, outputs = _cast(got, torch.float64), _cast(outputs, torch.float64)
+    if route == "format":  # in which memory format a result is asked where the model is as it was built
+        got, outputs = (mapped(each, Tensor.contiguous) for each in (got, outputs))
     form = same_outputs(got, outputs, numbers=allowed)
     if not form.passed:
         wrong = form.reason
@@ -247,7 +274,7 @@ class _Way:
     """How `Model`'s gradients are taken: in training or in evaluation, of parameters and inputs or of those alone.
 
     Args:
-        freezing: back from the first output alone, after another call, the "first" weight or the "last" frozen.
+        freezing: one of `_OTHER_WAYS`.
     """
 
     training: bool
@@ -313,8 +340,10 @@ def _gradients(bench: _Bench, training: bool) -> list[Check]:
     if all(check.passed for check in checks):
         found: dict[str, list[Check]] = {}
         inputs = other_inputs.small_inputs(case, model, _IN_TRAINING, bench.emulated)
-        for which in ("last", "first"):
-            other = _Way(False, way.of, which)
+        for which in _OTHER_WAYS:
+            if which == "all" and way.of == "parameters":
+                continue
+            other = _Way(way.training and which == "last", "parameters" if which == "last" else way.of, which)
             with contextlib.suppress(ModelFileError):  # it may run in training alone
                 plain = _backward(bench, inputs, state, other)
                 if not plain.stopped:
@@ -325,7 +354,7 @@ def _gradients(bench: _Bench, training: bool) -> list[Check]:
             replace(
                 check,
                 passed=False if flows else check.passed,
-                reason=f"{_AFTER_ANOTHER}, the {which} weight frozen: {check.reason}",
+                reason=f"{_OTHER_WAYS[which]}: {check.reason}",
             )
             for which, of_way in found.items()
             for check in of_way

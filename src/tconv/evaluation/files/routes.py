@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 #: An optimizer's step; into a deep copy; by a file of the state into a module built anew; into the module cast to
-#: another type; into that on the CPU, and from there back again.
-Route = Literal["step", "copy", "file", "cast", "back"]
+#: another type; into that on the CPU, and from there back again; into a deep copy with weights in channels_last.
+Route = Literal["step", "copy", "file", "cast", "back", "format"]
 
 ROUTES: dict[Route, str] = {
     "step": "an optimizer's step",
@@ -20,7 +20,9 @@ ROUTES: dict[Route, str] = {
     "file": "torch.save and load_state_dict of a new module",
     "cast": "a cast to another type",
     "back": "a cast to another type and back, with other weights",
+    "format": "copy.deepcopy, with other weights in channels_last",
 }
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: What a module is cast to, and back from; others are not.
 OTHER_TYPE = {torch.float32: torch.float16, torch.float16: torch.float32}
 #: The types in which a module is called, and those of them where each costs a compilation.
@@ -38,8 +40,11 @@ def taken(
             in the type that the module is cast to.
         build: another module of the same class and arguments.
     """
-    if route == "copy":
+    if route in ("copy", "format"):
         module = copy.deepcopy(module)
+        for parameter in module.parameters() if route == "format" else ():
+            memory_format = _LAST.get(parameter.dim(), torch.contiguous_format)
+            parameter.data = parameter.data.contiguous(memory_format=memory_format)
     elif route == "file":
         file = io.BytesIO()
         torch.save(module.state_dict(), file)
@@ -63,10 +68,12 @@ def taken(
 
 def _step(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """SGD with the learning rate one, and what is to go as the gradient."""
-    parameters = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    trained = ((name, each) for name, each in module.named_parameters() if each.requires_grad)
+    parameters = {name: each for name, each in trained if not torch.equal(each, state[name])}
     for name, parameter in parameters.items():
         parameter.grad = parameter.detach() - state[name]
-    torch.optim.SGD(parameters.values(), lr=1.0).step()
+    if parameters:
+        torch.optim.SGD(parameters.values(), lr=1.0).step()
     for parameter in parameters.values():
         parameter.grad = None
 

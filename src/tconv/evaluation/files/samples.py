@@ -52,13 +52,18 @@ def mapped(value: Any, change: Any) -> Any:
     """The tree with other tensors in place of its own."""
     if isinstance(value, Tensor):
         return change(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)(mapped(item, change) for item in value)
     if isinstance(value, dict):
         changed = {key: mapped(item, change) for key, item in value.items()}
         return Record(value.name, changed) if isinstance(value, Record) else changed
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(item, change) for item in value))
     if (values := fields_of(value)) is not None:
-        return Record(type(value).__qualname__, mapped(values, change))
+        made = copy.copy(value)
+        for name, item in values.items():
+            object.__setattr__(made, name, mapped(item, change))
+        return made
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(item, change) for item in value)
     return value
 
 

@@ -156,8 +156,11 @@ class Side:
         """Build the module after seeding; returns its state_dict."""
         tree = self._exchange.write(list(arguments))
         state = self._read(self._call("construct", "the constructor", seed=seed, arguments=tree))
-        if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-            raise self._failure(f"{self._path.name}: its state_dict() is no dict of tensors")
+        if not isinstance(state, dict):
+            raise self._failure(f"{self._path.name}: its state_dict() is no dict")
+        if others := [str(name) for name, value in state.items() if not isinstance(value, Tensor)]:
+            what = f"in its state_dict() {', '.join(others)} is no tensor: such a state cannot be compared"
+            raise self._failure(f"{self._path.name}: {what}; keep it in a buffer")
         return {str(name): tensor for name, tensor in state.items()}
 
     def parameters(self) -> tuple[Parameter, ...]:

@@ -107,6 +107,9 @@ class Subject:
 
     def parameters(self) -> list[tuple[str, bool, str]]:
         """The module's parameters in their order: name, whether it requires a gradient, and its first name."""
+        if list(map(id, self._module.parameters())) != [id(each) for _, each in self._module.named_parameters()]:
+            name = self._file.model_class.__name__
+            raise ModelFileError(f"{name} in {self._file.path.name}: parameters() gives others than named_parameters()")
         first: dict[int, str] = {}
         named = self._module.named_parameters(remove_duplicate=False)
         return [(name, each.requires_grad, first.setdefault(id(each), name)) for name, each in named]
@@ -163,17 +166,18 @@ class Subject:
 
         With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
         are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With
-        `freezing` "first" or "last" they are those of the first output, while such a weight is frozen, after another
-        call. With `move` a copy runs, of the module and of the inputs, in which every number is moved by up to that
-        part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is given: see
-        `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands for all. With
-        `kept_state` the state is the one that was given last.
+        `freezing` "first", "last" or "all" they are those of one output, while such parameters are frozen, after
+        another call. With `move` a copy runs, of the module and of the inputs, in which every number is moved by up to
+        that part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is given: see
+        `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands for all.
+        With `kept_state` the state is the one that was given last.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
         it had returned, of outputs of the call before that changed with this one, of what the file has patched, and of
         flags and random states that are not as before; whether it ran by samples; and what the way back raised.
         """
         earlier = [(f"output{path}", tensor, fingerprint(tensor)) for path, tensor in self._returned]
+        kept_ones = [("an earlier output", tensor) for _, tensor in self._returned]
         if inputs is not None:
             values = self._restored(self._exchange.read(inputs, self._device))
             self._values = self._placed(values) if mode == "plain" else values
@@ -203,6 +207,7 @@ class Subject:
         if mode in ("float64", "rounded"):  # no call of a candidate, and parameters may be many
             watched = []
         before = [fingerprint(tensor) for _, tensor in watched]
+        held = [(path, id(tensor)) for path, tensor in tensors(values, "input")]
         # The same memory by another tensor: the one that the program holds may be given memory of its own.
         same = [(name, tensor.detach()) for name, tensor in watched]
         seed_everything(seed)
@@ -236,7 +241,7 @@ class Subject:
                     with blamed(self._file.path, "forward"):
                         run(module, mapped(list(values), _rolled))
                 with numerics():
-                    way = found_gradients(outputs, of, seed, self._file.path, bool(freezing))
+                    way = found_gradients(outputs, of, seed, self._file.path, freezing)
                 back["gradients"], stopped = way.gradients, way.stopped
                 gradient_changed = ["what goes back from an output"] if way.changed else []
             if self._device.type == "cuda":
@@ -245,7 +250,8 @@ class Subject:
         returned = [(path, tensor.detach()) for path, tensor in self._checked(outputs)]
         overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
         self._keep(returned)
-        shared = _shared([*tensors(values, "input"), *module.named_parameters()], returned)
+        own = [*module.named_parameters(), *module.named_buffers()]
+        shared = _shared([*tensors(values, "input"), *own, *kept_ones], returned)
         if training is not None:
             back["buffers"] = _buffers(module)
         if back:
@@ -257,6 +263,8 @@ class Subject:
         changed = [name for (name, now), _, then in now_and_then if fingerprint(now) != then]
         moved_away = [each for each in now_and_then if each[0][1].data_ptr() != each[1][1].data_ptr()]
         changed += [name for _, (name, now), then in moved_away if fingerprint(now) != then] + gradient_changed
+        if held != [(path, id(tensor)) for path, tensor in tensors(values, "input")]:
+            changed.append("which tensors its inputs hold")
         tree = self._write(outputs, "the output")
         late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
         patched = [*self._rebound(), *left_on]
@@ -321,7 +329,9 @@ class Subject:
         else.
         """
         values = self._example if inputs is None else self._restored(self._exchange.read(inputs, self._device))
-        state: dict[str, Tensor] = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        # What a module keeps outside its state, as a grid for each size, shall not come to be without values.
+        module = self._module if shapes is None else _copied(self._module)
+        state: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         if shapes is None:
             # A copy, since a model may change its inputs.
             values = mapped(values, lambda tensor: tensor.to(self._device, copy=True))
@@ -330,7 +340,7 @@ class Subject:
             state = {name: tensor.to("meta") for name, tensor in state.items()}
         recorder = Recorder()
         with torch.no_grad(), recorder, blamed(self._file.path, "forward"):
-            outputs = torch.func.functional_call(self._module, state, tuple(values))
+            outputs = torch.func.functional_call(module, state, tuple(values))
         calls = recorder.convolutions
         described = [call.to_dict(state) for call in calls]
         whole = len(calls) == 1 and len(values) == 1 and not recorder.others
@@ -379,6 +389,15 @@ def _detach(module: nn.Module) -> None:
         for name, value in list(vars(each).items()):
             if isinstance(value, Tensor) and not value.is_leaf:
                 vars(each)[name] = value.detach()
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy of the module; itself where it has none."""
+    _detach(module)
+    try:
+        return copy.deepcopy(module)
+    except Exception:  # whatever its own __deepcopy__ raises
+        return module
 
 
 def _wide(tensor: Tensor) -> Tensor:

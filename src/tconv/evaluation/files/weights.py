@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from tconv.evaluation.files.side import Parameter
 from tconv.evaluation.rules import first_difference, same_values
 from tconv.evaluation.verdict import Check
+
+#: So many times as large may a positive number below one be in training: a slope is then larger than one.
+_LARGER = 6
 
 
 def check_state(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> tuple[Check, ...]:
@@ -44,26 +47,33 @@ def check_parameters(got: Sequence[Parameter], expected: Sequence[Parameter]) ->
     return Check(name, not problem, reason=problem)
 
 
-def randomised(state: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
+def randomised(state: Mapping[str, Tensor], seed: int, trained: Collection[str] = ()) -> dict[str, Tensor]:
     """A state in which no number is as it was built; positive ones, variances among them, stay positive.
 
     Modules are built with ones and zeros, which hide what is left out. What is infinite, or no floating-point number,
     stays.
+
+    Args:
+        trained: parameters. Those of one axis or none that are positive, as weights of norms and slopes, get numbers on
+            both sides of zero and of one.
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def drawn(tensor: Tensor) -> Tensor:
+    def drawn(name: str, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or not tensor.numel():
             return tensor
         factor = torch.rand(tensor.shape, generator=generator).to(tensor.device, tensor.dtype) + 0.5
         noise = (torch.rand(tensor.shape, generator=generator).to(tensor.device, tensor.dtype) - 0.5) / 2
         finite = tensor[tensor.isfinite()]
         if finite.numel() and bool((finite > 0).all()):
-            return tensor * factor
+            if name not in trained or tensor.dim() > 1:
+                return tensor * factor
+            sign = 1 - 2 * torch.randint(2, tensor.shape, generator=generator)
+            return tensor * factor * (sign * torch.where(tensor.cpu() < 1, _LARGER, 1)).to(tensor.device, tensor.dtype)
         size = float(finite.double().square().mean().sqrt()) if finite.numel() else 0.0
         return tensor * factor + noise * (size or 1.0)
 
-    return {name: drawn(tensor) for name, tensor in state.items()}
+    return {name: drawn(name, tensor) for name, tensor in state.items()}
 
 
 def halved_in_places(state: Mapping[str, Tensor], names: Sequence[str], seed: int) -> dict[str, Tensor]:

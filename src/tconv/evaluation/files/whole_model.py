@@ -267,7 +267,7 @@ def same_outputs(got: object, expected: object, path: str = "", numbers: float =
             return differs(_form(got), _form(expected))
         pairs = [(f"[{i}]", ours, theirs) for i, (ours, theirs) in enumerate(zip(got, expected, strict=True))]
     elif isinstance(expected, dict):
-        if not isinstance(got, dict) or got.keys() != expected.keys() or _name(got) != _name(expected):
+        if not isinstance(got, dict) or list(got) != list(expected) or _name(got) != _name(expected):
             return differs(_form(got), _form(expected))
         pairs = [(f"[{key!r}]", got[key], theirs) for key, theirs in expected.items()]
     elif isinstance(expected, float) and isinstance(got, float):
