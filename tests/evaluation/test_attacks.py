@@ -175,6 +175,15 @@ PATCHES = {
         "nn.modules.module.register_module_forward_hook(lambda module, given, y: y)",
         "torch.nn.modules.module._global_forward_hooks",
     ),
+    "hooks on every optimizer": (
+        "from torch.optim.optimizer import register_optimizer_step_pre_hook\n"
+        "register_optimizer_step_pre_hook(lambda *a: None)",
+        "torch.optim.optimizer._global_optimizer_pre_hooks",
+    ),
+    "clipping of gradients": (
+        "nn.utils.clip_grad_norm_ = lambda *a, **k: torch.ones(())",
+        "torch.nn.utils.clip_grad_norm_",
+    ),
     "tconv's constants": (
         "import tconv.evaluation.tolerance\ntconv.evaluation.tolerance.SUMMATION = 1e9",
         "tconv.evaluation.tolerance.SUMMATION",

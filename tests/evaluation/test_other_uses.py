@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tconv.evaluation.files.judge import judge
+from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import Workshop
 
 pytestmark = pytest.mark.rotates(9)
@@ -28,6 +29,16 @@ class Once(torch.autograd.Function):
         x, w = ctx.saved_tensors
         BACKWARD
         return F.conv2d(g, w, None, 2), torch.nn.grad.conv2d_weight(g, w.shape, x, 2), g.sum((0, 2, 3)), None
+
+class Pair(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.set_materialize_grads(False)
+        return a.clone(), b.clone()
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return (None, None) if a is None else (a, b)
 
 class NAME(nn.Module):
     def __init__(self):
@@ -58,7 +69,7 @@ USES: dict[str, tuple[str, str, str, str, str]] = {
     "a way back of its own": (LAST, CALL, "", "", ""),
     "gradients in float16": (LAST, CALL, "", "g = g.half().to(g)", "of the gradient of"),
     "gradients in bfloat16": (LAST, CALL, "", "g = g.bfloat16().to(g)", "of the gradient of"),
-    "what the module keeps": (LAST, CALL, "", "x, w = ctx.module.kept", "after another call, the first weight frozen"),
+    "what the module keeps": (LAST, CALL, "", "x, w = ctx.module.kept", "after another call"),
     "none where the weight has none": (
         LAST,
         CALL,
@@ -76,6 +87,98 @@ USES: dict[str, tuple[str, str, str, str, str]] = {
     "gradients that are written to": (LAST, CALL, "", "g.mul_(1)", ""),
     "gradients that are changed": (LAST, CALL, "", "g.mul_(2); g = g / 2", "changed what goes back from an output"),
     "of one output alone": (BOTH, BOTH, "", "", ""),
+    "of the second with the first": (
+        BOTH,
+        "return Pair.apply(self.last(y), self.head(y))",
+        "",
+        "",
+        "of the last output alone",
+    ),
+    "where the input asks": (
+        LAST,
+        "w = self.last.weight; w = w if x.requires_grad else w.detach(); return F.conv_transpose2d(y, w, None, 2) + "
+        "self.last.bias.view(-1, 1, 1)",
+        "",
+        "",
+        "no gradient flows to last.weight",
+    ),
+    "where a weight asks": (
+        LAST,
+        "asks = any(each.requires_grad for each in self.parameters()); y = y if asks else y.detach(); "
+        "return self.last(y)",
+        "",
+        "",
+        "all parameters frozen",
+    ),
+    "to the weight as well": (
+        LAST,
+        CALL,
+        "",
+        "ctx.module.last.weight.grad = torch.nn.grad.conv2d_weight(g, w.shape, x, 2)",
+        "by a second backward()",
+    ),
+    "once": (LAST, CALL, "", "g = g * (not hasattr(ctx, 'done')); ctx.done = True", "by a second backward()"),
+    "large ones": (LAST, CALL, "", "g = g.clamp(-100, 100)", "by a second backward()"),
+    "what the module keeps in training": (
+        LAST,
+        CALL,
+        "",
+        "x, w = ctx.module.kept if ctx.module.training else (x, w)",
+        "by a second backward()",
+    ),
+    "a norm behind a maximum": (
+        "return self.last(F.max_pool2d(self.norm(y), 2))",
+        "y = F.max_pool2d(self.norm(y), 2) if self.training else self.norm(F.max_pool2d(y, 2)); return self.last(y)",
+        "",
+        "",
+        "every element",
+    ),
+    "the version of one weight": (
+        LAST,
+        "v = self.loc._version, self.training; fresh = torch.is_grad_enabled() or not self.kept or self.kept[0] != v; "
+        "self.kept = [v, self.last.weight.detach().clone()] if fresh else self.kept; "
+        "w = self.last.weight if torch.is_grad_enabled() else self.kept[1]; "
+        "return F.conv_transpose2d(y, w, self.last.bias, 2)",
+        "",
+        "",
+        "after an optimizer's step",
+    ),
+    "weights that lie in a row": (
+        LAST,
+        "w = self.last.weight; w = w.as_strided(w.shape, torch.empty(w.shape).stride()); "
+        "return F.conv_transpose2d(y, w, self.last.bias, 2)",
+        "",
+        "",
+        "with other weights in channels_last",
+    ),
+    "a buffer": (
+        "return self.last(y), self.norm.running_mean.clone()",
+        "return self.last(y), self.norm.running_mean",
+        "",
+        "",
+        "lies in the memory of norm.running_mean",
+    ),
+    "one for all calls": (
+        "return self.last(y), torch.arange(4.0)",
+        "self.kept = self.kept or [torch.arange(4.0)]; return self.last(y), self.kept[0]",
+        "",
+        "",
+        "lies in the memory of an earlier output",
+    ),
+    "another order of names": (
+        "return {'y': self.last(y), 'z': self.head(y)}",
+        "return {'z': self.head(y), 'y': self.last(y)}",
+        "",
+        "",
+        "output is a dict with 'z', 'y', Model's is a dict with 'y', 'z'",
+    ),
+    "what it keeps for each size": (
+        "self.kept = self.kept or [torch.ones(y.shape)]; return self.last(y * self.kept[0][:1, :, :1, :1])",
+        "return self.last(y)",
+        "",
+        "",
+        "",
+    ),
     "a batch of 3 in training": (
         f"return {TRAINED}",
         f"y = y * (1 if len(y) == 3 or not self.training else 1.1) - (0 if len(y) == 3 else 0.1); return {TRAINED}",
@@ -152,3 +255,73 @@ def test_other_uses(workshop: Workshop, write: Callable[[str, str], Path], name:
         assert report.equal, report.reasons
     else:
         assert any(reason in each for each in report.reasons), report.reasons
+
+
+GIVEN = """
+import torch
+import torch.nn as nn
+from typing import NamedTuple
+
+class Found(NamedTuple):
+    y: torch.Tensor
+    scale: float
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(4, 3, 2, 2)
+
+    def forward(self, x, scale, mask, step, skips):
+        BODY
+
+def get_inputs():
+    ones = torch.ones(3, 1, 1, 1, dtype=torch.bool)
+    return [torch.randn(3, 4, 6, 5), 0.75, ones, torch.tensor(3), list(torch.randn(2, 3, 3, 12, 10))]
+"""
+SUM = "y = self.up(x) * scale * mask + step; return Found(y + skips[0] - skips[1], scale)"
+#: What the candidate computes instead, and the reason.
+CANDIDATES = {
+    "the same": ("y = scale * (mask * self.up(x)) + step; return Found(y - (skips[1] - skips[0]), scale)", ""),
+    "a number": (SUM.replace("* scale", "* 0.75"), "given other numbers"),
+    "a mask of ones": (SUM.replace(" * mask", ""), "given other numbers"),
+    "a step": (SUM.replace("+ step", "+ 3"), "given other numbers"),
+    "a sample of zeros": (
+        SUM.replace("self.up(x)", "self.up(x / x.abs().amax((1, 2, 3), True) * x.abs().amax((1, 2, 3), True))"),
+        "given a sample of zeros",
+    ),
+    "a list that loses one": (SUM.replace("skips[1]", "skips.pop()"), "changed which tensors its inputs hold"),
+    "a list that changes": (
+        SUM.replace("; return", "; skips[0] = skips[0] + y; y = 0 * y; return"),
+        "changed which tensors its inputs hold",
+    ),
+    "a plain tuple": (SUM.replace("Found", ""), "output is a tuple of 2, Model's is a Found with 'y', 'scale'"),
+}
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_all_that_is_given(workshop: Workshop, write: Callable[[str, str], Path], name: str) -> None:
+    body, reason = CANDIDATES[name]
+    texts = (
+        GIVEN.replace("NAME", who).replace("BODY", what.replace("; ", "\n        "))
+        for who, what in (("Model", SUM), ("ModelNew", body))
+    )
+    report = judge(write("model.py", next(texts)), write("new.py", next(texts)), workshop=workshop)
+    assert report.equal == (not reason), report.reasons
+    assert not reason or any(reason in each for each in report.reasons), report.reasons
+
+
+@pytest.mark.parametrize(
+    ("kept", "change"), [("self.kept", "self.kept.append(0)"), ("[]", "torch.randint(2**20, (1,), generator=G)")]
+)
+def test_a_model_that_gives_two_results_cannot_be_judged(
+    workshop: Workshop, write: Callable[[str, str], Path], kept: str, change: str
+) -> None:
+    body = f"torch.tanh(self.last(y)) * (1 + len({kept}) + {change if 'G' in change else 0})"
+    body = body if "G" in change else f"(self.kept.append(0), {body})[1]"
+    text = FILE.replace("BODY", f"return {body}").replace("BACKWARD", "pass").replace("INIT", "pass")
+    text += "G = torch.Generator()\n"
+    paths = [write(f"{name}.py", text.replace("NAME", name)) for name in ("Model", "ModelNew")]
+    with pytest.raises(
+        ModelFileError, match="Model gives two results: what it keeps between calls belongs into a buffer"
+    ):
+        judge(*paths, workshop=workshop)

@@ -54,6 +54,10 @@ PARAMETERS = {
         "they are in the order up.bias, up.weight, in Model up.weight, up.bias",
     ),
     "a parameter made anew": ("self.up.weight = nn.Parameter(self.up.weight.detach().clone())", ""),
+    "another list of parameters": (
+        "type(self).parameters = lambda self, recurse=True: iter([self.up.weight])",
+        "parameters() gives others than named_parameters()",
+    ),
     "a buffer beside it": ("self.register_buffer('prepared', torch.ones(1), persistent=False)", ""),
 }
 TIED = "self.more = nn.ConvTranspose2d(4, 6, 3, 2); self.more.weight = self.up.weight"
@@ -101,6 +105,22 @@ LEFT_BEHIND = {
         "return self.drop(self.up(x))",
         "return F.dropout(self.up(x), 0.5, self.training)",
         "",
+    ),
+    "random numbers that the next call has again": (
+        "y = self.up(x); return y + 0.1 * torch.randn_like(y)",
+        "y = self.up(x); s = torch.get_rng_state(); y = y + 0.1 * torch.randn_like(y); "
+        "torch.set_rng_state(s); return y",
+        "draws random numbers",
+    ),
+    "small numbers as zeros": (
+        FORWARD,
+        "torch.set_flush_denormal(True); return self.up(x)",
+        "torch.set_flush_denormal()",
+    ),
+    "what is saved for gradients": (
+        FORWARD,
+        "torch.autograd.graph.save_on_cpu().__enter__(); return self.up(x)",
+        "the hooks on saved tensors",
     ),
     "a flag": (FORWARD, "torch.backends.cudnn.benchmark = True; return self.up(x)", "torch.backends.cudnn.benchmark"),
     "a flag in Model, too": (

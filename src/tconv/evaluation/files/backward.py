@@ -22,7 +22,7 @@ from tconv.sandbox.model_file import ModelFileError, blamed
 #: What goes back from outputs in 16 bits: multiples of a quarter up to this many, which every type has exactly.
 _QUARTERS = 4
 #: What goes back on another way is so many times as large, beyond what float16 has; the gradients are divided by that.
-_SCALES = {"first": 2.0**-30, "last": 2.0**16}
+_SCALES = {"ends": 2.0**-30, "again": 2.0**16}
 
 
 class CutOff(TorchFunctionMode):
@@ -74,9 +74,9 @@ def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, way: s
 
     Args:
         path: the file that is to blame for what is raised.
-        way: as `frozen` has it. Where one is given they are those of the last output alone on the way "last", on others
-            of the first, with numbers of another size that lie in memory in the reverse order of axes. On the way
-            "last" they are those that the second of two calls of ``backward()`` leaves.
+        way: where one is given they are those of one output alone, with numbers that lie in memory in the reverse order
+            of axes. On the way "again" that is the last output, and they are what the second of two calls of
+            ``backward()`` leaves.
     """
     generator = torch.Generator().manual_seed(seed)
     ends, weights = list[Tensor](), list[Tensor]()
@@ -93,12 +93,12 @@ def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, way: s
     if not ends or not of:
         return WayBack(dict.fromkeys(of))
     if way:
-        one = -1 if way == "last" else 0
+        one = -1 if way == "again" else 0
         ends, weights = [ends[one]], [reversed_storage(weights[one])]
     before = [fingerprint(weight) for weight in weights]
     try:
         with blamed(path, "backward"):
-            if way == "last":
+            if way == "again":
                 found = _left_by_backward(ends, list(of.values()), weights)
             else:
                 found = list(torch.autograd.grad(ends, list(of.values()), weights, allow_unused=True))
@@ -125,15 +125,15 @@ def _left_by_backward(ends: list[Tensor], of: list[Tensor], weights: list[Tensor
 
 
 @contextmanager
-def frozen(module: nn.Module, which: str) -> Iterator[None]:
-    """Within the block the "first" or the "last" weight of a convolution, as its shape tells, asks for no gradient.
+def frozen(module: nn.Module, way: str) -> Iterator[None]:
+    """Within the block some parameters ask for no gradient: on the way "all" all of them, on the way "ends" two.
 
-    Where there is one alone it is the first. It stays where nothing else asks for a gradient. "all" are all parameters.
+    Those are the first and the last weight of a convolution, as its shape tells. They stay where nothing else asks.
     """
     trained = [each for each in module.parameters() if each.requires_grad]
     weights = [each for each in trained if each.dim() > 2 and min(each.shape[:2]) > 1]
-    frozen = weights[1:][-1:] if which == "last" else weights[:1]
-    frozen = trained if which == "all" else frozen if which and len(trained) > 1 else []
+    ends = [*weights[:1], *weights[1:][-1:]]
+    frozen = trained if way == "all" else ends if way == "ends" and len(trained) > len(ends) else []
     try:
         for parameter in frozen:
             parameter.requires_grad_(False)

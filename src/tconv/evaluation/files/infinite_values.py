@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import HOST, Case, plain_of
+from tconv.evaluation.files.case import HOST, plain_of
 from tconv.evaluation.files.other_inputs import small_inputs
+from tconv.evaluation.files.pair import IN_EVALUATION, Pair
 from tconv.evaluation.files.samples import mapped
-from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Outcome, Side
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Outcome
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import same_outputs
-from tconv.evaluation.precision import Wanted
 from tconv.evaluation.verdict import Check
 from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import ModelFileError
@@ -28,19 +28,15 @@ _INPUT = "input"
 _Given = tuple[list[Any], dict[str, Tensor]]
 
 
-def check_infinite_values(
-    case: Case, model: Side, calls: Calls, wanted: Wanted, seed: int, *, emulated: bool
-) -> list[Check]:
+def check_infinite_values(pair: Pair) -> list[Check]:
     """Whether a number that is infinite or none, of the weights or the inputs, reaches all results that it must reach.
 
     It must where `Model` gives no finite number, whichever of the two it is, in float64 as well: PyTorch may spread it.
     A candidate may spread it, too, to any result: nobody takes that for one.
-
-    Args:
-        seed: of the inputs and the state.
     """
-    inputs = small_inputs(case, model, seed, emulated)
-    state = randomised(model.construct(seed, case.arguments), seed)
+    model, wanted, seed = pair.model, pair.wanted, IN_EVALUATION
+    inputs = small_inputs(pair, seed)
+    state = randomised(model.construct(seed, pair.case.arguments), seed)
     checks = []
     for place, value in _places(inputs, state):
         words = f"{place} {'is infinite' if math.isinf(value) else 'is not a number'} in one place"
@@ -50,8 +46,8 @@ def check_infinite_values(
             others = [] if math.isnan(value) else [plain_of(model, *with_nan, seed, wanted, False)]
             with suppress(ModelFileError):  # it may make tensors of its own
                 others.append(model.forward(*with_nan, seed=seed, on=HOST, mode="float64", training=False))
-            calls.beside(plain)
-            checks.append(_one(calls, given, seed, words, plain.outputs["output"], _reached([plain, *others])))
+            pair.calls.beside(plain)
+            checks.append(_one(pair.calls, given, seed, words, plain.outputs["output"], _reached([plain, *others])))
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
 

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.draws import reversed_storage
-from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import HOST, Case, Comparisons, drawn_state, finer, outcome_of
+from tconv.evaluation.files.case import HOST, Comparisons, drawn_state, finer, outcome_of
+from tconv.evaluation.files.pair import IN_EVALUATION, Pair
 from tconv.evaluation.files.samples import mapped, some_samples
-from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes, Side
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes
 from tconv.evaluation.files.sizes import cut_down
 from tconv.evaluation.files.whole_model import same_outputs
-from tconv.evaluation.precision import Wanted
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import ModelFileError
@@ -31,65 +30,50 @@ _Kind = tuple[str, list[list[Any]]]
 _EXPANDED = "expanded inputs"
 
 
-def check_other_inputs(
-    case: Case, model: Side, calls: Calls, wanted: Wanted, device: torch.device, seed: int, *, emulated: bool
-) -> list[Check]:
+def check_other_inputs(pair: Pair) -> list[Check]:
     """Whether a candidate gives `Model`'s results for such inputs, in evaluation, where `Model` gives any.
 
     An error of the candidate's is reported, and no fault: nobody takes it for a result.
-
-    Args:
-        seed: of the inputs and the state.
-        emulated: the candidate's kernels run in the emulator: fewer kinds are tried.
     """
-    small = small_inputs(case, model, seed, emulated)
-    state = drawn_state(case, model, seed, small, wanted, False)
+    small = small_inputs(pair, IN_EVALUATION)
+    state = drawn_state(pair.case, pair.model, IN_EVALUATION, small, pair.wanted, False)
     checks = []
-    for words, tried in _kinds(small, emulated):
+    for words, tried in _kinds(small, pair.emulated):
         for inputs in tried:
             try:
-                checks += _one(case, model, calls, wanted, device, seed, words, inputs, state)
+                checks += _one(pair, words, inputs, state)
                 break
             except ModelFileError:
                 continue
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
 
-def small_inputs(case: Case, model: Side, seed: int, emulated: bool) -> list[Any]:
+def small_inputs(pair: Pair, seed: int) -> list[Any]:
     """The case's inputs, cut down as far as `Model` takes them, in the emulator further."""
-    inputs = case.inputs(seed)
+    inputs = pair.case.inputs(seed)
     shapes = [tuple(value.shape) if isinstance(value, Tensor) else None for value in inputs]
 
     def work(shapes: Shapes) -> int | None:
         try:
-            return model.trace(shapes=shapes).multiply_adds
+            return pair.model.trace(shapes=shapes).multiply_adds
         except ModelFileError:
             return None
 
-    smaller = cut_down(shapes, work, _EMULATED_WORK if emulated else _WORK)
+    smaller = cut_down(shapes, work, _EMULATED_WORK if pair.emulated else _WORK)
     return [_cut(value, shape) for value, shape in zip(inputs, smaller, strict=True)]
 
 
-def _one(
-    case: Case,
-    model: Side,
-    calls: Calls,
-    wanted: Wanted,
-    device: torch.device,
-    seed: int,
-    words: str,
-    inputs: list[Any],
-    state: dict[str, Tensor],
-) -> list[Check]:
+def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
     expanded = words == _EXPANDED
-    mode = "fp32" if wanted == "fp32" else "plain"
-    plain = model.forward(inputs, state, seed=seed, mode=mode, on=HOST, training=False, expanded=expanded)
-    calls.beside(plain)
+    seed = IN_EVALUATION
+    mode = "fp32" if pair.wanted == "fp32" else "plain"
+    plain = pair.model.forward(inputs, state, seed=seed, mode=mode, on=HOST, training=False, expanded=expanded)
+    pair.calls.beside(plain)
     expected = _plainly_laid_out(plain.outputs["output"])
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected))
     try:
         options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded}
-        outcome = calls.run(inputs, state, on=HOST, **options)
+        outcome = pair.calls.run(inputs, state, on=HOST, **options)
     except CandidateRaised as error:
         return [Check(NAME, None, reason=f"not taken: {words}; {error}")]
     except CandidateFailed as failure:
@@ -98,11 +82,11 @@ def _one(
     form = same_outputs(got, expected)
     if not form.passed:
         return [Check(NAME, False, reason=f"given {words}: {form.reason}")]
-    others = finer(case, model, plain, inputs, state, seed, wanted, False)
+    others = finer(pair.case, pair.model, plain, inputs, state, seed, pair.wanted, False)
     exact, rounded = (None if each is None else _plainly_laid_out(each["output"]) for each in others)
-    comparisons = Comparisons(device, case.coarsest)
+    comparisons = Comparisons(pair.device, pair.case.coarsest)
     comparisons.add(got, expected, exact, rounded)
-    reasons = Verdict(tuple(outcome_of(case, comparisons, exact is not None))).reasons
+    reasons = Verdict(tuple(outcome_of(pair.case, comparisons, exact is not None))).reasons
     return [Check(NAME, False, reason=f"given {words}: {reasons[0]}")] if reasons else []
 
 

@@ -151,7 +151,7 @@ class Subject:
         move: float = 0.0,
         move_seed: int = 0,
         cut_off: bool = False,
-        freezing: str = "",
+        way: str = "",
         route: Route | None = None,
         expanded: bool = False,
         kept_state: bool = False,
@@ -166,10 +166,11 @@ class Subject:
 
         With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
         are returned beside what it gives. With `cut_off` none flow through transposed convolutions. With
-        `freezing` "first", "last" or "all" they are those of one output, while such parameters are frozen, after
-        another call. With `move` a copy runs, of the module and of the inputs, in which every number is moved by up to
-        that part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is given: see
-        `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands for all.
+        the way "again", "ends" or "all" they are those of one output, after another call, while some parameters are
+        frozen: see `backward`. With `move` a copy runs, of the module and of the inputs, in which every number is moved
+        by up to that part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is
+        given: see `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands
+        for all.
         With `kept_state` the state is the one that was given last.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
@@ -228,7 +229,7 @@ class Subject:
         back: dict[str, Any] = {}
         stopped, gradient_changed = "", list[str]()
         with (
-            frozen(module, freezing),
+            frozen(module, way),
             gradients_enabled(module, values, gradients) as of,
             poisoned(self._device, output_bytes),
         ):
@@ -237,13 +238,13 @@ class Subject:
                 apart = run_by_samples(run, module, values) if by_samples else None
                 outputs = run(module, values) if apart is None else apart
             if gradients:
-                if freezing:
+                if way:
                     with blamed(self._file.path, "forward"):
                         run(module, mapped(list(values), _rolled))
                 with numerics():
-                    way = found_gradients(outputs, of, seed, self._file.path, freezing)
-                back["gradients"], stopped = way.gradients, way.stopped
-                gradient_changed = ["what goes back from an output"] if way.changed else []
+                    found = found_gradients(outputs, of, seed, self._file.path, way)
+                back["gradients"], stopped = found.gradients, found.stopped
+                gradient_changed = ["what goes back from an output"] if found.changed else []
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
             left_on, traces_left = left_changed(modes_before, modes()), left_changed(traces_before, traces())

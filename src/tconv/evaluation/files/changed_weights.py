@@ -1,0 +1,175 @@
+"""Whether results follow weights as these change: by a step, a saved state, a copy, a cast."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.evaluation.files.case import (
+    HOST,
+    ROUNDING,
+    Comparisons,
+    drawn_state,
+    finer,
+    near,
+    outcome_of,
+    plain_of,
+)
+from tconv.evaluation.files.pair import IN_EVALUATION, Pair
+from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route, type_of
+from tconv.evaluation.files.samples import mapped
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised
+from tconv.evaluation.files.weights import halved_in_places
+from tconv.evaluation.files.whole_model import same_outputs
+from tconv.evaluation.tolerance import TF32_OPERANDS
+from tconv.evaluation.verdict import Check, Verdict
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
+
+WEIGHTS = "weights that change"
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What `Model` gives in evaluation for the inputs with that state."""
+
+    inputs: list[Any]
+    state: dict[str, Tensor]
+    outputs: Any
+
+    @classmethod
+    def of(cls, pair: Pair, inputs: list[Any], state: dict[str, Tensor], route: Route | None = None) -> _Expected:
+        plain = plain_of(pair.model, inputs, state, IN_EVALUATION, pair.wanted, False, route)
+        pair.calls.beside(plain)
+        return cls(inputs, state, plain.outputs["output"])
+
+    def wrong(self, pair: Pair, got: Any) -> str:
+        """What is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
+        if near(got, self.outputs, TF32_OPERANDS):  # weights that are not the right ones are further away
+            return ""
+        plain = plain_of(pair.model, self.inputs, self.state, IN_EVALUATION, pair.wanted, False)
+        others = finer(pair.case, pair.model, plain, self.inputs, self.state, IN_EVALUATION, pair.wanted, False)
+        exact, rounded = (None if each is None else each["output"] for each in others)
+        comparisons = Comparisons(pair.device, pair.case.coarsest)
+        comparisons.add(got, self.outputs, exact, rounded)
+        return next(iter(Verdict(tuple(outcome_of(pair.case, comparisons, exact is not None))).reasons), "")
+
+
+def check_weights(pair: Pair) -> list[Check]:
+    """In evaluation, where what is prepared of weights is kept if anywhere, and without a change of the mode."""
+    case, model = pair.case, pair.model
+    inputs = case.inputs(IN_EVALUATION)
+    state = drawn_state(case, model, IN_EVALUATION, inputs, pair.wanted, False)
+    tied = {each.name: each.first for each in model.parameters()}
+    trained = [each.name for each in model.parameters() if each.requires_grad and each.name == each.first]
+    if not trained:
+        return [Check(WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
+    state, cast = _castable(state)
+    other = halved_in_places(state, trained, IN_EVALUATION)
+    # Who looks at one weight alone to see whether any has changed does not see the others' change, or that of this one.
+    between = {**other, trained[0]: state[trained[0]]}
+    state, other, between = ({name: each[tied.get(name, name)] for name in each} for each in (state, other, between))
+    try:
+        of_state, of_other = (_Expected.of(pair, inputs, each) for each in (state, other))
+    except ModelFileError as error:
+        return [Check(WEIGHTS, None, reason=f"not checked: {error}")]
+    pair.calls.run(inputs, state, training=False, seed=IN_EVALUATION, on=HOST)
+    checks = []
+    if len(trained) > 1 and not pair.emulated:
+        checks.append(_followed(pair, _Expected.of(pair, inputs, between), between, "step"))
+    checks += [
+        _followed(pair, of_other, other, "step"),
+        _followed(pair, of_other, None, "file"),
+        _followed(pair, of_state, state, "copy"),
+        _followed(pair, of_other, None, None),
+    ]
+    if not pair.emulated:
+        checks += _in_channels_last(pair, of_state)
+    if cast is not None:
+        own = type_of(state)
+        checks += [check for each in pair.types if each != own for check in _called_in(pair, of_state, each)]
+        checks.append(_followed(pair, of_state, _all_cast(state, cast), "back"))
+    return [each for each in checks if not each.passed] or [Check(WEIGHTS, True)]
+
+
+def _called_in(pair: Pair, of_state: _Expected, cast: torch.dtype) -> Iterator[Check]:
+    """Whether a module that is cast is followed, where `Model` gives the same in that type."""
+    inputs, state = [_cast(value, cast) for value in of_state.inputs], _all_cast(of_state.state, cast)
+    with contextlib.suppress(ModelFileError):  # it may have no such operators here
+        expected = _Expected.of(pair, inputs, state, "cast")
+        if near(expected.outputs, of_state.outputs, ROUNDING):
+            yield _followed(pair, expected, state, "cast")
+    pair.model.construct(IN_EVALUATION, pair.case.arguments)
+
+
+def _in_channels_last(pair: Pair, of_state: _Expected) -> Iterator[Check]:
+    """Whether weights in another memory format are read rightly, where `Model` gives the same with them.
+
+    Random numbers, say, are drawn in the order of memory.
+    """
+    with contextlib.suppress(ModelFileError):
+        found = _Expected.of(pair, of_state.inputs, of_state.state, "format").outputs
+        outputs, plainly = (mapped(each, Tensor.contiguous) for each in (found, of_state.outputs))
+        if near(outputs, plainly, ROUNDING):
+            yield _followed(pair, of_state, of_state.state, "format")
+
+
+def _followed(pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None) -> Check:
+    """Whether the result is that of the state which reaches the candidate by the route, or which it has."""
+    words = "other weights in a deep copy" if route is None else ROUTES[route]
+    allowed = TF32_OPERANDS
+    if route == "cast" and state is not None:
+        cast = type_of(state)
+        words += f", {cast}"
+        allowed = allowed if cast == torch.float64 else ROUNDING
+    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected.outputs))
+    try:
+        options = {"seed": IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
+        got, outputs = pair.calls.run(expected.inputs, state, **options).outputs, expected.outputs
+    except CandidateRaised as error:
+        # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
+        loud = route in ("copy", "cast", "format")
+        return Check(WEIGHTS, None if loud else False, reason=f"{'not checked: ' * loud}after {words}, {error}")
+    except CandidateFailed as failure:
+        raise CandidateFailed(f"after {words}, {failure}") from None
+    if route == "cast" and state is not None:
+        # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
+        got, outputs = _cast(got, torch.float64), _cast(outputs, torch.float64)
+    if route == "format":  # in which memory format a result is asked where the model is as it was built
+        got, outputs = (mapped(each, Tensor.contiguous) for each in (got, outputs))
+    form = same_outputs(got, outputs, numbers=allowed)
+    if not form.passed:
+        wrong = form.reason
+    elif route == "cast":
+        wrong = "" if near(got, outputs, allowed) else f"further than a relative {allowed:.1g} from Model's"
+    else:
+        wrong = expected.wrong(pair, got)
+    remedy = "take them from the module's parameters in each call"
+    if route == "cast":
+        remedy = "compute in the type of what is given, or raise an error"
+    what = f"the result is not that of the weights it has: {remedy}"
+    return Check(WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "")
+
+
+def _castable(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], torch.dtype | None]:
+    """The state in numbers that another type has as well, and that type; None where there is none to cast it to."""
+    types = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    cast = OTHER_TYPE.get(types.pop()) if len(types) == 1 else None
+    if cast is None:
+        return state, None
+    there_and_back = {name: _cast(each, cast).to(each.dtype) for name, each in state.items()}
+    finite = all(torch.equal(each.isfinite(), state[name].isfinite()) for name, each in there_and_back.items())
+    return (there_and_back, cast) if finite else (state, None)
+
+
+def _all_cast(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    return {name: _cast(tensor, dtype) for name, tensor in state.items()}
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    return mapped(value, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
