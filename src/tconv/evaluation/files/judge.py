@@ -38,6 +38,8 @@ from tconv.sandbox.worker import Workshop
 #: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
 _CPU_WORK = 10**8
 _EMULATOR_WORK = 10**7
+#: Of that, draws in other states take one part in so many.
+_FURTHER_SHARE = 10
 #: Inputs beyond these bytes are drawn once; later draws are some of their samples.
 _FURTHER_BYTES = 128 * 2**20
 #: Those of draws in other states are cut down to so many bytes: each of many calls passes through files.
@@ -208,28 +210,35 @@ class _Court:
         shapes = self.model.example(SEED)
         if self.device.type == "cuda":
             traced = self.model.trace()
-            return Case(arguments, self._drawn(shapes), traced, traced), ()
+            fewer = fewer_samples(shapes, _FURTHER_BYTES, MODEL_DRAWS)
+            fewer = shapes if self._work(fewer) is None else fewer
+            small = cut_down(fewer, self._bytes, _SMALL_BYTES)
+            return Case(arguments, self._drawn(shapes, shapes, fewer, small), traced, traced), ()
         sizes = cut_down(shapes, self._work, self._cpu_work)
+        small = cut_down(sizes, self._work, self._cpu_work // _FURTHER_SHARE)
+        inputs = self._drawn(shapes, sizes, sizes, small)
         if sizes == shapes:
             traced = self.model.trace()
-            return Case(arguments, self.model.inputs, traced, traced), ()
+            return Case(arguments, inputs, traced, traced), ()
         note = f"the full size: judged at {_show(sizes)} instead of {_show(shapes)}, for want of a GPU"
         full, traced = self.model.trace(shapes=shapes), self.model.trace(shapes=sizes)
-        return Case(arguments, lambda seed: self.model.inputs(seed, sizes), traced, full), (note,)
+        return Case(arguments, inputs, traced, full), (note,)
 
-    def _drawn(self, shapes: Shapes) -> Callable[[int], list[Any]]:
-        """Makes the inputs for a seed: after the first draw of large ones other samples of that, then smaller ones."""
-        fewer = fewer_samples(shapes, _FURTHER_BYTES, MODEL_DRAWS)
-        if self._work(fewer) is None:
-            fewer = shapes
-        small = cut_down(fewer, self._bytes, _SMALL_BYTES)
-        samples = next((shape[0] for shape in fewer if shape), 0)
+    def _drawn(self, shapes: Shapes, first: Shapes, fewer: Shapes, small: Shapes) -> Callable[[int], list[Any]]:
+        """Makes the inputs for a seed. Large ones are drawn once: then come other samples of them, if there are so many.
+
+        Args:
+            shapes: of the model file's own inputs.
+            first, fewer: those of the first draw and of further ones, cut down.
+            small: those of draws in other states.
+        """
+        batch, samples = (next((shape[0] for shape in each if shape), 0) for each in (shapes, fewer))
+        large = 4 * sum(math.prod(shape) for shape in shapes if shape) > _FURTHER_BYTES
+        once = large and samples * MODEL_DRAWS <= batch
 
         def inputs(seed: int) -> list[Any]:
-            cut = shapes if seed == SEED else fewer if seed < SEED + BUILT_DRAWS else small
-            if fewer == shapes:
-                return self.model.inputs(seed, cut)
-            return self.model.inputs(SEED, cut, first=(seed - SEED) * samples)
+            cut = first if seed == SEED else fewer if seed < SEED + BUILT_DRAWS else small
+            return self.model.inputs(SEED, cut, (seed - SEED) * samples) if once else self.model.inputs(seed, cut)
 
         return inputs
 

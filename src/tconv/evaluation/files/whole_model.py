@@ -119,10 +119,12 @@ class OutputComparison:
 
     Args:
         device: where pieces of the outputs are compared.
+        in_parts: each part by itself as well.
     """
 
     dtype: torch.dtype
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    in_parts: bool = True
     candidate: float = 0.0
     pytorch: float = 0.0
     rounded: float = 0.0
@@ -158,7 +160,11 @@ class OutputComparison:
             self.exact += square(exact)
             rounding = half_ulp(exact, self.dtype)
             self.half_ulp += square(rounding)
-            if results.exact is not None and (results.got.is_floating_point() or results.got.is_complex()):
+            if (
+                self.in_parts
+                and results.exact is not None
+                and (results.got.is_floating_point() or results.got.is_complex())
+            ):
                 self.parts += further_out(got, exact, (pytorch, piece.rounded), rounding, first)
 
     def _find_not_finite(self, piece: _Piece) -> None:
