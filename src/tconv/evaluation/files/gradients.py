@@ -230,8 +230,10 @@ def _wrong(pair: Pair, name: str, got: Tensor, expected: _Gradients) -> Check | 
     products = pair.case.traced.products + pair.case.traced.multiply_adds // max(1, got.numel())
     checks = comparison.checks(f" of the gradient of {name}", products, results.exact is not None)
     failed = [check for check in checks if check.passed is False]
-    # Of what cancels out, as a bias before a norm, the rounding is left: that is not compared with itself.
-    return next((check for check in failed if not (comparison.is_noise and check.name.startswith("pooled"))), None)
+    # Of what cancels out, as a bias before a norm, the rounding is left: not compared with itself. And PyTorch's
+    # own may lie on the other side of a kink: where there is float64, nothing need be close to it.
+    left_out = ["pooled"] * comparison.is_noise + ["close to PyTorch"] * (results.exact is not None)
+    return next((check for check in failed if not check.name.startswith(tuple(left_out))), None)
 
 
 def _with_others(

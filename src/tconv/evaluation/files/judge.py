@@ -225,7 +225,7 @@ class _Court:
         return Case(arguments, inputs, traced, full), (note,)
 
     def _drawn(self, shapes: Shapes, first: Shapes, fewer: Shapes, small: Shapes) -> Callable[[int], list[Any]]:
-        """Makes the inputs for a seed. Large ones are drawn once: then come other samples of them, if there are so many.
+        """Makes the inputs for a seed. Large ones are drawn once, and are followed by other samples of them.
 
         Args:
             shapes: of the model file's own inputs.
