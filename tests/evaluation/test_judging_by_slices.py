@@ -21,6 +21,7 @@ from tconv.evaluation.files.side import Outcome, Traced
 from tconv.evaluation.files.whole_model import OutputComparison, Results
 from tconv.evaluation.reference import conv_transpose
 from tconv.problem import Layer, Problem
+from tconv.sandbox import digest
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import Workshop
 
@@ -103,6 +104,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         (equality, "_FURTHER_BYTES", 2**15),
         (reference, "_CHUNK_ELEMENTS", 2**12),
         (bits, "_PIECE", 2**10),
+        (digest, "_ROW", 2**8),
         (whole_model, "_PIECE", 2**12),
     ):
         monkeypatch.setattr(module, name, count)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 #: So many words have random numbers of their own: drawing those takes longer than all else. And rows of words that are
 #: multiplied at once.
-_ROW, _ROWS = 2**16, 2**5
+_ROW, _ROWS = 2**16, 2**2
 
 
 def digest(plain: Tensor, seed: int) -> int:
