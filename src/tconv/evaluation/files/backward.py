@@ -130,7 +130,7 @@ def frozen(module: nn.Module, way: str) -> Iterator[None]:
 
     Those are the first and the last weight of a convolution, as its shape tells. They stay where nothing else asks.
     """
-    trained = [each for each in module.parameters() if each.requires_grad]
+    trained = [each for each in module.parameters() if each.requires_grad and each.is_leaf]
     weights = [each for each in trained if each.dim() > 2 and min(each.shape[:2]) > 1]
     ends = [*weights[:1], *weights[1:][-1:]]
     frozen = trained if way == "all" else ends if way == "ends" and len(trained) > len(ends) else []
