@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,8 +140,8 @@ def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> d
 
 def _of_sequences(traced: Trace, reasons: Mapping[str, str]) -> list[str]:
     """Why modules behind layers are no programs, neither in training nor in evaluation."""
-    of_layers = {
-        layer.name: [parted(each)[0] for each in (*layer.tails, *layer.in_evaluation)] for layer in traced.layers
-    }
-    wrong = {name: calls for name, calls in of_layers.items() if all(each in reasons for each in calls)}
-    return [f"{name}: {reason}" for name, calls in wrong.items() for reason in dict.fromkeys(map(reasons.get, calls))]
+    found: dict[str, list[str]] = defaultdict(list)
+    for layer in traced.layers:
+        found[layer.name] += [parted(each)[0] for each in (*layer.tails, *layer.in_evaluation) if each]
+    wrong = {name: calls for name, calls in found.items() if all(each in reasons for each in calls)}
+    return [f"{name}: {reasons[each]}" for name, calls in wrong.items() for each in dict.fromkeys(calls)]

@@ -31,7 +31,6 @@ from tconv.precision import of_kind
 from tconv.problem import TF32, Precision, Problem
 from tconv.sandbox.exchange import tensors
 from tconv.sandbox.model_file import ModelFileError
-from tconv.sandbox.worker import RemoteError
 
 #: Seeds the construction on both sides and the first inputs.
 SEED = 0
@@ -214,7 +213,7 @@ def _called_again(model: Side, inputs: list[Any], state: dict[str, Tensor], outp
     """
     try:
         again = plain_of(model, inputs, state, SEED, wanted).outputs
-    except RemoteError:  # the first call may have made layers, which the state has not
+    except ModelFileError:  # the first call may have made layers, which the state has not
         return True
     if same_outputs(again, outputs).passed:
         if _same_bits(again, outputs).passed:

@@ -11,11 +11,7 @@ import torch
 from torch import Tensor
 
 from tconv.errors import OutOfMemory
-from tconv.evaluation.files.case import (
-    HOST,
-    Comparisons,
-    outcome_of,
-)
+from tconv.evaluation.files.case import HOST, Comparisons, outcome_of
 from tconv.evaluation.files.other_inputs import small_inputs
 from tconv.evaluation.files.pair import IN_TRAINING, Pair
 from tconv.evaluation.files.side import CandidateRaised, Outcome
@@ -121,20 +117,16 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
         for which in _OTHER_WAYS:
             if which == "all" and way.of == "parameters":
                 continue
-            # Inputs ask for no gradient where those of data are not asked for.
+            # As in a training, where data asks for no gradient.
             other = _Way(way.training and which == "again", "parameters" if which == "again" else way.of, which)
             with contextlib.suppress(ModelFileError):  # it may run in training alone
                 plain = _backward(pair, inputs, state, other)
                 if not plain.stopped:
                     found[which] = _on_a_way(pair, inputs, state, other, plain, training)
-        # Where none flows in evaluation it is inference only there; not where one does while another weight is frozen.
+        # Where none flows on any of them it is inference only there; not where one does on another.
         flows = any(check.passed for of_way in found.values() for check in of_way)
         checks += [
-            replace(
-                check,
-                passed=False if flows else check.passed,
-                reason=f"{_OTHER_WAYS[which]}: {check.reason}",
-            )
+            replace(check, passed=False if flows else check.passed, reason=f"{_OTHER_WAYS[which]}: {check.reason}")
             for which, of_way in found.items()
             for check in of_way
             if not check.passed
@@ -150,12 +142,7 @@ def _on_a_way(
     expected = _with_others(pair, inputs, state, way, plain)
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
     try:
-        options = {
-            "training": way.training,
-            "gradients": way.of,
-            "way": way.other,
-            "seed": IN_TRAINING,
-        }
+        options = {"training": way.training, "gradients": way.of, "way": way.other, "seed": IN_TRAINING}
         got = pair.calls.run(inputs, state, output_bytes=size, on=HOST, **options)
     except CandidateRaised as error:
         return [_inference_only(f"with gradients enabled, {error}", training)]
@@ -240,7 +227,6 @@ def _with_others(
     pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: _Way, plain: Outcome, cut_off: bool = False
 ) -> _Gradients:
     """Beside `Model`'s own gradients those in float64, and with moved operands."""
-
     exact = _gradients_or_none(pair, inputs, state, way, "float64", cut_off=cut_off)
     moved = _moved(pair, inputs, state, way, 0, exact[0] is not None, cut_off)
     outputs, gradients = zip(_split(plain.outputs), exact, moved, strict=True)

@@ -178,7 +178,6 @@ class Subject:
         flags and random states that are not as before; whether it ran by samples; and what the way back raised.
         """
         earlier = [(f"output{path}", tensor, fingerprint(tensor)) for path, tensor in self._returned]
-        kept_ones = [("an earlier output", tensor) for _, tensor in self._returned]
         if inputs is not None:
             values = self._restored(self._exchange.read(inputs, self._device))
             self._values = self._placed(values) if mode == "plain" else values
@@ -191,7 +190,8 @@ class Subject:
             with blamed(self._file.path, ROUTES[route]):
                 module = taken(route, module, weights, lambda: self._build(seed + 1))
         elif weights is not None:
-            module.load_state_dict(weights)
+            with blamed(self._file.path, "load_state_dict"):
+                module.load_state_dict(weights)
         if training is not None:
             module.train(training)
         with blamed(self._file.path, "copy.deepcopy"):
@@ -251,8 +251,8 @@ class Subject:
         returned = [(path, tensor.detach()) for path, tensor in self._checked(outputs)]
         overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
         self._keep(returned)
-        own = [*module.named_parameters(), *module.named_buffers()]
-        shared = _shared([*tensors(values, "input"), *own, *kept_ones], returned)
+        others = [*tensors(values, "input"), *module.named_parameters(), *module.named_buffers()]
+        shared = _shared([*others, *(("an earlier output", tensor) for _, tensor, _ in earlier)], returned)
         if training is not None:
             back["buffers"] = _buffers(module)
         if back:

@@ -11,7 +11,7 @@ from tconv.evaluation.files.side import Parameter
 from tconv.evaluation.rules import first_difference, same_values
 from tconv.evaluation.verdict import Check
 
-#: So many times as large may a positive number below one be in training: a slope is then larger than one.
+#: So many times as large are positive numbers of such parameters that are below one: slopes are then larger than one.
 _LARGER = 6
 
 
