@@ -137,13 +137,13 @@ def check_layers(
         for plan, of_sizes in zip(layer.variants.values(), cuts, strict=True):
             there = [arch for arch in archs if _runs_on(plan, arch)]
             compiled.begin((cut.source, cut.kernel, arch) for cut in of_sizes.values() for arch in there)
-        of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
-        builds = tuple(_builds(layer, of_full, archs, compiled))
         candidates: list[Candidate] = []
         verdicts: dict[str, Verdict] = {}
         for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
             candidates.append(_candidate(of_sizes, problem, compiled, gpu))
             verdicts[use] = _judge(candidates[-1], plan, problem, device)
+        of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
+        builds = tuple(_builds(layer, of_full, archs, compiled))
         own = verdicts.pop("")
         of_behind = dict(_with_behind(file, layer, run_at, compiled, gpu))
         release()

@@ -6,7 +6,6 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -29,6 +28,7 @@ from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.behind import parted
 from tconv.sandbox.model_file import MODEL, Interface, ModelFileError
 from tconv.sandbox.trace import Trace
+from tconv.tuning.compilers import threads
 
 #: What is compiled for where there is no GPU to say it.
 COMMON_ARCHS = ("sm_80", "sm_90a")
@@ -176,11 +176,8 @@ def build(
     keep = [layer.line for layer in layers if layer.left and layer.line is not None]
     rewritten = rewrite(source, model.name, keep, interface.model)
     plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
-    pool = ThreadPoolExecutor()  # NVRTC works in several threads at once
-    try:
+    with threads() as pool:
         settled = dict(zip(plans, pool.map(partial(_without_spills, gpu=gpu), plans), strict=True))
-    finally:
-        pool.shutdown(cancel_futures=True)
     return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted, tails)
 
 

@@ -36,7 +36,7 @@ from tconv.sandbox.gpu_memory import naming_shortage
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.trace import Trace, trace
 from tconv.sandbox.worker import WorkerFailed, Workshop
-from tconv.tuning.compilers import compilers
+from tconv.tuning.compilers import compilers, threads
 
 #: Those whose arithmetic is the plainest.
 _PLAINEST = tuple(name for name, family in FAMILIES.items() if not family.on_tensor_cores)
@@ -88,7 +88,8 @@ class _Job:
         with ExitStack() as stack:
             # They load while the file is traced.
             self.pool = pool = stack.enter_context(compilers()) if self.on_gpu else None
-            self.compiled = Compiler(pool)
+            # Where the emulator runs the kernels, it does so while NVRTC compiles them.
+            self.compiled = Compiler(pool or stack.enter_context(threads()))
             model = self.request.model
             self.say(f"tracing {model.name}")
             found = trace(model, self.request.interface, timeout_s=self.request.timeout_s, workshop=self.workshop)

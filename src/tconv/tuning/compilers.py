@@ -1,11 +1,11 @@
-"""Processes that compile. This module imports no torch: what they load is loaded while their user loads it, too."""
+"""What compiles: processes and threads. No torch is imported here: they load what they need as their user does."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver, get_all_start_methods, get_context
 
@@ -31,6 +31,16 @@ def compilers() -> Iterator[Executor]:
     context = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
     pool.submit(int)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def threads() -> Iterator[Executor]:
+    """Threads for what works without Python, as NVRTC does. What still waits when the block ends is dropped."""
+    pool = ThreadPoolExecutor()
     try:
         yield pool
     finally:
