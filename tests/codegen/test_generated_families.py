@@ -40,9 +40,11 @@ def get_init_inputs():
 """
 
 
-@pytest.fixture
-def text(model_file: Callable[[str], Path]) -> str:
-    return generated_text(model_file(MODEL), families=["mma"])
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = tmp_path_factory.mktemp("families") / "model.py"
+    model.write_text(MODEL)
+    return generated_text(model, families=["mma"])
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_other_letters_are_refused() -> None:
 # ---- constants -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)
 def test_constants_are_the_compilers(name: str) -> None:
     kernel = INSTANCES[name].kernel
@@ -236,7 +236,7 @@ def test_a_written_kernel_is_the_librarys(name: str) -> None:
         assert machine_code(compile_source(written(kernels), arch).cubin) == expected
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
     """In a file that records no other."""
