@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,9 +107,22 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(*args: object, **kwargs: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(Trouble, match=r"cannot write in .*Permission denied; choose another"):
         write_whole(tmp_path / "out.py", "x")
+
+
+def test_interrupted_as_soon_as_the_draft_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: Callable[..., Any] = Path.open
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        made(*args, **kwargs).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(tmp_path / "out.py", "x")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,20 +94,17 @@ def draft(output: Path, text: str) -> Iterator[Draft]:
     Raises:
         Trouble: the folder cannot be written.
     """
-    path = None
+    # Its name is there before it is: whenever Ctrl-C comes, it is known what to delete.
+    path = output.with_name(f".{output.stem}_{secrets.token_hex(8)}.py")
     try:
         try:
-            handle, name = tempfile.mkstemp(prefix=f".{output.stem}_", suffix=".py", dir=output.parent)
-            path = Path(name)
-            with open(handle, "w", encoding="utf-8", newline="") as file:
-                os.fchmod(file.fileno(), _usual_mode())
+            with path.open("x", encoding="utf-8", newline="") as file:
                 file.write(text)
         except OSError as error:
             raise Trouble(f"cannot write in {output.parent}: {error.strerror}; choose another place") from None
         yield Draft(path, output)
     finally:
-        if path is not None:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -126,10 +123,3 @@ def _is_ours(output: Path) -> bool:
             return file.read(len(GENERATED_MARK)) == GENERATED_MARK.encode()
     except OSError as error:
         raise Trouble(f"cannot read {output}: {error.strerror}; choose another place with -o") from None
-
-
-def _usual_mode() -> int:
-    """What the umask leaves of a new file's mode; a temporary file starts with 0600."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
