@@ -493,6 +493,9 @@ def test_lines_are_the_users(tmp_path: Path) -> None:
         ("y = self.up(x)\n        return self.pool(y)", "behind it stands `return self.pool(y)`"),
         ("return self.up(x) + torch.relu(skip[..., :1])", "around it stands"),
         ("return self.up(x) * skip[..., :1]", "has not one value for each output"),
+        ("if (y := self.up(x)) is not None:\n            return torch.tanh(y)", "it stands inside `if (y := "),
+        ("return torch.relu(torch.stack([self.up(part[None]) for part in x]))", "it stands inside `return torch.relu("),
+        ("return torch.relu(nn.ConvTranspose2d.forward(self.up, x))", "is no call of the layer itself"),
     ],
 )
 def test_what_is_not_taken_is_explained(body: str, reason: str, tmp_path: Path) -> None:
@@ -500,6 +503,29 @@ def test_what_is_not_taken_is_explained(body: str, reason: str, tmp_path: Path) 
     assert fused.text is None and len(fused.apart) == 1 and reason in fused.apart[0], fused.apart
     line = MODEL.partition("{forward}")[0].count("\n") + 2
     assert fused.apart[0].startswith(f"line {line}: ")
+
+
+def test_what_the_text_does_not_show_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text(
+        """
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(3, 3, 2, 2)
+    def forward(self, x):
+        return self.up(x).relu()
+"""
+    )
+    path = written(tmp_path, "return self.sequence(self.block(x)).relu()")
+    layers = "self.sequence = nn.Sequential(nn.ConvTranspose2d(3, 3, 2, 2), nn.Conv2d(3, 3, 1))"
+    text = path.read_text().replace("self.sequence = nn.Sequential(*layers)", f"{layers}; self.block = Block()")
+    path.write_text("from neighbour import Block\n" + text)
+    assert fused_of(path).apart == (
+        "block.up: it is called in neighbour.py, line 9, which stays as it is",
+        "sequence.0: behind it stands sequence.1, a Conv2d",
+    )
 
 
 def test_every_text_is_python(tmp_path: Path) -> None:

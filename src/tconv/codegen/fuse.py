@@ -21,7 +21,7 @@ from typing import TypeGuard
 
 from tconv.codegen.names import Names
 from tconv.pointwise.calls import known_calls
-from tconv.sandbox.behind import FUSED, LAYER, POINTWISE, Place, place_of
+from tconv.sandbox.behind import FORWARD, FUSED, LAYER, POINTWISE, Place, place_of
 
 #: What each call was seen to call, by where it stands.
 Calls = Mapping[Place, Collection[str]]
@@ -160,6 +160,7 @@ class _Fuser:
         }
         self._apart: dict[Place, str] = {}
         self._sites: list[FusedSite] = []
+        self._looked_at: set[Place] = set()
 
     def result(self) -> FusedSource:
         edits: list[_Edit] = []
@@ -175,9 +176,21 @@ class _Fuser:
                             edits += self._rewritten(function, chain)
                             self._sites.append(FusedSite(place_of(chain.layer), statement.lineno))
                             taken.update([*chain.statements, *([chain.part[0]] if chain.part else [])])
+        self._tell_of_others()
         edits.sort(key=lambda edit: edit.start)
         text, lines = self._apply(edits)
         return FusedSource(text, lines, tuple(self._sites), self._apart)
+
+    def _tell_of_others(self) -> None:
+        """Why nothing goes with layers that are called where no statement was looked at."""
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call) and FORWARD in self._calls.get(place_of(node), ()):
+                self._apart[place_of(node)] = f"{self._short(node)} is no call of the layer itself"
+            if isinstance(node, ast.Call) and self._is_layer(node) and place_of(node) not in self._looked_at:
+                around = self._parents[node]
+                while not isinstance(around, ast.stmt):
+                    around = self._parents[around]
+                self._apart[place_of(node)] = f"it stands inside {self._short(around)}: give it a line of its own"
 
     def _is_scripted(self, function: ast.FunctionDef) -> bool:
         """Whether something reads the function's text, as TorchScript does."""
@@ -190,6 +203,7 @@ class _Fuser:
         if not isinstance(statement, ast.Assign | ast.Return | ast.Expr | ast.AugAssign):
             return None
         layers = [node for node in _within(statement) if self._is_layer(node)]
+        self._looked_at.update(map(place_of, layers))
         layers = [node for node in layers if place_of(node) not in self._without]
         # Of layers one of which is called on what the others give, that one.
         outermost = [node for node in layers if set(layers) <= set(ast.walk(node))]

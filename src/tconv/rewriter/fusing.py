@@ -139,9 +139,14 @@ def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> d
 
 
 def _of_sequences(traced: Trace, reasons: Mapping[str, str]) -> list[str]:
-    """Why modules behind layers are no programs, neither in training nor in evaluation."""
+    """Why what stands behind layers in sequences, and in other files, is not handed to them, neither in training nor in
+    evaluation."""
     found: dict[str, list[str]] = defaultdict(list)
     for layer in traced.layers:
         found[layer.name] += [parted(each)[0] for each in (*layer.tails, *layer.in_evaluation) if each]
     wrong = {name: calls for name, calls in found.items() if all(each in reasons for each in calls)}
-    return [f"{name}: {reasons[each]}" for name, calls in wrong.items() for each in dict.fromkeys(calls)]
+    alone = {name: traced.apart[name] for name, calls in found.items() if not calls and name in traced.apart}
+    return [
+        *(f"{name}: {reason}" for name, reason in alone.items()),
+        *(f"{name}: {reasons[each]}" for name, calls in wrong.items() for each in dict.fromkeys(calls)),
+    ]

@@ -10,6 +10,7 @@ import ast
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,7 @@ Place = tuple[int, int, int, int]
 #: What a call was seen to call: a transposed convolution, or one of these modules, by their names in `torch.nn`, which
 #: compute each element of its own.
 LAYER = "transposed convolution"
+FORWARD = "the forward of a transposed convolution"
 _NORM = ("training track_running_stats momentum eps", "running_mean running_var weight bias")
 _DROPOUT = ("training p", "")
 #: With the attributes that say what they compute: numbers and such, and tensors in the order in which they are read.
@@ -101,6 +103,8 @@ class Callees:
 def _kind(called: Any) -> str:
     if any(called is function for function in _FUNCTIONS):
         return LAYER
+    if any(getattr(called, "__func__", called) is theirs.forward for theirs in _TRANSPOSED):
+        return FORWARD
     if isinstance(called, _TRANSPOSED):
         own = any(type(called).forward is theirs.forward for theirs in _TRANSPOSED)
         return LAYER if own else "a layer of its own class"
@@ -119,6 +123,8 @@ class Tails:
         self.lines = lines
         self.sites: dict[int, set[str]] = defaultdict(set)
         self.modules: set[str] = set()
+        #: What ends a layer's part of a sequence, by the layer's name, where none of the modules behind it is its tail.
+        self.ends: dict[str, str] = {}
         self._runtime: dict[str, Any] = {
             "functools": functools,
             "nn": nn,
@@ -138,9 +144,13 @@ class Tails:
 
     def take(self, model: nn.Module) -> None:
         """Of modules in a `nn.Sequential`, those behind a layer are its tail from now on."""
+        names = {module: name for name, module in model.named_modules()}
         for module in model.modules():
             if type(module) is nn.Sequential:
                 module.__class__ = self._runtime["CudaSequential"]
+                for layer, behind in pairwise(module):
+                    if _kind(layer) == LAYER and type(behind) not in _POINTWISE:
+                        self.ends[names[layer]] = f"behind it stands {names[behind]}, a {type(behind).__name__}"
 
     def _fused(
         self,

@@ -81,12 +81,14 @@ class Trace:
         tf32: whether the model file leaves TF32 allowed.
         sites: what tails call, by the number of the call that hands them over.
         modules: the classes of modules that tails call, by their names in `torch.nn`.
+        apart: why layers that are modules have no tails, by their names, where the model file's text does not show it.
     """
 
     layers: tuple[TracedLayer, ...]
     tf32: bool = True
     sites: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
 
 
 def layers(
@@ -148,7 +150,7 @@ class Tracer:
         model = load(self._path, self._interface, text, tails.names)
         traced = _trace(model, tails, evaluates=True)
         sites = {str(number): sorted(calls) for number, calls in tails.sites.items()}
-        return {**traced, "sites": sites, "modules": sorted(tails.modules)}
+        return {**traced, "sites": sites, "modules": sorted(tails.modules), "apart": tails.ends}
 
 
 def _trace(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> dict[str, Any]:
@@ -182,7 +184,7 @@ def record(model: LoadedModel, tails: Tails | None = None, evaluates: bool = Fal
     if not isinstance(module, nn.Module):
         raise ModelFileError(f"{model.model_class.__name__} in {model.path.name} is not a torch.nn.Module")
     inputs = model.make_inputs(0)
-    recorder = _NamedRecorder(module, str(model.path), None if tails is None else tails.lines)
+    recorder = _NamedRecorder(module, str(model.path), tails)
     if tails is not None:
         tails.take(module)
         tails.tell = recorder.note
@@ -200,9 +202,9 @@ def record(model: LoadedModel, tails: Tails | None = None, evaluates: bool = Fal
 class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
     """Notes transposed convolutions by the module that runs them, or by the line that calls the function."""
 
-    def __init__(self, model: nn.Module, path: str, lines: Sequence[int] | None) -> None:
+    def __init__(self, model: nn.Module, path: str, tails: Tails | None) -> None:
         super().__init__()
-        self._lines = lines
+        self._tails = tails
         self._names = {module: name for name, module in model.named_modules()}
         self._path = path
         self._inside: list[nn.Module] = []
@@ -244,7 +246,7 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
     def layers(self) -> list[TracedLayer]:
         def tails(layer: TracedLayer, evaluates: bool) -> tuple[str, ...]:
             found = self._behind[evaluates].get(layer, Counter())
-            return tuple(+found) if self._lines is not None else ()
+            return tuple(+found) if self._tails is not None else ()
 
         return [
             replace(layer, count=count, tails=tails(layer, False), in_evaluation=tails(layer, True))
@@ -255,11 +257,14 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
     def _layer(self, problem: Problem) -> TracedLayer:
         module = self._inside[-1] if self._inside else None
         name = self._names.get(module, type(module).__name__) if module is not None else ""
-        if isinstance(module, _TRANSPOSED):
-            return TracedLayer(name, problem)
         file, line = self._caller()
         here = file == self._path
-        users = line if self._lines is None or not here else self._lines[line - 1]
+        if isinstance(module, _TRANSPOSED):
+            if self._tails is not None and not here:
+                there = f"it is called in {Path(file).name}, line {line}, which stays as it is"
+                self._tails.ends.setdefault(name, there)
+            return TracedLayer(name, problem)
+        users = line if self._tails is None or not here else self._tails.lines[line - 1]
         where = f"line {users}" if here else f"{Path(file).name} line {line}"
         return TracedLayer(f"{name}, {where}" if name else where, problem, 1, True, line if here else None)
 
@@ -310,4 +315,5 @@ def decode_layer(fields: dict[str, Any]) -> TracedLayer:
 def decode_trace(fields: dict[str, Any]) -> Trace:
     """The answer of `Tracer.trace` and `Tracer.fused`, after a passage through JSON."""
     sites = {int(number): tuple(calls) for number, calls in fields.get("sites", {}).items()}
-    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"], sites, tuple(fields.get("modules", ())))
+    modules, apart = tuple(fields.get("modules", ())), fields.get("apart", {})
+    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"], sites, modules, apart)
