@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from codegen_helpers import DENSE, EXAMPLES, by_kind, executed, generated_text
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tconv import emulator
 from tconv.cli.optimize import _archs, _cells
@@ -28,6 +29,7 @@ from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.errors import OutOfMemory, Trouble
 from tconv.jit.compile import Compiled, compile_source
 from tconv.planner import DIRECT, Gpu, Kernel
+from tconv.problem import Layer, Problem
 from tconv.rewriter import check, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
@@ -337,6 +339,24 @@ def test_what_match_means_is_settled_by_the_file(model_file: Write, line: str, m
     assert layer.layer.plan.problem.layer.precision == precision
     assert f'_FLOAT32 = "{meant}"\n' in outcome.request.output.read_text()
     assert outcome.report.precision == meant
+
+
+@pytest.mark.parametrize("into", [0, 12])
+def test_what_is_timed_of_a_layer_is_its_launch_alone(into: int) -> None:
+    """Who looks at a value waits for the GPU; only of a slice is it looked at what lies beside it."""
+    called: list[str] = []
+
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append(func.overloadpacket._qualified_op_name)
+            return func(*args, **(kwargs or {}))
+
+    layer = Layer(2, 4, 6, (1, 3, 3), into=into)
+    with Noted():
+        place = check._Place(Problem(layer, 2, (1, 5, 5)), torch.zeros(2, 4, 5, 5))
+        place.result()
+    assert ("aten::_local_scalar_dense" in called) == bool(into)
+    assert ("aten::all" in called) == ("aten::fill_" in called) == bool(into)
 
 
 def test_a_text_is_compiled_once(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,8 +284,10 @@ class _Place:
             part.fill_(1)
 
     @property
-    def _around(self) -> tuple[Tensor, Tensor]:
-        return self._whole[:, : self._first], self._whole[:, self._first + self.y.shape[1] :]
+    def _around(self) -> list[Tensor]:
+        """The other channels. Of a tensor of its own there are none: to look at nothing, too, is work that is timed."""
+        parts = self._whole[:, : self._first], self._whole[:, self._first + self.y.shape[1] :]
+        return [part for part in parts if part.shape[1]]
 
     def result(self) -> Tensor:
         """What was written; nothing but NaN where something was written beside it."""
