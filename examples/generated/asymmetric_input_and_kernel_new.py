@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 476, the kernels at line 554.
+# The model file begins at line 478, the kernels at line 556.
 #
 #   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  wgmma: 132 blocks of 384, 224400 bytes of shared memory
 #                                                elsewhere, float16, bfloat16: gemm
@@ -245,14 +245,16 @@ def _load_options(kernels, capability):
     return options
 
 def _expected_with(kernel, gpu):
-    """What runs all layers once `kernel` is wanted: a model is cast, and given other widths, as a whole."""
+    """What runs all layers once `kernel` is wanted: a model is cast, trained, and given other widths, as a whole."""
     precision = kernel.layer.precision if kernel.layer.precision in _PRECISIONS.values() else "fp32"
     layers = {layer: _with_precision(layer._replace(precision=precision)) for layer in _RECORDED}
+    alone = []
     for layer in dict.fromkeys(layers.values()):
         found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
         if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
             continue
-        yield found
+        alone.append(found)
+    return alone
 
 def _build(kernels, device, expected=()):
     """Compiles the kernels that `device` does not have yet, in one extension, and with them the `expected` ones."""
@@ -372,7 +374,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_8633ba2c5f97460c::conv_transpose")
+_OPERATOR = _define("tconv_647f39d4ddfeb331::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

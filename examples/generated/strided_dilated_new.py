@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 482, the kernels at line 550.
+# The model file begins at line 484, the kernels at line 552.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
 #                                                     float16: direct: 4224 blocks of 128, 13312 bytes of shared memory
@@ -257,14 +257,16 @@ def _load_options(kernels, capability):
     return options
 
 def _expected_with(kernel, gpu):
-    """What runs all layers once `kernel` is wanted: a model is cast, and given other widths, as a whole."""
+    """What runs all layers once `kernel` is wanted: a model is cast, trained, and given other widths, as a whole."""
     precision = kernel.layer.precision if kernel.layer.precision in _PRECISIONS.values() else "fp32"
     layers = {layer: _with_precision(layer._replace(precision=precision)) for layer in _RECORDED}
+    alone = []
     for layer in dict.fromkeys(layers.values()):
         found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
         if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
             continue
-        yield found
+        alone.append(found)
+    return alone
 
 def _build(kernels, device, expected=()):
     """Compiles the kernels that `device` does not have yet, in one extension, and with them the `expected` ones."""
@@ -378,7 +380,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_af85739aea1fc4a4::conv_transpose")
+_OPERATOR = _define("tconv_63aecbb68020f582::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 613, the kernels at line 705.
+# The model file begins at line 616, the kernels at line 708.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
@@ -298,18 +298,21 @@ def _with_each(programs, kernel):
         yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
 
 def _expected_with(kernel, gpu):
-    """What runs all layers once `kernel` is wanted: a model is cast, and given other widths, as a whole."""
+    """What runs all layers once `kernel` is wanted: a model is cast, trained, and given other widths, as a whole."""
     precision = kernel.layer.precision if kernel.layer.precision in _PRECISIONS.values() else "fp32"
     layers = {layer: _with_precision(layer._replace(precision=precision)) for layer in _RECORDED}
+    alone = []
+    with_tails = []
     for layer in dict.fromkeys(layers.values()):
         found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
         if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
             continue
+        alone.append(found)
         behind = [each for of, each in _BEHIND.items() if layers[of] == layer]
-        if behind:
-            yield from _with_each(behind[0], found)
-            continue
-        yield found
+        with_tails += _with_each(behind[0], found) if behind else [found]
+    if kernel in with_tails:
+        return with_tails
+    return alone
 
 def _build(kernels, device, expected=()):
     """Compiles the kernels that `device` does not have yet, in one extension, and with them the `expected` ones."""
@@ -429,7 +432,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_4c4b037b128b2066::conv_transpose")
+_OPERATOR = _define("tconv_be93f5f54c263038::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

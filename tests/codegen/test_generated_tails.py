@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ import torch
 from codegen_helpers import Namespace, executed, fused_text
 from torch import Tensor, nn
 
+from tconv.sandbox.cut import Cutter
 from tconv.sandbox.emulated import install
 
 pytestmark = pytest.mark.rotates(3)
@@ -413,6 +414,22 @@ def test_what_is_built_at_first(made: Made) -> None:
     model = file.ours["ModelNew"]()
     built = [kernel.layer.tail for kernel in file.ours["_module_kernels"](model)]
     assert built == ["", "tanh(y)"]
+
+
+def test_layers_whose_tails_run_by_themselves_are_built_at_once(made: Made) -> None:
+    """As in training, and known before: the files' other builds are with tails."""
+    ours = made(JOINED).ours
+    gpu = ours["_PLANNED"]
+    kernels = list(ours["_module_kernels"](ours["ModelNew"](), gpu))
+    fused, last = kernels
+    alone = next(ours["_kernels"](next(iter(ours["_RECORDED"])), gpu))
+    assert (fused.layer.into, alone.layer.into) == (10, 0)
+    assert ours["_expected_with"](fused, gpu) == [fused, last]
+    assert ours["_expected_with"](alone, gpu) == [alone, last]
+    together = Cutter._built(SimpleNamespace(_file=ours), kernels, gpu, ["float32", "float16"])  # type: ignore[arg-type]
+    layers = [kernel.layer for kernel in kernels]
+    cast = [layer._replace(precision="fp16") for layer in layers]
+    assert [[kernel.layer for kernel in each] for each in together] == [layers, cast, [alone.layer]]
 
 
 def test_compilers_see_the_lines(made: Made) -> None:

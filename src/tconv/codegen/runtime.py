@@ -242,20 +242,27 @@ def _with_each(programs, kernel):
 
 # ---- where tails are fused
 def _expected_with(kernel, gpu):
-    """What runs all layers once `kernel` is wanted: a model is cast, and given other widths, as a whole."""
+    """What runs all layers once `kernel` is wanted: a model is cast, trained, and given other widths, as a whole."""
     precision = kernel.layer.precision if kernel.layer.precision in _PRECISIONS.values() else "fp32"
     layers = {layer: _with_precision(layer._replace(precision=precision)) for layer in _RECORDED}
+    alone = []
+    # ---- where tails are fused
+    with_tails = []
+    # ---- where tails are fused
     for layer in dict.fromkeys(layers.values()):
         found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
         if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
             continue
+        alone.append(found)
         # ---- where tails are fused
         behind = [each for of, each in _BEHIND.items() if layers[of] == layer]
-        if behind:
-            yield from _with_each(behind[0], found)
-            continue
+        with_tails += _with_each(behind[0], found) if behind else [found]
         # ---- where tails are fused
-        yield found
+    # ---- where tails are fused
+    if kernel in with_tails:
+        return with_tails
+    # ---- where tails are fused
+    return alone
 
 
 def _build(kernels, device, expected=()):

@@ -215,22 +215,26 @@ class Cutter:
         remaining_layers = [asdict(layer) for layer in remaining]
         return {"launches": launches, "remaining": remaining_layers, "extensions": extensions}
 
-    def _built(self, kernels: list[Any], gpu: Any, types: Sequence[str]) -> Iterator[list[Any]]:
-        """The kernels that are built together: with the model, for rows of other widths, and after a cast."""
-        yield kernels
-        first = next(iter(self._file["_RECORDED"]))
+    def _built(self, kernels: list[Any], gpu: Any, types: Sequence[str]) -> list[list[Any]]:
+        """The kernels that are built together: with the model, for other widths, after a cast, and without tails."""
+        behind = self._file.get("_BEHIND", {})
+        first = next(iter(behind or self._file["_RECORDED"]))
         cast = [
             self._file["_with_precision"](first._replace(precision=self._file["_PRECISIONS"][getattr(torch, name)]))
             for name in types
             if name != DTYPE_OF[first.precision]
         ]
-        first_kernels = self._file["_kernels"](first, gpu)
-        wanted = [next(each for each in first_kernels if each.columns_together == 1)]
-        wanted += [next(self._file["_kernels"](layer, gpu)) for layer in cast]
+        own = list(self._file["_kernels"](first, gpu))
+        of_any_width = next(each for each in own if each.columns_together == 1)
+        wanted = [of_any_width, *(next(self._file["_kernels"](layer, gpu)) for layer in cast)]
+        if behind:
+            wanted = [next(self._file["_with_each"](behind[first], each)) for each in wanted]
+            wanted += [own[0], of_any_width]
+        together = [kernels]
         for kernel in wanted:
             more = [each for each in dict.fromkeys(self._file["_expected_with"](kernel, gpu)) if each not in kernels]
-            if more:
-                yield more
+            together += [more] * (bool(more) and more not in together)
+        return together
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[tuple[Counter[str], list[tuple[list[Any], torch.device]]]]:
