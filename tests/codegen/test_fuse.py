@@ -505,6 +505,16 @@ def test_what_is_not_taken_is_explained(body: str, reason: str, tmp_path: Path) 
     assert fused.apart[0].startswith(f"line {line}: ")
 
 
+def test_a_decorated_function_stays_as_it_is(tmp_path: Path) -> None:
+    path = written(tmp_path, "return self.up(x).relu()")
+    text = path.read_text().replace("    def forward", "    @torch.jit.export\n    def forward")
+    path.write_text(text)
+    fused = fused_of(path)
+    assert fused.text is None and [each.partition(": ")[2] for each in fused.apart] == [
+        "forward is decorated with `torch.jit.export`"
+    ]
+
+
 def test_what_the_text_does_not_show_is_explained(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text(
         """

@@ -36,6 +36,8 @@ _FUNCTION_MODULES = ("torch", "torch.nn.functional", "torch.special")
 #: Functions of numbers.
 _OF_NUMBERS = frozenset({"float", "int", "math.sqrt", "math.exp", "math.log"})
 _TENSOR = "torch.tensor"
+#: Decorators that run a function as it is; so do those that a call gives.
+_NOT_READERS = ("torch.no_grad", "torch.inference_mode", None)
 _FOUR = " " * 4
 #: Of comments, and of calls in one line with their tails.
 _COLUMNS, _LONGEST = 110, 120
@@ -166,7 +168,7 @@ class _Fuser:
         edits: list[_Edit] = []
         taken: set[ast.stmt] = set()
         for function in ast.walk(self._tree):
-            if isinstance(function, ast.FunctionDef) and not self._is_scripted(function):
+            if isinstance(function, ast.FunctionDef) and not self._is_decorated(function):
                 for block in _blocks(function):
                     for number, statement in enumerate(block):
                         if statement in taken:
@@ -192,9 +194,14 @@ class _Fuser:
                     around = self._parents[around]
                 self._apart[place_of(node)] = f"it stands inside {self._short(around)}: give it a line of its own"
 
-    def _is_scripted(self, function: ast.FunctionDef) -> bool:
-        """Whether something reads the function's text, as TorchScript does."""
-        return any(self._names.dotted(each) not in ("torch.no_grad", None) for each in function.decorator_list)
+    def _is_decorated(self, function: ast.FunctionDef) -> bool:
+        """Whether something may read the function's text, as TorchScript does; then it is said of its layers."""
+        readers = [each for each in function.decorator_list if self._names.dotted(each) not in _NOT_READERS]
+        for node in ast.walk(function) if readers else ():
+            if isinstance(node, ast.Call) and self._is_layer(node):
+                self._looked_at.add(place_of(node))
+                self._apart[place_of(node)] = f"{function.name} is decorated with {self._short(readers[0])}"
+        return bool(readers)
 
     # ---- what stands behind a layer
 
