@@ -14,9 +14,10 @@ from torch import Tensor
 
 from tconv.evaluation import bits, equality, reference
 from tconv.evaluation.equality import check_layer
-from tconv.evaluation.files import case, whole_model
+from tconv.evaluation.files import whole_model
 from tconv.evaluation.files.case import Case
 from tconv.evaluation.files.judge import judge
+from tconv.evaluation.files.pair import Reference
 from tconv.evaluation.files.side import Outcome, Traced
 from tconv.evaluation.files.whole_model import OutputComparison, Results
 from tconv.evaluation.reference import conv_transpose
@@ -148,16 +149,20 @@ class Side:
         return Outcome(torch.full((3, 2), value, dtype=torch.float64), (), (), (), by_samples)
 
 
+def beside(model: Side) -> Reference:
+    return Reference(CASE, model, "match", torch.device("cpu"))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("few", "asked_again"), [(1.0001, False), (1.5, True), (float("nan"), True)])
 def test_samples_that_turn_out_to_depend_on_each_other_are_run_at_once(few: float, asked_again: bool) -> None:
     model, plain = Side(few), Outcome(torch.ones(3, 2), (), (), ())
-    exact, rounded = case.finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
+    exact, rounded = beside(model).finer(plain, [], {}, 0)
     assert float(exact[0, 0]) == float(rounded[0, 0]) == (1.0 if asked_again else few)
     again = [("float64", False), ("rounded", False)] if asked_again else [("rounded", True)]
     assert model.asked == [("float64", True), *again]
     assert model.samples_apart is not asked_again
     model.large = False  # as later draws are: they say nothing of that
-    case.finer(CASE, model, plain, [], {}, 1, "match")  # type: ignore[arg-type]
+    beside(model).finer(plain, [], {}, 1)
     assert model.samples_apart is not asked_again
 
 
@@ -201,5 +206,5 @@ def test_large_inputs_of_a_file_are_the_first_draw(
 
 def test_a_model_without_float64_goes_on_without() -> None:
     model, plain = Side(1.0, runs_in_float64=False), Outcome(torch.ones(3, 2), (), (), ())
-    exact, _ = case.finer(CASE, model, plain, [], {}, 0, "match")  # type: ignore[arg-type]
+    exact, _ = beside(model).finer(plain, [], {}, 0)
     assert exact is None and not model.samples_apart

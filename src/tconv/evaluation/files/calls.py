@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tconv.evaluation.bits import Fingerprint, fingerprint, same_bytes
 from tconv.evaluation.files.side import Outcome, Side
-from tconv.evaluation.verdict import Check
+from tconv.evaluation.verdict import Check, Verdict
 from tconv.sandbox.exchange import Unchanged, tensors
 
 _Prints = dict[str, Fingerprint]
@@ -101,7 +101,12 @@ class Calls:
             _none("patches nothing", self._rebound, "ModelNew's file puts something else in place of"),
         ]
 
-    def repeats(self) -> list[Check]:
+    def added_to(self, checks: list[Check]) -> list[Check]:
+        """With what the calls themselves showed, and where they explain a wrong result, with that first."""
+        checks = [*checks, *self.checks()]
+        return checks if Verdict(tuple(checks)).equal else [*self._repetitions(), *checks]
+
+    def _repetitions(self) -> list[Check]:
         """For a candidate that is refused: whether two calls on other values gave the same bits."""
         if not self._repeats:
             return []

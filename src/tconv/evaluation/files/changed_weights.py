@@ -10,17 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tconv.evaluation.files.case import (
-    HOST,
-    ROUNDING,
-    Comparisons,
-    drawn_state,
-    finer,
-    near,
-    outcome_of,
-    plain_of,
-)
-from tconv.evaluation.files.pair import IN_EVALUATION, Pair
+from tconv.evaluation.files.case import IN_EVALUATION
+from tconv.evaluation.files.pair import HOST, ROUNDING, Pair, near
 from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route, type_of
 from tconv.evaluation.files.samples import mapped
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised
@@ -44,7 +35,7 @@ class _Expected:
 
     @classmethod
     def of(cls, pair: Pair, inputs: list[Any], state: dict[str, Tensor], route: Route | None = None) -> _Expected:
-        plain = plain_of(pair.model, inputs, state, IN_EVALUATION, pair.wanted, False, route)
+        plain = pair.plain(inputs, state, IN_EVALUATION, False, route=route)
         pair.calls.beside(plain)
         return cls(inputs, state, plain.outputs["output"])
 
@@ -52,21 +43,20 @@ class _Expected:
         """What is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
         if near(got, self.outputs, TF32_OPERANDS):  # weights that are not the right ones are further away
             return ""
-        plain = plain_of(pair.model, self.inputs, self.state, IN_EVALUATION, pair.wanted, False)
-        others = finer(pair.case, pair.model, plain, self.inputs, self.state, IN_EVALUATION, pair.wanted, False)
-        exact, rounded = (None if each is None else each["output"] for each in others)
-        comparisons = Comparisons(pair.device, pair.case.coarsest)
-        comparisons.add(got, self.outputs, exact, rounded)
-        return next(iter(Verdict(tuple(outcome_of(pair.case, comparisons, exact is not None))).reasons), "")
+        plain = pair.plain(self.inputs, self.state, IN_EVALUATION, False)
+        others = pair.finer(plain, self.inputs, self.state, IN_EVALUATION, False)
+        comparisons = pair.comparisons()
+        comparisons.add(got, self.outputs, *(None if each is None else each["output"] for each in others))
+        return next(iter(Verdict(tuple(comparisons.checks())).reasons), "")
 
 
 def check_weights(pair: Pair) -> list[Check]:
     """In evaluation, where what is prepared of weights is kept if anywhere, and without a change of the mode."""
-    case, model = pair.case, pair.model
-    inputs = case.inputs(IN_EVALUATION)
-    state = drawn_state(case, model, IN_EVALUATION, inputs, pair.wanted, False)
-    tied = {each.name: each.first for each in model.parameters()}
-    trained = [each.name for each in model.parameters() if each.requires_grad and each.name == each.first]
+    inputs = pair.case.inputs(IN_EVALUATION)
+    state = pair.drawn_state(IN_EVALUATION, inputs, False)
+    parameters = pair.model.parameters()
+    tied = {each.name: each.first for each in parameters}
+    trained = [each.name for each in parameters if each.requires_grad and each.name == each.first]
     if not trained:
         return [Check(WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
     state, cast = _castable(state)
@@ -104,7 +94,7 @@ def _called_in(pair: Pair, of_state: _Expected, cast: torch.dtype) -> Iterator[C
         expected = _Expected.of(pair, inputs, state, "cast")
         if near(expected.outputs, of_state.outputs, ROUNDING):
             yield _followed(pair, expected, state, "cast")
-    pair.model.construct(IN_EVALUATION, pair.case.arguments)
+    pair.built(IN_EVALUATION)  # in its own type again
 
 
 def _in_channels_last(pair: Pair, of_state: _Expected) -> Iterator[Check]:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from tconv.errors import OutOfMemory
-from tconv.evaluation.files.case import HOST, Comparisons, outcome_of
+from tconv.evaluation.files.case import IN_TRAINING
 from tconv.evaluation.files.other_inputs import small_inputs
-from tconv.evaluation.files.pair import IN_TRAINING, Pair
+from tconv.evaluation.files.pair import HOST, Pair
 from tconv.evaluation.files.side import CandidateRaised, Outcome
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import OutputComparison, Results, same_outputs
@@ -95,9 +95,8 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
     Args:
         training: a candidate without gradients fails.
     """
-    case, model = pair.case, pair.model
-    state = randomised(model.construct(IN_TRAINING, case.arguments), IN_TRAINING)
-    inputs = case.inputs(IN_TRAINING)
+    state = randomised(pair.built(IN_TRAINING), IN_TRAINING)
+    inputs = pair.case.inputs(IN_TRAINING)
     stopped = ""
     for way in _WAYS:
         try:
@@ -162,11 +161,9 @@ def _compared(
     form = same_outputs(outputs, expected.outputs[0])
     if not form.passed:
         return [replace(form, name=f"{form.name}, {_ENABLED}", reason=f"{_ENABLED}: {form.reason}")]
-    comparisons = Comparisons(pair.device, pair.case.coarsest)
+    comparisons = pair.comparisons()
     comparisons.add(outputs, *expected.outputs)
-    in_float64 = expected.outputs[1] is not None
-    of_outputs = outcome_of(pair.case, comparisons, in_float64, _ENABLED)
-    checks = [check for check in of_outputs if check.passed is False]
+    checks = [check for check in comparisons.checks(_ENABLED) if check.passed is False]
     flowing = {name: tensor for name, tensor in gradients.items() if isinstance(tensor, Tensor)}
     models = {name: tensor for name, tensor in expected.gradients[0].items() if tensor is not None and tensor.any()}
     missing = [name for name in models if name not in flowing]
@@ -259,9 +256,9 @@ def _gradients_or_none(
 def _backward(
     pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str = "", **options: Any
 ) -> Outcome:
-    options = {"mode": mode or ("fp32" if pair.wanted == "fp32" else "plain"), **options}
-    options |= {"training": way.training, "gradients": way.of, "way": way.other}
-    return pair.model.forward(inputs, state, seed=IN_TRAINING, on=HOST, **options)
+    if mode:
+        options["mode"] = mode
+    return pair.plain(inputs, state, IN_TRAINING, way.training, gradients=way.of, way=way.other, **options)
 
 
 def _move(pair: Pair, values: Any) -> float:

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import HOST, plain_of
+from tconv.evaluation.files.case import IN_EVALUATION
 from tconv.evaluation.files.other_inputs import small_inputs
-from tconv.evaluation.files.pair import IN_EVALUATION, Pair
+from tconv.evaluation.files.pair import HOST, Pair
 from tconv.evaluation.files.samples import mapped
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Outcome
 from tconv.evaluation.files.weights import randomised
@@ -34,18 +34,18 @@ def check_infinite_values(pair: Pair) -> list[Check]:
     It must where `Model` gives no finite number, whichever of the two it is, in float64 as well: PyTorch may spread it.
     A candidate may spread it, too, to any result: nobody takes that for one.
     """
-    model, wanted, seed = pair.model, pair.wanted, IN_EVALUATION
+    seed = IN_EVALUATION
     inputs = small_inputs(pair, seed)
-    state = randomised(model.construct(seed, pair.case.arguments), seed)
+    state = randomised(pair.built(seed), seed)
     checks = []
     for place, value in _places(inputs, state):
         words = f"{place} {'is infinite' if math.isinf(value) else 'is not a number'} in one place"
         given, with_nan = _with(inputs, state, place, value), _with(inputs, state, place, math.nan)
         with suppress(ModelFileError):  # it may refuse such values
-            plain = plain_of(model, *given, seed, wanted, False)
-            others = [] if math.isnan(value) else [plain_of(model, *with_nan, seed, wanted, False)]
+            plain = pair.plain(*given, seed, False)
+            others = [] if math.isnan(value) else [pair.plain(*with_nan, seed, False)]
             with suppress(ModelFileError):  # it may make tensors of its own
-                others.append(model.forward(*with_nan, seed=seed, on=HOST, mode="float64", training=False))
+                others.append(pair.plain(*with_nan, seed, False, mode="float64"))
             pair.calls.beside(plain)
             checks.append(_one(pair.calls, given, seed, words, plain.outputs["output"], _reached([plain, *others])))
     return [each for each in checks if not each.passed] or [Check(NAME, True)]

@@ -21,11 +21,15 @@ from torch import Tensor
 
 from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
-from tconv.evaluation.files.case import BUILT_DRAWS, MODEL_DRAWS, SEED, Case, check_case, check_timed, layer_alone
+from tconv.evaluation.files.case import BUILT_DRAWS, MODEL_DRAWS, SEED, Case
+from tconv.evaluation.files.one_layer import layer_alone
+from tconv.evaluation.files.pair import Reference
 from tconv.evaluation.files.replacement import check_replacement
+from tconv.evaluation.files.results import check_results
 from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
 from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
+from tconv.evaluation.files.timed_results import check_timed
 from tconv.evaluation.files.variations import variations, varied_shape
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
@@ -194,11 +198,14 @@ class _Court:
 
     def check(self, case: Case) -> Verdict:
         """The verdict on one case, in a new process of the candidate."""
-        return check_case(case, self.model, self._open_candidate, self.wanted, self.device)
+        return check_results(self._reference(case), self._open_candidate)
 
     def check_replacement(self, case: Case, **options: Any) -> list[Check]:
         """What equal results leave open, in a process of the candidate's in which nothing has run yet."""
-        return check_replacement(case, self.model, self._open_candidate, self.wanted, self.device, **options)
+        return check_replacement(self._reference(case), self._open_candidate, **options)
+
+    def _reference(self, case: Case) -> Reference:
+        return Reference(case, self.model, self.wanted, self.device)
 
     def _open_candidate(self) -> Side:
         return self._open(self._candidate, CANDIDATE, CandidateFailed)
@@ -292,7 +299,7 @@ class _Court:
             )
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
-        check = check_timed(case, self.model, timed, self.wanted, self.device)
+        check = check_timed(self._reference(case), timed)
         return check, None if check.passed is False else timed.timing
 
 

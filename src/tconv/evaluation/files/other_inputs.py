@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.draws import reversed_storage
-from tconv.evaluation.files.case import HOST, Comparisons, drawn_state, finer, outcome_of
-from tconv.evaluation.files.pair import IN_EVALUATION, Pair
+from tconv.evaluation.files.case import IN_EVALUATION
+from tconv.evaluation.files.pair import HOST, Pair
 from tconv.evaluation.files.samples import mapped, some_samples
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes
 from tconv.evaluation.files.sizes import cut_down
@@ -36,7 +36,7 @@ def check_other_inputs(pair: Pair) -> list[Check]:
     An error of the candidate's is reported, and no fault: nobody takes it for a result.
     """
     small = small_inputs(pair, IN_EVALUATION)
-    state = drawn_state(pair.case, pair.model, IN_EVALUATION, small, pair.wanted, False)
+    state = pair.drawn_state(IN_EVALUATION, small, False)
     checks = []
     for words, tried in _kinds(small, pair.emulated):
         for inputs in tried:
@@ -66,8 +66,7 @@ def small_inputs(pair: Pair, seed: int) -> list[Any]:
 def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
     expanded = words == _EXPANDED
     seed = IN_EVALUATION
-    mode = "fp32" if pair.wanted == "fp32" else "plain"
-    plain = pair.model.forward(inputs, state, seed=seed, mode=mode, on=HOST, training=False, expanded=expanded)
+    plain = pair.plain(inputs, state, seed, False, expanded=expanded)
     pair.calls.beside(plain)
     expected = _plainly_laid_out(plain.outputs["output"])
     size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected))
@@ -82,11 +81,10 @@ def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) ->
     form = same_outputs(got, expected)
     if not form.passed:
         return [Check(NAME, False, reason=f"given {words}: {form.reason}")]
-    others = finer(pair.case, pair.model, plain, inputs, state, seed, pair.wanted, False)
-    exact, rounded = (None if each is None else _plainly_laid_out(each["output"]) for each in others)
-    comparisons = Comparisons(pair.device, pair.case.coarsest)
-    comparisons.add(got, expected, exact, rounded)
-    reasons = Verdict(tuple(outcome_of(pair.case, comparisons, exact is not None))).reasons
+    others = pair.finer(plain, inputs, state, seed, False)
+    comparisons = pair.comparisons()
+    comparisons.add(got, expected, *(None if each is None else _plainly_laid_out(each["output"]) for each in others))
+    reasons = Verdict(tuple(comparisons.checks())).reasons
     return [Check(NAME, False, reason=f"given {words}: {reasons[0]}")] if reasons else []
 
 

@@ -1,36 +1,147 @@
-"""Both sides of the comparison of a replacement."""
+"""`Model` on one case, and a candidate beside it."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import MODEL_DRAWS, SEED, Case
-from tconv.evaluation.files.side import Side
+from tconv.evaluation.files.case import Case
+from tconv.evaluation.files.comparisons import Comparisons
+from tconv.evaluation.files.side import Outcome, Side
+from tconv.evaluation.files.weights import randomised
+from tconv.evaluation.files.whole_model import distance
 from tconv.evaluation.precision import Wanted
+from tconv.precision import of_kind
+from tconv.problem import TF32
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
 
-#: Seeds of the draws in evaluation and in training.
-IN_EVALUATION, IN_TRAINING = SEED + MODEL_DRAWS - 2, SEED + MODEL_DRAWS - 1
+#: Outputs stay in the host's memory, but for the pieces that are compared: the two programs need the GPU's.
+HOST = torch.device("cpu")
+#: Relative distances up to this one may be rounding, in whatever type; another result is further away.
+ROUNDING = 0.1
+#: A state is taken whose results are numbers in more than this share.
+_NUMBERS = 0.5
 
 
 @dataclass(frozen=True)
-class Pair:
-    """`Model` and a candidate on one case.
+class Reference:
+    """What a candidate's results are compared with.
 
     Args:
-        calls: of the candidate.
+        model: may be in any state before and after.
         device: where results are compared.
-        types: the candidate is also called in those of them that are not its own.
-        emulated: its kernels run in the emulator.
     """
 
     case: Case
     model: Side
-    calls: Calls
     wanted: Wanted
     device: torch.device
-    types: Sequence[torch.dtype]
-    emulated: bool
+
+    def built(self, seed: int) -> dict[str, Tensor]:
+        """`Model`'s state as it is built after seeding."""
+        return self.model.construct(seed, self.case.arguments)
+
+    def drawn_state(self, seed: int, inputs: list[Any], training: bool) -> dict[str, Tensor]:
+        """A state that is not as built, parameters of either sign where `Model` gives numbers for such in that mode."""
+        built = self.built(seed)
+        state = randomised(built, seed)
+        other = randomised(built, seed, [each.name for each in self.model.parameters()])
+        if any(not torch.equal(other[name], state[name]) for name in state if state[name].isfinite().all()):
+            with contextlib.suppress(ModelFileError):
+                outputs = self.plain(inputs, other, seed, training).outputs["output"]
+                if all(float(tensor.isfinite().double().mean()) > _NUMBERS for _, tensor in tensors(outputs)):
+                    return other
+        return state
+
+    def plain(
+        self,
+        inputs: list[Any],
+        state: dict[str, Tensor],
+        seed: int,
+        training: bool | None = None,
+        **options: Any,
+    ) -> Outcome:
+        """What `Model` gives as it is; `options` are those of `Subject.forward`."""
+        mode = "fp32" if self.wanted == "fp32" else "plain"
+        options = {"mode": mode, "training": training, **options}
+        return self.model.forward(inputs, state, seed=seed, on=HOST, **options)
+
+    def finer(
+        self, plain: Outcome, inputs: list[Any], state: dict[str, Tensor], seed: int, training: bool | None = None
+    ) -> tuple[Any, Any]:
+        """What `Model` gives on the inputs of its last call, `plain`, in float64 and on rounded operands.
+
+        Returns:
+            The outputs of both. None where the model does not run so, because it makes tensors of its own, or where
+            nothing is rounded.
+        """
+        # They are gigabytes, perhaps, and there already, unless the model changes what it is given.
+        there = inputs if any(name.startswith("input") for name in plain.changed) else None
+        exact = self._in_float64(there, state, seed, True, training)
+        by_samples = True
+        if exact is not None and exact.by_samples:
+            # Small inputs are run at once, and say nothing of that.
+            by_samples = near(plain.outputs, exact.outputs, ROUNDING)
+            if training is None:  # in the mode in which the model is timed, too
+                self.model.samples_apart = by_samples
+            if not by_samples:
+                exact = self._in_float64(there, state, seed, False, training)
+        rounded = self._rounded(there, state, seed, by_samples, training)
+        return None if exact is None else exact.outputs, rounded
+
+    def _in_float64(
+        self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, by_samples: bool, training: bool | None
+    ) -> Outcome | None:
+        options = {"mode": "float64", "by_samples": by_samples, "training": training}
+        try:
+            return self.model.forward(inputs, state, seed=seed, on=HOST, **options)
+        except ModelFileError:
+            return None
+
+    def _rounded(
+        self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, by_samples: bool, training: bool | None
+    ) -> Any:
+        """With transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
+        if self.wanted == "fp32":
+            return None
+        problems = enumerate(self.case.full.problems) if self.wanted == "match" else ()
+        exempt = [number for number, problem in problems if problem is not None and of_kind(problem) not in TF32]
+        options = {"mode": "rounded", "exempt": exempt, "by_samples": by_samples, "training": training}
+        return self.model.forward(inputs, state, seed=seed, on=HOST, **options).outputs
+
+    def comparisons(self) -> Comparisons:
+        """For the outputs of a draw or of more."""
+        return Comparisons(self.case, self.device)
+
+
+@dataclass(frozen=True)
+class Pair(Reference):
+    """`Model` and a candidate on one case.
+
+    Args:
+        calls: of the candidate.
+        types: the candidate is also called in those of them that are not its own.
+        emulated: its kernels run in the emulator.
+    """
+
+    calls: Calls
+    types: Sequence[torch.dtype] = ()
+    emulated: bool = False
+
+    @classmethod
+    def of(cls, reference: Reference, candidate: Side, **options: Any) -> Pair:
+        """A candidate beside that; `options` are the other arguments."""
+        return cls(reference.case, reference.model, reference.wanted, reference.device, Calls(candidate), **options)
+
+
+def near(one: Any, other: Any, relative: float) -> bool:
+    """Whether no tensor of two results of the same form is further from the other's than that, pooled."""
+    theirs = dict(tensors(other))
+    return all(distance(tensor, theirs[path]) <= relative for path, tensor in tensors(one))

@@ -9,25 +9,17 @@ import torch
 
 from tconv.errors import OutOfMemory
 from tconv.evaluation.files import infinite_values, other_inputs
-from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import (
-    SEED,
-    Case,
-)
+from tconv.evaluation.files.case import SEED
 from tconv.evaluation.files.changed_weights import WEIGHTS, check_weights
 from tconv.evaluation.files.gradients import check_gradients
-from tconv.evaluation.files.pair import Pair
+from tconv.evaluation.files.pair import Pair, Reference
 from tconv.evaluation.files.side import CandidateFailed, Side
-from tconv.evaluation.precision import Wanted
 from tconv.evaluation.verdict import GRADIENTS, Check
 
 
 def check_replacement(
-    case: Case,
-    model: Side,
+    reference: Reference,
     open_candidate: Callable[[], Side],
-    wanted: Wanted,
-    device: torch.device,
     *,
     training: bool,
     types: Sequence[torch.dtype],
@@ -45,8 +37,8 @@ def check_replacement(
     """
     try:
         with open_candidate() as candidate:
-            candidate.construct(SEED, case.arguments)
-            pair = Pair(case, model, Calls(candidate), wanted, device, types, emulated)
+            candidate.construct(SEED, reference.case.arguments)
+            pair = Pair.of(reference, candidate, types=types, emulated=emulated)
             checks: list[Check] = []
             for name, part in (
                 (WEIGHTS, check_weights),

@@ -1,0 +1,121 @@
+"""The results of any model, by the rules of `whole_model`: as it is built, then in other states, in both modes."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from tconv.evaluation.files.calls import same_values_of
+from tconv.evaluation.files.case import BUILT_DRAWS, IN_EVALUATION, IN_TRAINING, SEED
+from tconv.evaluation.files.pair import HOST, ROUNDING, Pair, near
+from tconv.evaluation.files.samples import some_samples
+from tconv.evaluation.files.weights import randomised
+from tconv.evaluation.files.whole_model import same_outputs
+from tconv.evaluation.verdict import Check, Verdict
+from tconv.sandbox.exchange import tensors
+from tconv.sandbox.model_file import ModelFileError
+
+
+def check_as_built(pair: Pair) -> list[Check]:
+    """The rules over draws of inputs and of freshly built weights."""
+    comparisons = pair.comparisons()
+    form = again = Check("", None)
+    for seed in range(SEED, SEED + (BUILT_DRAWS if pair.case.thorough else 1)):
+        state = pair.built(seed)
+        inputs = pair.case.inputs(seed)
+        plain = pair.plain(inputs, state, seed)
+        pair.calls.beside(plain)
+        pytorch = plain.outputs
+        size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
+        got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST)
+        form = same_outputs(got, pytorch)
+        if not form.passed:
+            return [form]
+        if seed == SEED:
+            repeats = _called_again(pair, inputs, state, pytorch)
+            again = _same_bits(got, pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST))
+            if not (again.passed or repeats):
+                again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
+        comparisons.add(got, pytorch, *pair.finer(plain, inputs, state, seed))
+    return [form, again, *comparisons.checks()]
+
+
+def _called_again(pair: Pair, inputs: list[Any], state: dict[str, Tensor], outputs: Any) -> bool:
+    """Whether `Model` gives the same bits when it is called once more.
+
+    Raises:
+        ModelFileError: it gives something else, which nothing can be compared with.
+    """
+    try:
+        again = pair.plain(inputs, state, SEED).outputs
+    except ModelFileError:  # the first call may have made layers, which the state has not
+        return True
+    if same_outputs(again, outputs).passed:
+        if _same_bits(again, outputs).passed:
+            return True
+        if near(again, outputs, ROUNDING):
+            return False
+    what = "called twice on the same inputs, with the same state and seed, Model gives two results"
+    remedy = "what it keeps between calls belongs into a buffer, and random numbers come from torch's generator"
+    raise ModelFileError(f"{what}: {remedy}")
+
+
+def check_in_modes(pair: Pair) -> list[Check]:
+    """The rules in evaluation and in training, each in a state that is not as built; buffers count as outputs.
+
+    Another training call follows in the state that the first one leaves, of fewer samples where `Model` takes them.
+    """
+    return [*_in_evaluation(pair), *_in_training(pair)]
+
+
+def _in_evaluation(pair: Pair) -> list[Check]:
+    seed, mode = IN_EVALUATION, "in evaluation"
+    try:
+        state = randomised(pair.built(seed), seed)
+        return _in_mode(pair, seed, pair.case.inputs(seed), state, mode, False)[0]
+    except ModelFileError as error:
+        return [Check(mode, None, reason=f"not checked: {error}")]
+
+
+def _in_training(pair: Pair) -> list[Check]:
+    seed, mode = IN_TRAINING, "in training"
+    inputs = pair.case.inputs(seed)
+    state = pair.drawn_state(seed, inputs, True)
+    try:
+        checks, buffers = _in_mode(pair, seed, inputs, state, mode, True)
+    except ModelFileError as error:
+        return [Check(mode, None, reason=f"not checked: {error}")]
+    if Verdict(tuple(checks)).equal:
+        state |= buffers
+        for again in filter(None, (some_samples(inputs, slice(-1)), inputs)):
+            with contextlib.suppress(ModelFileError):  # it may take one batch alone
+                return [*checks, *_in_mode(pair, seed, again, state, f"a second call {mode}", True)[0]]
+    return checks
+
+
+def _in_mode(
+    pair: Pair, seed: int, inputs: list[Any], state: dict[str, Tensor], mode: str, training: bool
+) -> tuple[list[Check], dict[str, Tensor]]:
+    """The rules on one call in a mode, and `Model`'s buffers behind it."""
+    plain = pair.plain(inputs, state, seed, training)
+    pair.calls.beside(plain)
+    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
+    got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST, training=training)
+    form = same_outputs(got, plain.outputs)
+    buffers = {name: tensor.to(state[name].device) for name, tensor in plain.outputs["buffers"].items()}
+    if not form.passed:
+        return [replace(form, name=f"{form.name}, {mode}", reason=f"{mode}: {form.reason}")], buffers
+    comparisons = pair.comparisons()
+    comparisons.add(got, plain.outputs, *pair.finer(plain, inputs, state, seed, training))
+    of_mode = comparisons.checks(mode)
+    return [Check(mode, True)] if Verdict(tuple(of_mode)).equal else of_mode, buffers
+
+
+def _same_bits(first: Any, second: Any) -> Check:
+    name = "same bits twice"
+    if same_values_of(first, second):
+        return Check(name, True)
+    return Check(name, False, "others", "same bits", "two runs on the same inputs and weights differ")

@@ -1,0 +1,45 @@
+"""Whether the results of `ModelNew` are `Model`'s, built with the same arguments and called with the same inputs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from tconv.evaluation.files.case import SEED
+from tconv.evaluation.files.many_layers import check_as_built, check_in_modes
+from tconv.evaluation.files.one_layer import check_one_layer, layer_alone
+from tconv.evaluation.files.pair import Pair, Reference
+from tconv.evaluation.files.side import CandidateFailed, Side
+from tconv.evaluation.files.weights import check_parameters, check_state
+from tconv.evaluation.verdict import Check, Verdict
+
+
+def check_results(reference: Reference, open_candidate: Callable[[], Side]) -> Verdict:
+    """Build both sides with the case's arguments and compare them.
+
+    Raises:
+        ModelFileError: when `Model` fails. What the candidate does wrong is part of the verdict.
+    """
+    arguments = reference.case.arguments
+    state, parameters = reference.built(SEED), reference.model.parameters()
+    checks: list[Check] = []
+    operators: tuple[str, ...] = ()
+    try:
+        with open_candidate() as candidate:
+            checks += check_state(candidate.construct(SEED, arguments), state)
+            if all(check.passed for check in checks):
+                checks.append(check_parameters(candidate.parameters(), parameters))
+            if all(check.passed for check in checks):
+                pair = Pair.of(reference, candidate)
+                layer = layer_alone(pair.case, state)
+                found = check_as_built(pair) if layer is None else check_one_layer(pair, layer, state)
+                if pair.case.thorough and Verdict(tuple(found)).equal:
+                    found += check_in_modes(pair)
+                checks += pair.calls.added_to(found)
+                # What cannot be seen, as in a program that refuses to run under a recorder, is no fault.
+                if pair.case.thorough:
+                    with contextlib.suppress(CandidateFailed):
+                        operators = candidate.operators()
+    except CandidateFailed as failure:
+        checks.append(Check("runs", False, reason=str(failure)))
+    return Verdict(tuple(checks), operators)
