@@ -86,6 +86,20 @@ def test_a_part_may_be_some_times_as_far_out_as_pytorchs(dtype: torch.dtype, fac
     assert check.passed == (factor < 20), check
 
 
+@pytest.mark.parametrize(("elements", "most"), [(4, 7.39), (64, 1.65), (4096, 1.25)])
+def test_of_few_elements_chance_makes_more(elements: int, most: float) -> None:
+    exact = torch.full((elements,), 1 + 2.0**-30, dtype=torch.float64)
+
+    def with_errors(times: float) -> torch.Tensor:
+        return (exact * (1 + times * 2e-5)).float()
+
+    for factor in (0.98 * most, 1.02 * most):
+        comparison = OutputComparison(torch.float32)
+        comparison.add(Results(with_errors(factor), with_errors(1), exact, None))
+        check = next(each for each in comparison.checks("", 1, True) if each.name == "pooled error")
+        assert check.passed == (factor < most), check
+
+
 def test_few_may_be_on_the_other_side_of_a_threshold() -> None:
     exact = torch.cat([torch.zeros(1, 1, 100), torch.ones(1, 1, 100)], 1).double()
     got, rounding = exact.clone(), torch.zeros_like(exact)

@@ -31,6 +31,8 @@ _COMPUTING = {
     *("Autograd", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA", "Python"),
 }
 _PACKAGE = "tconv."
+#: What PyTorch itself puts elsewhere when a flag changes: here the class of the default type.
+_FOLLOWS_A_FLAG = ("torch.Storage",)
 #: A number that is zero where denormal ones are.
 _DENORMAL = 1e-310
 
@@ -44,7 +46,7 @@ class Watch:
             (f"{prefix}.{name}", names, name, value)
             for prefix, names, constants_too in _watched()
             for name, value in names.items()
-            if constants_too or callable(value)
+            if (constants_too or callable(value)) and f"{prefix}.{name}" not in _FOLLOWS_A_FLAG
         ]
 
     def rebound(self) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from tconv.evaluation.bits import fingerprint
 from tconv.evaluation.draws import reversed_storage
+from tconv.evaluation.files.copies import deep_copy
 from tconv.sandbox.exchange import tensors
 from tconv.sandbox.gpu_memory import shortage
 from tconv.sandbox.model_file import ModelFileError, blamed
@@ -149,7 +149,7 @@ def moved(module: nn.Module, values: Any, by: float, seed: int) -> nn.Module:
     What arithmetic makes of rounded operands, gradients at a kink among it, lies no further from the exact one than
     what exact arithmetic makes of operands that are moved further than rounding moves them.
     """
-    module = copy.deepcopy(module)
+    module = deep_copy(module)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor in (*module.parameters(), *(tensor for _, tensor in tensors(values))):

@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from tconv.evaluation.files.copies import set_buffers
+
 #: An optimizer's step; into a deep copy; by a file of the state into a module built anew; into the module cast to
 #: another type; into that on the CPU, and from there back again; into a deep copy with weights in channels_last.
 Route = Literal["step", "copy", "file", "cast", "back", "format"]
@@ -31,7 +33,11 @@ COMPILED_TYPES = tuple(OTHER_TYPE)
 
 
 def taken(
-    route: Route, module: nn.Module, state: Mapping[str, Tensor] | None, build: Callable[[], nn.Module]
+    route: Route,
+    module: nn.Module,
+    state: Mapping[str, Tensor] | None,
+    build: Callable[[], nn.Module],
+    outside: Mapping[str, Tensor],
 ) -> nn.Module:
     """The module that has the state, the same one or another; without a state it has that of the given one.
 
@@ -39,6 +45,8 @@ def taken(
         state: by a step, differs from the present one by what floating-point numbers can tell exactly; by a cast it is
             in the type that the module is cast to.
         build: another module of the same class and arguments.
+        outside: what buffers that are no part of the state were built with. A cast rounds them, and no state brings
+            them back.
     """
     if route in ("copy", "format"):
         module = copy.deepcopy(module)
@@ -55,12 +63,15 @@ def taken(
         _step(module, state or {})
         return module
     elif route == "cast" and state is not None:
+        set_buffers(module, outside)
         module.to(type_of(state))
     elif route == "back" and state is not None:
         narrow = type_of(state)
         device = next(module.parameters()).device
         module.cpu().to(narrow).load_state_dict(state)
-        return module.to(device, OTHER_TYPE[narrow])
+        module.to(device, OTHER_TYPE[narrow])
+        set_buffers(module, outside)
+        return module
     if state is not None:
         module.load_state_dict(state)
     return module

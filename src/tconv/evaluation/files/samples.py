@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tconv.evaluation.files.copies import deep_copy
 from tconv.sandbox.exchange import Record, fields_of, tensor_bytes, tensors
 
 #: Inputs within these bytes are run at once, and so many bytes of larger ones.
@@ -38,7 +39,7 @@ def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any]) -> Any:
         samples = mapped(list(values), lambda tensor: tensor[first : first + count].clone())
         return mapped(run(module, samples), lambda tensor: tensor.cpu())
 
-    trial = copy.deepcopy(module)
+    trial = deep_copy(module)
     try:
         together, *alone = part(trial, 0, 2), part(trial, 0, 1), part(trial, 1, 1)
         if not _same(together, _joined(alone), 2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from tconv.evaluation.bits import fingerprint
 from tconv.evaluation.files.backward import CutOff, frozen, gradients_enabled, moved
 from tconv.evaluation.files.backward import gradients as found_gradients
+from tconv.evaluation.files.copies import buffers_outside, deep_copy
 from tconv.evaluation.files.in_float64 import in_float64
 from tconv.evaluation.files.lazy import settled
 from tconv.evaluation.files.rounded import RoundedConvolutions
@@ -60,6 +60,7 @@ class Subject:
             install(self._file.namespace)
         self._module: Any = None
         self._build: Callable[[int], nn.Module] = lambda seed: self._module
+        self._outside: dict[str, Tensor] = {}
         self._calls = 0
         self._left: list[str] = []
         self._values: list[Any] = []
@@ -95,6 +96,7 @@ class Subject:
         self._build = partial(self._built, args, kwargs)
         before = {**modes(), **flags()}
         self._module = self._build(seed)
+        self._outside = buffers_outside(self._module)
         self._left = [f"{name} in the constructor" for name in left_changed(before, {**modes(), **flags()})]
         return self._write(dict(self._module.state_dict()), "the state_dict")
 
@@ -188,17 +190,15 @@ class Subject:
         weights = self._given_state(state, kept_state)
         if route is not None:
             with blamed(self._file.path, ROUTES[route]):
-                module = taken(route, module, weights, lambda: self._build(seed + 1))
+                module = taken(route, module, weights, lambda: self._build(seed + 1), self._outside)
         elif weights is not None:
             with blamed(self._file.path, "load_state_dict"):
                 module.load_state_dict(weights)
         if training is not None:
             module.train(training)
         with blamed(self._file.path, "copy.deepcopy"):
-            if mode == "float64" or move:
-                _detach(module)
             if mode == "float64":
-                module = copy.deepcopy(module).double()
+                module = deep_copy(module).double()
             if gradients and mode == "float64":
                 values = mapped(list(values), _wide)
             if move:
@@ -384,19 +384,10 @@ def _shared(others: Sequence[tuple[str, Tensor]], returned: Sequence[tuple[str, 
     return found
 
 
-def _detach(module: nn.Module) -> None:
-    """Cuts off what a module remembers from being built or run with gradients, as weight_norm does: it has no copy."""
-    for each in module.modules():
-        for name, value in list(vars(each).items()):
-            if isinstance(value, Tensor) and not value.is_leaf:
-                vars(each)[name] = value.detach()
-
-
 def _copied(module: nn.Module) -> nn.Module:
     """A copy of the module; itself where it has none."""
-    _detach(module)
     try:
-        return copy.deepcopy(module)
+        return deep_copy(module)
     except Exception:  # whatever its own __deepcopy__ raises
         return module
 

@@ -23,6 +23,8 @@ from tconv.sandbox.exchange import Record
 
 #: An element may be this many times as far from float64 as the worst element of what it is measured by.
 _WORST_ELEMENTS = 2.0
+#: Standard deviations by which the pooled error of few elements may be larger than another one of the same size.
+_CHANCE = 4.0
 #: Elements that are compared at once.
 _PIECE = 2**22
 #: A pooled error of PyTorch's own from which on it says nothing.
@@ -130,6 +132,7 @@ class OutputComparison:
     rounded: float = 0.0
     exact: float = 0.0
     half_ulp: float = 0.0
+    elements: int = 0
     from_exact: Worst = field(default_factory=Worst)
     from_pytorch: Worst = field(default_factory=Worst)
     parts: list[Part] = field(default_factory=list)
@@ -139,6 +142,7 @@ class OutputComparison:
     def add(self, results: Results) -> None:
         """Count in one draw; all tensors have the same shape."""
         total = theirs = coarsest = 0.0
+        self.elements += results.got.numel()
         for piece in map(_measurable, results.pieces(self.device)):
             total += square(piece.exact)
             theirs = max(theirs, _WORST_ELEMENTS * _largest(piece.pytorch - piece.exact))
@@ -226,9 +230,11 @@ class OutputComparison:
 
     def _pooled(self, name: str, products: int) -> Check:
         theirs = self._relative(self.pytorch)
+        # Of few elements chance makes more: the logarithm of two such errors' ratio spreads by one over the root.
+        slack = max(POOLED_SLACK, math.exp(_CHANCE / math.sqrt(max(1, self.elements))))
         allowances = {
-            "1.25 × PyTorch's": POOLED_SLACK * theirs,
-            "1.25 × that of rounded operands": POOLED_SLACK * self._relative(self.rounded),
+            f"{slack:.3g} × PyTorch's": slack * theirs,
+            f"{slack:.3g} × that of rounded operands": slack * self._relative(self.rounded),
             "of any summation order": pooled_summation(products, self._epsilon),
             "of the output's rounding": self._relative(self.half_ulp),
         }
