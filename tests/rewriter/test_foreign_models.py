@@ -168,6 +168,25 @@ def test_lazy_layers(model_file: Write) -> None:
     assert outcome.equal and outcome.written and len(outcome.replaced) == 2, outcome.reasons
 
 
+def test_autocast_of_the_device_at_hand(model_file: Write) -> None:
+    """Without a GPU the CPU's stands for CUDA's: layers run, and are planned, in its type. What stands behind stays."""
+    body = """with torch.autocast(x.device.type, torch.bfloat16):
+            y = self.up(torch.relu(F.conv_transpose2d(x, self.weight)))
+            return torch.tanh(y)"""
+    outcome = optimized(model_file(model("", body)))
+    assert outcome.equal and outcome.written and not left(outcome)
+    assert {check.layer.plan.problem.layer.dtype for check in outcome.layers} == {"bfloat16"}
+    assert not [each for each in outcome.not_checked if "autocast" in each]
+
+
+def test_cudas_autocast_is_off_and_that_is_said(model_file: Write) -> None:
+    body = "with torch.autocast('cuda', torch.float16):\n            return self.up(F.conv_transpose2d(x, self.weight))"
+    outcome = optimized(model_file(model("", body)))
+    line = model("", body).partition("with torch")[0].count("\n") + 1
+    assert outcome.equal
+    assert f"types that CUDA's autocast takes, which is off without a GPU: line {line}" in outcome.not_checked
+
+
 def test_a_file_with_a_byte_order_mark(model_file: Write) -> None:
     path = model_file(model("", "return self.up(F.conv_transpose2d(x, self.weight))"))
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

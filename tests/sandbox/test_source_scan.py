@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tconv.sandbox.source_scan import builds_cuda, gpu_conditions
+from tconv.sandbox.source_scan import builds_cuda, cuda_autocast, gpu_conditions
 
 INLINE = "from torch.utils.cpp_extension import load_inline\n"
 
@@ -68,6 +68,22 @@ def test_what_only_speaks_of_it(source: str) -> None:
 def test_where_a_gpu_is_asked_for(source: str, asked: str) -> None:
     assert [text for _, text in gpu_conditions(f"import torch\n{source}")] == [asked]
     assert [line for line, _ in gpu_conditions(f"\n\n{source}")] in ([3], [4])
+
+
+@pytest.mark.parametrize(
+    ("source", "on"),
+    [
+        ("with torch.autocast('cuda'): y = 0", True),
+        ("with torch.autocast(device_type='cuda:0', dtype=torch.half): y = 0", True),
+        ("@torch.cuda.amp.autocast()\ndef forward(): y = 0", True),
+        ("from torch.cuda.amp import autocast\nwith autocast(): y = 0", True),
+        ("from torch import autocast\nwith autocast('cpu'): y = 0", False),
+        ("with torch.autocast(x.device.type): y = 0", False),
+        ("'torch.cuda.amp.autocast()'", False),
+    ],
+)
+def test_autocast_that_a_gpu_alone_has(source: str, on: bool) -> None:
+    assert [*cuda_autocast(source)] == [1 + source.startswith("from")] * on
 
 
 @pytest.mark.parametrize(

@@ -422,12 +422,17 @@ def _tuple(value, dims):
     return values * dims if len(values) == 1 else values
 
 
-def _autocast(tensor):
-    """What autocast makes of an operand of a convolution."""
-    if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor
+def _autocast_dtype():
+    """What autocast makes of operands; None where it is off."""
+    if not torch.is_autocast_enabled():
+        return None
     newer = hasattr(torch, "get_autocast_dtype")
-    return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
+    return torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype()
+
+
+def _autocast(tensor, dtype):
+    stays = tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64
+    return tensor if stays else tensor.to(dtype)
 
 
 def _conv_transpose(
@@ -436,12 +441,13 @@ def _conv_transpose(
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
-    if torch.is_autocast_enabled():
-        input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
+    autocast = _autocast_dtype()
+    if autocast is not None:
+        input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     # ---- where tails are fused
     if tail is not None:
-        y = _fused(tensors, options, tail) if tensors[0] is input and not torch.is_autocast_enabled() else None
+        y = _fused(tensors, options, tail) if tensors[0] is input and autocast is None else None
         if y is not None:
             return y
         return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))

@@ -263,7 +263,8 @@ class _Job:
             return () if self.request.bench else ("times: --no-bench",)
         shrunk = "; ".join(f"{check.layer.name}: {check.shrunk}" for check in checks if check.shrunk)
         full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()
-        return ("the link of load_inline", *full, "times")
+        autocast = judging.autocast_not_checked(read_source(self.request.model))
+        return ("the link of load_inline", *full, *autocast, "times")
 
 
 def build_extension(options: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from tconv.planner import InputPreparation, Preparation
 from tconv.problem import DTYPE_OF, Problem
 from tconv.sandbox.model_file import CANDIDATE, ModelFileError, load
 from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
-from tconv.sandbox.without_cuda import CudaMeansCpu
+from tconv.sandbox.without_cuda import CudaMeansCpu, autocast_dtype
 from tconv.sandbox.worker import Workshop
 
 _OWN = vars(builtins)
@@ -244,6 +244,7 @@ class Cutter:
         stand_ins = {
             "_build": lambda kernels, device: builds.append((kernels, device)),
             "_watched": lambda: False,  # by us alone
+            "_autocast_dtype": autocast_dtype,
             "_launch": lambda plan, *tensors: launches.update([plan.kernel.layer.describe()]),
         }
         before = {name: self._file[name] for name in stand_ins if name in self._file}

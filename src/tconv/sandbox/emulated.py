@@ -14,6 +14,7 @@ from tconv.emulator import Launch, Mode, Order, run
 from tconv.kernels.source import PREPARING, PREPARING_INPUTS, Launched
 from tconv.planner.plan import Plan
 from tconv.sandbox.cut import Cut, Told, cut_of, told
+from tconv.sandbox.without_cuda import autocast_dtype
 
 
 def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: Order = "ascending") -> None:
@@ -41,7 +42,7 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
             how.source, launches(cut.kernel, how, plan, x, weight, bias, as_buffer(y), operands), mode=mode, order=order
         )
 
-    for name, replacement in (("_build", build), ("_launch", launch)):
+    for name, replacement in (("_build", build), ("_launch", launch), ("_autocast_dtype", autocast_dtype)):
         if name not in namespace:
             raise KeyError(f"the file has no {name}: tconv did not write it")
         namespace[name] = replacement

@@ -48,6 +48,21 @@ def gpu_conditions(source: str) -> list[tuple[int, str]]:
     return sorted({(node.lineno, ast.unparse(node)) for node in _asking(_parsed(source))})
 
 
+def cuda_autocast(source: str) -> list[int]:
+    """The lines that switch CUDA's autocast on by name: PyTorch leaves it off without a GPU."""
+    tree = _parsed(source)
+    imported = "torch.cuda.amp.autocast" in _imported(tree)
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    found = []
+    for call in calls:
+        dotted = ast.unparse(call.func).split(".")
+        named = "cuda" in dotted or (imported and len(dotted) == 1)
+        given = any(_is_cuda(each) for each in (*call.args, *(keyword.value for keyword in call.keywords)))
+        if dotted[-1] == "autocast" and (named or given):
+            found.append(call.lineno)
+    return sorted(set(found))
+
+
 def _asking(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.If) and "__name__" in _names(node.test):
         return

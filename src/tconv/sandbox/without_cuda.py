@@ -39,3 +39,8 @@ def _on_cpu(value: Any) -> Any:
     if named or indexed or (isinstance(value, torch.device) and value.type == "cuda"):
         return torch.device("cpu")
     return value
+
+
+def autocast_dtype() -> torch.dtype | None:
+    """The type that the CPU's autocast gives operands, which stands for CUDA's; None where it is off."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None

@@ -36,7 +36,7 @@ from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Timing, Verdict, one_line
 from tconv.problem import Problem
 from tconv.sandbox.model_file import CANDIDATE, MODEL, Interface, ModelFileError
-from tconv.sandbox.source_scan import builds_cuda, gpu_conditions, written_by_tconv
+from tconv.sandbox.source_scan import builds_cuda, cuda_autocast, gpu_conditions, written_by_tconv
 from tconv.sandbox.worker import Workshop
 
 #: Multiply-adds of one forward pass on the CPU: in PyTorch's operators, and in the emulator.
@@ -123,7 +123,15 @@ def judge(
         asked = ", ".join(f"line {line} ({one_line(text)[:_ASKED_LENGTH]})" for line, text in conditions[:_ASKED])
         more = ", and others" if len(conditions) > _ASKED else ""
         not_checked += (f"what the candidate does on a GPU alone: it asks for one in {asked}{more}",)
+    if chosen.type == "cpu":
+        not_checked += autocast_not_checked(source)
     return Report(model.name, candidate.name, chosen.type, precision, verdict, varied, not_checked, timing)
+
+
+def autocast_not_checked(source: str) -> tuple[str, ...]:
+    """What is to be said of a file that runs without a GPU and has autocast on one."""
+    lines = ", ".join(map(str, cuda_autocast(source)))
+    return (f"types that CUDA's autocast takes, which is off without a GPU: line {lines}",) if lines else ()
 
 
 def choose_device(wanted: str) -> torch.device:
