@@ -201,6 +201,15 @@ def test_the_table_and_the_last_line(job: Callable[..., Outcome], capsys: pytest
     assert capsys.readouterr().out.splitlines()[-1] == "equal; 0.3x: SLOWER than PyTorch"
 
 
+def test_long_names_are_not_cut(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = job({"a": SLOW, "b.0": FAST, CALL: FAST})
+    check = outcome.layers[0]
+    name = "model." * 20 + "end"
+    _show(replace(outcome, layers=(replace(check, layer=replace(check.layer, name=name)),)))
+    shown = "".join(line.split()[0] for line in capsys.readouterr().out.splitlines()[1:] if line[:1] not in ("", " "))
+    assert shown.startswith(name)
+
+
 def test_without_nvcc_the_layers_times_add_up(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
     outcome = job({"a": FAST, "b.0": FAST, CALL: (1.0, 4.0)}, missing=("nvcc not found: conda install it",))
     assert outcome.report is None and outcome.load_inline == "not built" and outcome.written

@@ -124,7 +124,9 @@ def _show(outcome: Outcome) -> None:
     headings = ["layer", "problem", "plan", "error (PyTorch's, allowed)"]
     headings += ["ms", "PyTorch", "speed-up", "floor"] if outcome.on_gpu else ["registers"]
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in ("ms", "PyTorch", "speed-up", "floor") else "left")
+        right = heading in ("ms", "PyTorch", "speed-up", "floor")
+        # Names are folded, not cut: their ends tell them apart.
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for check in outcome.layers:
         cells: list[RenderableType] = [Text(cell) for cell in _cells(check, outcome.on_gpu)]
         table.add_row(*cells)

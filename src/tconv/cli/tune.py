@@ -157,7 +157,7 @@ def _show(answers: Sequence[Answer]) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in _HEADINGS:
-        table.add_column(heading, justify="right" if heading in _FIGURES else "left")
+        table.add_column(heading, justify="right" if heading in _FIGURES else "left", overflow="fold")
     for answer in answers:
         table.add_row(*map(Text, _cells(answer)))
     results().print(table)
