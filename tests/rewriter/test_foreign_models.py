@@ -174,6 +174,14 @@ def test_a_file_with_a_byte_order_mark(model_file: Write) -> None:
     assert optimized(path).written
 
 
+def test_a_file_in_latin_1(model_file: Write) -> None:
+    path = model_file("")
+    body = "assert len('\u00e9') == 1\n        return self.up(F.conv_transpose2d(x, self.weight))"
+    path.write_bytes(f"# coding: latin-1\n{model('', body)}".encode("latin-1"))
+    outcome = optimized(path)
+    assert outcome.written and "len('\u00e9')" in outcome.request.output.read_text(encoding="utf-8")
+
+
 def test_a_class_that_is_indented_by_tabs(model_file: Write) -> None:
     head, class_text = model("", "return self.up(F.conv_transpose2d(x, self.weight))").split("class Model")
     class_text, tail = class_text.split("def get_inputs")

@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from tconv.evaluation.precision import arithmetic
 from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
 from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensor_bytes, tensors
-from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, seed_everything
+from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, read_source, seed_everything
 from tconv.sandbox.recording import OwnOperators, Recorder
 from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch, flags, left_changed, modes, traces
@@ -56,7 +55,7 @@ class Subject:
         watch = Watch()
         self._rebound = watch.rebound
         self._file = load(path, Interface(*interface))
-        if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
+        if self._device.type == "cpu" and written_by_tconv(read_source(self._file.path)):
             install(self._file.namespace)
         self._module: Any = None
         self._build: Callable[[int], nn.Module] = lambda seed: self._module
