@@ -182,6 +182,12 @@ def test_a_file_in_latin_1(model_file: Write) -> None:
     assert outcome.written and "len('\u00e9')" in outcome.request.output.read_text(encoding="utf-8")
 
 
+def test_model_as_another_name_of_a_class(model_file: Write) -> None:
+    text = model("", "return self.up(F.conv_transpose2d(x, self.weight))").replace("class Model", "class Generator")
+    outcome = optimized(model_file(f"{text}\nModel = Generator\n"))
+    assert outcome.equal and outcome.written
+
+
 def test_a_class_that_is_indented_by_tabs(model_file: Write) -> None:
     head, class_text = model("", "return self.up(F.conv_transpose2d(x, self.weight))").split("class Model")
     class_text, tail = class_text.split("def get_inputs")
