@@ -92,7 +92,8 @@ class _Job:
             self.compiled = Compiler(pool or stack.enter_context(threads()))
             model = self.request.model
             self.say(f"tracing {model.name}")
-            found = trace(model, self.request.interface, timeout_s=self.request.timeout_s, workshop=self.workshop)
+            interface, timeout_s = self.request.interface, self.request.timeout_s
+            found = trace(model, interface, timeout_s=timeout_s, workshop=self.workshop, to_judge=True)
             fused = self._with_tails(found)
             gpu = self._gpu()
             searched = Searched()
