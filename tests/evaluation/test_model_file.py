@@ -14,7 +14,7 @@ import torch
 
 from tconv.evaluation.files.side import CandidateFailed, Side
 from tconv.evaluation.files.subject import Subject
-from tconv.sandbox.model_file import MODEL, ModelFileError
+from tconv.sandbox.model_file import MODEL, ModelFileError, read_source
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
@@ -182,8 +182,29 @@ def test_a_file_that_is_not_there_or_is_no_text(workshop: Workshop, tmp_path: Pa
     with pytest.raises(ModelFileError, match=r"cannot read .*missing\.py: No such file"):
         run(workshop, tmp_path / "missing.py")
     (tmp_path / "model.py").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ModelFileError, match=r"model\.py is not UTF-8: save it as UTF-8"):
+    with pytest.raises(ModelFileError, match=r"model\.py is not UTF-8, nor what a coding line of it says: save"):
         run(workshop, tmp_path / "model.py")
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("# \u00e9\r\nx = 1\r\n".encode("utf-8-sig"), "# \u00e9\r\nx = 1\r\n"),
+        ("# -*- coding: latin-1 -*-\n# \u00e9\n".encode("latin-1"), "# -*- coding: utf-8 -*-\n# \u00e9\n"),
+        ("#!\n# coding=cp1252\n# coding=x \u20ac\n".encode("cp1252"), "#!\n# coding=utf-8\n# coding=x \u20ac\n"),
+        (b"# coding: latin-1\n\n# \xe9", "# coding: utf-8\n\n# \u00e9"),
+    ],
+)
+def test_a_text_is_read_by_its_coding_line(raw: bytes, text: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_bytes(raw)
+    assert read_source(tmp_path / "model.py") == text
+
+
+@pytest.mark.parametrize("line", ["# coding: none-such", "# coding: hex", "# coding: ascii", ""])
+def test_a_text_that_no_coding_line_explains(line: str, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_bytes(f"{line}\n\n# \u00e9".encode("latin-1"))
+    with pytest.raises(ModelFileError, match="save it as UTF-8"):
+        read_source(tmp_path / "model.py")
 
 
 @pytest.mark.parametrize(

@@ -249,3 +249,69 @@ def test_a_dataclass_is_compared_field_by_field(workshop: Workshop, write: Write
     report = judge(write("model.py", model), write("new.py", other), workshop=workshop)
     assert report.equal == (not reason), report.reasons
     assert not reason or any(reason in line for line in report.reasons), report.reasons
+
+
+@pytest.mark.parametrize(
+    ("model", "candidate", "reason"),
+    [
+        ("SimpleNamespace(image=y, mean=1)", "SimpleNamespace(image=y + 0, mean=1)", ""),
+        ("SimpleNamespace(image=y, mean=1)", "Space(image=y, mean=1)", "output is a Space with"),
+        ("SimpleNamespace(image=y, mean=1)", "SimpleNamespace(image=y, mean=2)", "output['mean'] is 2"),
+        ("OrderedDict(image=y, mean=1)", "{'image': y, 'mean': 1}", ""),
+        ("Found(image=y, mean=1)", "Found(image=y, mean=1)", ""),
+        ("Found(image=y, mean=1)", "{'mean': 1, 'image': y}", "output is a dict with 'mean', 'image'"),
+        ("Found(image=y, mean=1)", "Found(image=y, mean=2)", "output['mean'] is 2"),
+    ],
+)
+def test_namespaces_and_subclasses_of_dict_as_outputs(
+    workshop: Workshop, write: Writer, model: str, candidate: str, reason: str
+) -> None:
+    classes = """
+from collections import OrderedDict
+from types import SimpleNamespace
+
+class Space(SimpleNamespace):
+    pass
+
+class Found(dict):
+    def __init__(self, **values):
+        super().__init__(values)
+        self.__dict__ = self
+"""
+    texts = (
+        classes + STRUCTURED.replace("NAME", name).replace("FORWARD", forward)
+        for name, forward in (("Model", model), ("ModelNew", candidate))
+    )
+    paths = [write(f"{number}.py", text) for number, text in enumerate(texts)]
+    report = judge(*paths, workshop=workshop)
+    assert report.equal == (not reason), report.reasons
+    assert not reason or any(reason in line for line in report.reasons), report.reasons
+
+
+def test_a_candidate_without_the_class_of_an_argument(workshop: Workshop, write: Writer) -> None:
+    text = """
+import torch
+from torch import nn
+
+class Config(dict):
+    __getattr__ = dict.__getitem__
+
+class NAME(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, config.out, 3, 2)
+
+    def forward(self, x):
+        return self.up(x)
+
+def get_inputs():
+    return [torch.rand(2, 3, 8)]
+
+def get_init_inputs():
+    return [Config(out=4)]
+"""
+    model, candidate = write("model.py", text.replace("NAME", "Model")), text.replace("NAME", "ModelNew")
+    assert judge(model, write("new.py", candidate), workshop=workshop).equal
+    lacking = candidate.replace("class Config", "class Other").replace("Config(out", "Other(out")
+    (reason,) = judge(model, write("new.py", lacking), workshop=workshop).reasons
+    assert "new.py has no subclass of dict called Config, which the model file passes to its model: define" in reason

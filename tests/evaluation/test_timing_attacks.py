@@ -280,3 +280,34 @@ def get_inputs():
     report = judge(*paths, device="cpu", bench=True, workshop=workshop)
     assert report.equal and report.timing is not None, report.reasons
     assert report.verdict.check("right while it is timed").passed
+
+
+def test_inputs_of_the_files_own_classes_are_timed(
+    workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file gets instances of its own class, and the calls that are kept can be run again."""
+    monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
+    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", FakeStopwatch)
+    text = """
+from types import SimpleNamespace
+import torch
+from torch import nn
+
+class Batch(dict):
+    __getattr__ = dict.__getitem__
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, 4, 3, 2)
+    def forward(self, batch, more):
+        assert type(batch) is Batch
+        return self.up(batch.image) * more.scale
+
+def get_inputs():
+    return [Batch(image=torch.rand(2, 3, 8)), SimpleNamespace(scale=2)]
+"""
+    paths = (write(f"{name}.py", text.replace("NAME", name)) for name in ("Model", "ModelNew"))
+    report = judge(*paths, device="cpu", bench=True, workshop=workshop)
+    assert report.equal and report.timing is not None, report.reasons
+    assert report.verdict.check("right while it is timed").passed

@@ -158,6 +158,69 @@ def test_dataclasses_are_arguments_and_outputs(model_file: Write) -> None:
     assert outcome.equal and outcome.written and outcome.layers[0].layer.plan.problem.layer.out_channels == 5
 
 
+#: A model whose argument is ARGUMENT.
+CONFIGURED = """\
+from argparse import Namespace
+from functools import partial
+from types import SimpleNamespace
+import torch
+from torch import nn
+
+class AttrDict(dict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.__dict__ = self
+
+class Cfg(SimpleNamespace):
+    def get(self, name):
+        return getattr(self, name)
+
+def norm(channels):
+    return nn.BatchNorm1d(channels)
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(3, config.channels, 2, 2)
+        self.norm = config.norm(config.channels)
+
+    def forward(self, x):
+        return self.norm(self.up(x))
+
+def get_inputs():
+    return [torch.rand(2, 3, 8)]
+
+def get_init_inputs():
+    return [ARGUMENT]
+"""
+
+
+@pytest.mark.parametrize("kind", ["AttrDict", "SimpleNamespace", "Cfg", "Namespace"])
+def test_configs_are_arguments(model_file: Write, kind: str) -> None:
+    argument = f"{kind}(channels=5, norm=partial(nn.BatchNorm1d, eps=1e-3), act=nn.functional.relu)"
+    outcome = optimized(model_file(CONFIGURED.replace("ARGUMENT", argument)))
+    assert outcome.equal and outcome.written and outcome.layers[0].layer.plan.problem.layer.out_channels == 5
+
+
+@pytest.mark.parametrize(
+    ("argument", "inputs", "words"),
+    [
+        ("AttrDict(channels=5, norm=norm)", "", r"get_init_inputs\(\) in .*\.py has the function norm: use .* name or"),
+        ("Cfg(channels=5, norm=lambda n: nn.ReLU())", "", "the function .*<lambda>: use .* namespaces"),
+        ("(lambda c: [setattr(c, 'me', c), c][1])(Cfg(channels=5, norm=nn.ReLU))", "", "a value that holds itself"),
+        ("type('Inner', (Cfg,), {})(channels=5, norm=nn.ReLU)", "", "no dataclass, named tuple or namespace Inner"),
+        ("AttrDict(channels=5, norm=nn.ReLU)", "[torch.rand(2, 3, 8), norm]", r"get_inputs\(\) .* the function norm"),
+    ],
+)
+def test_what_cannot_travel_is_said_before_planning(model_file: Write, argument: str, inputs: str, words: str) -> None:
+    text = CONFIGURED.replace("ARGUMENT", argument).replace("forward(self, x)", "forward(self, x, *more)")
+    path = model_file(text.replace("[torch.rand(2, 3, 8)]", inputs) if inputs else text)
+    steps: list[str] = []
+    with pytest.raises(ModelFileError, match=words) as caught:
+        optimize(Request(path, path.with_name("out.py")), steps.append)
+    assert len(steps) == 1 and "\n" not in str(caught.value)
+
+
 def test_lazy_layers(model_file: Write) -> None:
     text = model("", "return self.last(self.norm(self.lazy(x)))").replace(
         "self.up =",
@@ -191,6 +254,20 @@ def test_a_file_with_a_byte_order_mark(model_file: Write) -> None:
     path = model_file(model("", "return self.up(F.conv_transpose2d(x, self.weight))"))
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert optimized(path).written
+
+
+def test_a_file_in_latin_1(model_file: Write) -> None:
+    path = model_file("")
+    body = "assert len('\u00e9') == 1\n        return self.up(F.conv_transpose2d(x, self.weight))"
+    path.write_bytes(f"# coding: latin-1\n{model('', body)}".encode("latin-1"))
+    outcome = optimized(path)
+    assert outcome.written and "len('\u00e9')" in outcome.request.output.read_text(encoding="utf-8")
+
+
+def test_model_as_another_name_of_a_class(model_file: Write) -> None:
+    text = model("", "return self.up(F.conv_transpose2d(x, self.weight))").replace("class Model", "class Generator")
+    outcome = optimized(model_file(f"{text}\nModel = Generator\n"))
+    assert outcome.equal and outcome.written
 
 
 def test_a_class_that_is_indented_by_tabs(model_file: Write) -> None:

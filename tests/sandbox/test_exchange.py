@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from argparse import Namespace
+from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +18,8 @@ import torch
 
 from tconv.errors import Trouble
 from tconv.sandbox.digest import digest
-from tconv.sandbox.exchange import Exchange, Malformed, Record, Unportable, restored, tensors
+from tconv.sandbox.exchange import Exchange, Malformed, tensors
+from tconv.sandbox.records import Record, Unportable, restored
 
 
 def passed(value: Any, directory: Path) -> Any:
@@ -161,8 +167,123 @@ def test_a_record_runs_nothing_of_a_class_that_is_none() -> None:
             raise AssertionError("made")
 
     for classes in ({}, {"Config": Other}, {"Config": print}):
-        with pytest.raises(Unportable, match="no dataclass or named tuple Config"):
+        with pytest.raises(Unportable, match="no dataclass, named tuple or namespace Config"):
             restored([Record("Config", {"width": 1})], classes)
+
+
+class Attributes(dict[str, Any]):
+    """Items and attributes are one."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        self.__dict__ = self
+
+
+class Both(dict[str, Any]):
+    """Each item is an attribute as well; the constructor takes what no other process knows."""
+
+    def __init__(self, source: Path, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        self[name] = value
+
+
+class Named(SimpleNamespace):
+    def get(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+def test_a_dict_whose_items_are_its_attributes(tmp_path: Path) -> None:
+    value = Attributes(rates=[4, 2], inner=Attributes(x=torch.ones(1)))
+    found = passed([value], tmp_path)
+    assert isinstance(found[0], Record) and [path for path, _ in tensors(found)] == ["[0]['inner']['x']"]
+    (made,) = restored(passed(found, tmp_path), {"Attributes": Attributes})
+    assert type(made) is type(made.inner) is Attributes and made == {**made, "rates": [4, 2]} and made.rates == [4, 2]
+    made.later = made["rates"]
+    assert made["later"] is made.later is made.rates
+
+
+def test_a_dict_with_attributes_for_items(tmp_path: Path) -> None:
+    made = restored(passed(Both(tmp_path, {"inner": Both(tmp_path, {"x": 3})}), tmp_path), {"Both": Both})
+    assert type(made) is Both and made.inner is made["inner"] and made.inner.x == made["inner"]["x"] == 3
+
+
+def test_dicts_of_the_standard_library(tmp_path: Path) -> None:
+    ordered = OrderedDict(a=1, b=2)
+    ordered.move_to_end("a")
+    found = restored(passed([ordered, Counter("aab"), defaultdict(list, x=[1])], tmp_path), {})
+    assert found == [ordered, {"a": 2, "b": 1}, {"x": [1]}]
+    assert list(found[0]) == ["b", "a"] and [type(each) for each in found] == [OrderedDict, Counter, defaultdict]
+
+
+def test_namespaces(tmp_path: Path) -> None:
+    value = [SimpleNamespace(model=Named(width=3, t=torch.ones(2))), Namespace(out=5)]
+    assert [path for path, _ in tensors(value)] == ["[0]['model']['t']"]
+    one, other = restored(passed(passed(value, tmp_path), tmp_path), {"Named": Named})
+    assert type(one) is SimpleNamespace and type(one.model) is Named and one.model.get("width") == 3
+    assert type(other) is Namespace and other == Namespace(out=5)
+
+
+def test_a_class_of_another_module_is_found_where_that_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("settings_of_a_test")
+    exec("class Config(dict): pass", vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    found = passed(module.Config(width=3), tmp_path)
+    assert type(restored(found, {})) is module.Config
+    monkeypatch.delitem(sys.modules, module.__name__)
+    with pytest.raises(Unportable, match="no subclass of dict called Config"):
+        restored(found, {})
+    assert module.__name__ not in sys.modules  # nothing is imported for a tree
+
+
+@pytest.mark.parametrize("found", [SimpleNamespace, Config, print, int])
+def test_a_dict_is_made_of_a_class_of_dicts_only(found: Any) -> None:
+    with pytest.raises(Unportable, match="no subclass of dict called Attributes"):
+        restored(Record("Attributes", {"x": 1}, attributes={}), {"Attributes": found})
+
+
+def test_what_torch_names(tmp_path: Path) -> None:
+    norm = partial(torch.nn.BatchNorm2d, affine=True, eps=1e-3)
+    found = passed([torch.nn.ReLU, torch.nn.functional.gelu, norm, Named(of=partial(norm, 4))], tmp_path)
+    assert found[:2] == [torch.nn.ReLU, torch.nn.functional.gelu]
+    assert found[2].func is torch.nn.BatchNorm2d and found[2].keywords == {"affine": True, "eps": 1e-3}
+    assert restored(found, {"Named": Named})[3].of.args == (4,)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (test_namespaces, "the function test_namespaces"),
+        (lambda x: x, "the function .*<lambda>"),
+        (partial(print, 3), r"a value of type builtins\.builtin_function_or_method"),
+        (partial(Named, x=3), "the class Named"),
+        (torch, r"a value of type builtins\.module"),
+        (torch.load, "the function load"),
+    ],
+)
+def test_other_functions_classes_and_modules_are_refused(value: Any, named: str, tmp_path: Path) -> None:
+    with pytest.raises(Unportable, match=named):
+        passed([value], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"torch": "load"},
+        {"torch": "nn.functional.torch"},
+        {"torch": "nn.modules.linear.Linear"},
+        {"torch": "nn.functional.torch.load"},
+        {"partial": "print", "args": [], "keywords": []},
+    ],
+)
+def test_torch_names_are_those_of_a_table(tree: Any, tmp_path: Path) -> None:
+    with pytest.raises(Malformed, match="cannot be read"):
+        Exchange(tmp_path, "here").read(tree)
 
 
 # ---- other processes of the same user

@@ -81,7 +81,7 @@ def rewrite(
         source: the text of the model file.
         name: what messages call the file.
         keep_lines: lines whose function calls stay torch's.
-        model: the name of that class.
+        model: the name of that class, or another name that it is given once, as by ``Model = Generator``.
 
     Raises:
         ModelFileError: a syntax error, no such class at the top level, a file that tconv wrote.
@@ -103,9 +103,9 @@ class _Rewriter:
             self._line_starts.append(self._line_starts[-1] + len(line))
         self._tree = tree
         self._name = name
-        self._model = model
         self._keep_lines = frozenset(keep_lines)
         self._names = Names(tree, starred={*_CLASSES, *_FUNCTIONS})
+        self._model = self._class_called(model)
         self._sites: dict[ast.expr, Site] = {}
 
     def result(self) -> Rewritten:
@@ -119,12 +119,24 @@ class _Rewriter:
 
     # ---- Model
 
+    def _class_called(self, model: str) -> str:
+        """The class that the name stands for: another one where ``Model = Generator`` is all about it."""
+        meant = self._assigned_classes(model)
+        return meant[0] if len(self._names.module.origins.get(model, ())) == len(meant) == 1 else model
+
+    def _assigned_classes(self, name: str) -> list[str]:
+        """The classes of the file that the module's own `name` is assigned."""
+        assigned = [each.id for each in self._names.module.origins.get(name, ()) if isinstance(each, ast.Name)]
+        return sorted(each for each in assigned if self._names.module_classes(each))
+
     def _require_plain_model(self) -> None:
         bound = self._names.module.origins
         if "ModelNew" in bound:
             raise ModelFileError(f"{self._name} already has a ModelNew; rename it")
         if not self._names.module_classes(self._model):
             advice = f"write `class {self._model}(nn.Module)` at the top level of the file"
+            if classes := self._assigned_classes(self._model):
+                advice += f", or name the class that is meant, as --model {classes[0]}"
             there = self._model in bound
             found = f"its {self._model} is no class statement" if there else f"it has no class {self._model}"
             raise ModelFileError(f"{self._name}: {found}; {advice}")

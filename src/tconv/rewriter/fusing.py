@@ -12,9 +12,8 @@ from tconv.codegen.generate import Tails, tails_text
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import program_of
 from tconv.pointwise.program import SUM
-from tconv.rewriter.pipeline import read_source
 from tconv.sandbox.behind import Place, parted
-from tconv.sandbox.model_file import MODEL, Interface, ModelFileError
+from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import TIMEOUT_SECONDS, Trace, Tracer, decode_trace
 from tconv.sandbox.worker import Workshop
 

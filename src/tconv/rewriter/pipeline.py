@@ -26,7 +26,7 @@ from tconv.planner.tuned import Answers, Tuned
 from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.behind import parted
-from tconv.sandbox.model_file import MODEL, Interface, ModelFileError
+from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import Trace
 from tconv.tuning.compilers import threads
 
@@ -184,20 +184,6 @@ def build(
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:
     """The same layers, those of the given names left to PyTorch."""
     return tuple(replace(layer, left=True, reason=reason) if layer.name in names else layer for layer in layers)
-
-
-def read_source(model: Path) -> str:
-    """The text of a model file with its line ends as they are.
-
-    Raises:
-        ModelFileError: it cannot be read.
-    """
-    try:
-        return model.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ModelFileError(f"cannot read {model}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ModelFileError(f"{model} is not UTF-8: save it as UTF-8") from None
 
 
 def _seconds(

@@ -29,11 +29,11 @@ from tconv.rewriter.findings import with_findings
 from tconv.rewriter.fusing import Fused, with_tails
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_neighbours, check_output, draft
-from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers, read_source
+from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
 from tconv.rewriter.search import Searched, gpu_is_shared, search
 from tconv.sandbox.cut import Replaced, WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
-from tconv.sandbox.model_file import ModelFileError
+from tconv.sandbox.model_file import ModelFileError, read_source
 from tconv.sandbox.trace import Trace, trace
 from tconv.sandbox.worker import WorkerFailed, Workshop
 from tconv.tuning.compilers import compilers, threads
@@ -92,7 +92,8 @@ class _Job:
             self.compiled = Compiler(pool or stack.enter_context(threads()))
             model = self.request.model
             self.say(f"tracing {model.name}")
-            found = trace(model, self.request.interface, timeout_s=self.request.timeout_s, workshop=self.workshop)
+            interface, timeout_s = self.request.interface, self.request.timeout_s
+            found = trace(model, interface, timeout_s=timeout_s, workshop=self.workshop, to_judge=True)
             fused = self._with_tails(found)
             gpu = self._gpu()
             searched = Searched()

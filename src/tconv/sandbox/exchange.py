@@ -13,9 +13,11 @@ import io
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,62 +25,22 @@ from torch import Tensor, nn
 
 from tconv.errors import Trouble
 from tconv.sandbox.digest import digest
+from tconv.sandbox.model_file import LoadedModel, ModelFileError
+from tconv.sandbox.records import Record, Unportable, fields_of, record_of, restored_for
+from tconv.sandbox.torch_names import torch_name, torch_values
 from tconv.sandbox.untrusted import open_plain
 
 #: The names that `write` gives to files.
 _NAME = re.compile(r"[\w-]+", re.ASCII)
 #: So many bytes go to a GPU, or come from one, at a time.
 _STAGED_BYTES = 64 * 2**20
+_ALLOWED = (
+    "use tensors, numbers, strings, classes of torch.nn, functions of torch.nn.functional, partial of those, "
+    "and dataclasses, namespaces and containers of them"
+)
 _CHANGED = "another process or thread changed values on their way: judge again with nothing beside it"
 #: A tree of tensors and plain values, in the form that JSON can carry.
 Tree = Any
-
-
-class Record(dict[str, Any]):
-    """A dataclass's instance, or a named tuple, outside the process that has its class.
-
-    Its fields by name, and the name of the class.
-    """
-
-    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.name = name
-
-
-def fields_of(value: Any) -> dict[str, Any] | None:
-    """The fields of a dataclass's instance, or of a named tuple, by name; None for other values."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
-    if isinstance(value, type) or not is_dataclass(value):
-        return None
-    return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
-
-
-def restored(value: Any, classes: Mapping[str, Any]) -> Any:
-    """The value with instances of `classes`, dataclasses and named tuples, in place of records.
-
-    Raises:
-        Unportable: there is no dataclass of a record's name.
-    """
-    if isinstance(value, Record):
-        found = classes.get(value.name)
-        if isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields"):
-            return found(**{name: restored(item, classes) for name, item in value.items()})
-        if not (isinstance(found, type) and is_dataclass(found)):
-            raise Unportable(f"no dataclass or named tuple {value.name}")
-        made = found.__new__(found)
-        for name, item in value.items():
-            object.__setattr__(made, name, restored(item, classes))
-        return made
-    if type(value) in (list, tuple):
-        return type(value)(restored(item, classes) for item in value)
-    if type(value) is dict:
-        return {key: restored(item, classes) for key, item in value.items()}
-    return value
-
-
-class Unportable(TypeError):
-    """A value of a kind that cannot be passed to another process."""
 
 
 class Malformed(ValueError):
@@ -103,30 +65,13 @@ class Exchange:
         """`value` as a JSON-able tree; its tensors' bytes go into files.
 
         Raises:
-            Unportable: for anything but tensors, numbers, strings, None, dtypes, devices and containers of them,
-                dataclasses' instances and named tuples among those, read as `Record`. A subclass of Tensor is another
-                thing: its values may be computed by whoever looks at them.
+            Unportable: for anything but tensors, numbers, strings, None, dtypes, devices, what `torch_names` has and
+                containers of them. Instances of dataclasses, named tuples, namespaces and subclasses of dict are among
+                those, read as `Record`. A subclass of Tensor is another thing: its values may be computed by whoever
+                looks at them.
             Trouble: the directory cannot be written.
         """
-        if value is None or isinstance(value, (bool, int, float, str)):
-            return value
-        if type(value) in (Tensor, nn.Parameter):
-            return self._write_tensor(value)
-        values = value if isinstance(value, Record) else None if isinstance(value, dict) else fields_of(value)
-        if values is not None:
-            name = value.name if isinstance(value, Record) else type(value).__qualname__
-            return {"record": name, "fields": [[key, self.write(item)] for key, item in values.items()]}
-        if isinstance(value, dict):
-            return {"dict": [[self.write(key), self.write(item)] for key, item in value.items()]}
-        if isinstance(value, tuple):
-            return {"tuple": [self.write(item) for item in value]}
-        if isinstance(value, list):
-            return [self.write(item) for item in value]
-        if isinstance(value, torch.dtype):
-            return {"dtype": str(value).removeprefix("torch.")}
-        if isinstance(value, torch.device):
-            return {"device": str(value)}
-        raise Unportable(f"a value of type {type(value).__module__}.{type(value).__qualname__}")
+        return _tree(value, self._write_tensor)
 
     def read(self, tree: Tree, device: torch.device | str = "cpu") -> Any:
         """The value of a tree that the other side wrote; its files are removed. Tensors come to `device`.
@@ -136,33 +81,15 @@ class Exchange:
             Trouble: another process has changed a file.
         """
         try:
-            return self._read(tree, device)
+            return _value(tree, lambda tree: self._read_tensor(tree, device))
         except (Malformed, Trouble):
             raise
         except Exception as error:
             # Whatever a wrong type, a missing key or a missing file leads to, it is the writer's doing.
             raise Malformed(f"wrote what cannot be read ({type(error).__name__}: {error})") from error
 
-    def _read(self, tree: Tree, device: torch.device | str) -> Any:
-        if isinstance(tree, list):
-            return [self._read(item, device) for item in tree]
-        if not isinstance(tree, dict):
-            return tree
-        if "file" in tree:
-            return self._read_tensor(tree, device)
-        if "record" in tree:
-            return Record(str(tree["record"]), {str(key): self._read(item, device) for key, item in tree["fields"]})
-        if "dict" in tree:
-            return {self._read(key, device): self._read(item, device) for key, item in tree["dict"]}
-        if "tuple" in tree:
-            return tuple(self._read(item, device) for item in tree["tuple"])
-        if "dtype" in tree:
-            return _dtype(tree["dtype"])
-        return torch.device(tree["device"])
-
     def _write_tensor(self, tensor: Tensor) -> Tree:
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise Unportable(f"a tensor of layout {tensor.layout}, quantized: {tensor.is_quantized}")
+        _require_plain(tensor)
         name, seed = f"{self._side}-{secrets.token_hex(8)}", secrets.randbits(63)
         plain = tensor.detach().as_subclass(Tensor).contiguous().flatten().view(torch.uint8)
         if plain.numel():
@@ -199,6 +126,135 @@ class Exchange:
         values = plain.view(dtype).view(shape)
         # As they were written there are no gaps: the tensor itself may have had some.
         return values if not offset and values.stride() == tuple(stride) else _with_layout(values, stride, offset)
+
+
+def require_portable(file: LoadedModel, value: Any, what: str, fake: bool = False) -> None:
+    """See that other processes can have what a function of the file returned; nothing is written.
+
+    Args:
+        what: returned it.
+        fake: its tensors are fake ones, about which nothing is said.
+
+    Raises:
+        ModelFileError: it holds what cannot pass.
+    """
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tree:
+        if not fake:
+            _require_plain(tensor)
+        kept.append(tensor)
+        return {"file": len(kept) - 1}
+
+    with refused(file, what, "; build anything else inside the model, from a name or a number"):
+        tree = _tree(value, keep)
+    restored_for(file, _value(tree, lambda part: kept[part["file"]]))
+
+
+@contextmanager
+def refused(file: LoadedModel, what: str, advice: str = "") -> Iterator[None]:
+    """Turn what raises `Unportable` into a fault of the file.
+
+    Args:
+        what: of the file has such a value.
+    """
+    try:
+        yield
+    except (Unportable, RecursionError) as error:
+        found = error if isinstance(error, Unportable) else "a value that holds itself"
+        raise ModelFileError(f"{what} in {file.path.name} has {found}: {_ALLOWED}{advice}") from None
+
+
+def _tree(value: Any, write: Callable[[Tensor], Tree]) -> Tree:
+    """The value as a tree, a tensor as what `write` makes of it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Tensor):
+        return write(value)
+
+    def inner(item: Any) -> Tree:
+        return _tree(item, write)
+
+    if (record := record_of(value)) is not None:
+        return _tree_of_record(record, inner)
+    if isinstance(value, dict):
+        return {"dict": [[inner(key), inner(item)] for key, item in value.items()]}
+    if isinstance(value, tuple):
+        return {"tuple": [inner(item) for item in value]}
+    if isinstance(value, list):
+        return [inner(item) for item in value]
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    if type(value) is partial:
+        keywords = [[key, inner(item)] for key, item in value.keywords.items()]
+        return {"partial": inner(value.func), "args": inner(list(value.args)), "keywords": keywords}
+    if (name := torch_name(value)) is not None:
+        return {"torch": name}
+    if isinstance(value, (type, FunctionType)):
+        raise Unportable(f"the {'class' if isinstance(value, type) else 'function'} {value.__qualname__}")
+    raise Unportable(f"a value of type {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _tree_of_record(record: Record, inner: Callable[[Any], Tree]) -> Tree:
+    named = {"record": record.name, "module": record.module}
+    if record.attributes is None:
+        return {**named, "fields": [[key, inner(item)] for key, item in record.items()]}
+    attributes = None
+    if record.attributes is not record:
+        # Without a value it is the item of that name.
+        attributes = [
+            [name] if record.also_item(name) else [name, inner(item)] for name, item in record.attributes.items()
+        ]
+    return {**named, "items": [[inner(key), inner(item)] for key, item in record.items()], "attributes": attributes}
+
+
+def _value(tree: Tree, read: Callable[[Tree], Any]) -> Any:
+    """The value of a tree, a tensor as what `read` makes of its part."""
+
+    def inner(item: Tree) -> Any:
+        return _value(item, read)
+
+    if isinstance(tree, list):
+        return [inner(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if "file" in tree:
+        return read(tree)
+    if "record" in tree:
+        return _record(tree, inner)
+    if "dict" in tree:
+        return {inner(key): inner(item) for key, item in tree["dict"]}
+    if "tuple" in tree:
+        return tuple(inner(item) for item in tree["tuple"])
+    if "dtype" in tree:
+        return _dtype(tree["dtype"])
+    if "torch" in tree:
+        return torch_values()[tree["torch"]]
+    if "partial" in tree:
+        keywords = {str(key): inner(item) for key, item in tree["keywords"]}
+        return partial(inner(tree["partial"]), *inner(tree["args"]), **keywords)
+    return torch.device(tree["device"])
+
+
+def _record(tree: Tree, inner: Callable[[Tree], Any]) -> Record:
+    name, module = str(tree["record"]), str(tree["module"])
+    if "fields" in tree:
+        return Record(name, {str(key): inner(item) for key, item in tree["fields"]}, module)
+    record = Record(name, {inner(key): inner(item) for key, item in tree["items"]}, module)
+    attributes = tree["attributes"]
+    record.attributes = record
+    if attributes is not None:
+        record.attributes = {str(key): inner(item[0]) if item else record[key] for key, *item in attributes}
+    return record
+
+
+def _require_plain(tensor: Tensor) -> None:
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise Unportable(f"a value of type {type(tensor).__module__}.{type(tensor).__qualname__}")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise Unportable(f"a tensor of layout {tensor.layout}, quantized: {tensor.is_quantized}")
 
 
 def _write_bytes(path: Path, plain: Tensor) -> None:

@@ -12,8 +12,10 @@ import ast
 import inspect
 import io
 import random
+import re
 import symtable
 import sys
+import tokenize
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -26,6 +28,8 @@ from tconv.errors import Trouble
 
 #: Packages whose name on PyPI is not that of the module.
 _PACKAGE_OF = {"cv2": "opencv-python", "PIL": "pillow", "skimage": "scikit-image", "yaml": "pyyaml"}
+#: In one of the first two lines: see PEP 263.
+_CODING = re.compile(r"^([ \t\f]*#.*?coding[:=][ \t]*)[-\w.]+", re.ASCII)
 _MESSAGE_LENGTH = 300
 _INPUTS_ADVICE = "add one that returns a list of tensors, or give their shapes, as --inputs 8x3x64x64"
 _ARGUMENTS_ADVICE = "give them, as --init 64 --init stride=2, or add that function"
@@ -119,6 +123,29 @@ class LoadedModel:
         return list(inputs)
 
 
+def read_source(path: Path) -> str:
+    """The text of a program as Python reads it, with its line ends as they are.
+
+    A line that names another encoding than UTF-8 names that instead: in it the text is written.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        text = raw.decode(encoding)
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from None
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        raise ModelFileError(f"{path} is not UTF-8, nor what a coding line of it says: save it as UTF-8") from None
+    if encoding.startswith("utf-8"):
+        return text
+    lines = text.split("\n")
+    lines[:2] = [_CODING.sub(r"\1utf-8", line) for line in lines[:2]]
+    return "\n".join(lines)
+
+
 def load(
     path: str | Path,
     interface: Interface = MODEL,
@@ -135,12 +162,7 @@ def load(
         ModelFileError: no such file, not Python, it raises, it imports what is not installed, it has no such class.
     """
     path = Path(path).resolve()
-    try:
-        source = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ModelFileError(f"{path} is not UTF-8: save it as UTF-8") from None
-    except OSError as error:
-        raise ModelFileError(f"cannot read {path}: {error.strerror or error}") from None
+    source = read_source(path)
     module = ModuleType(f"tconv_model_{path.stem}")
     module.__file__ = str(path)
     vars(module).update(names)

@@ -10,7 +10,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import nn
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
 from tconv.sandbox.behind import Callees, Place, Tails, parted
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import require_portable, tensors
 from tconv.sandbox.model_file import MODEL, Interface, LoadedModel, ModelFileError, blamed, load
 from tconv.sandbox.recording import Recorder
 from tconv.sandbox.without_cuda import CudaMeansCpu
@@ -109,10 +109,12 @@ def trace(
     *,
     timeout_s: float = TIMEOUT_SECONDS,
     workshop: Workshop | None = None,
+    to_judge: bool = False,
 ) -> Trace:
     """The same with what else is known of the file. A `LoadedModel` runs in this process.
 
     Args:
+        to_judge: the file will be judged: what its functions return must be such that other processes can have it.
         workshop: starts the file's process; one of its own if None.
     """
     if isinstance(model, LoadedModel):
@@ -121,7 +123,10 @@ def trace(
         shop = workshop or stack.enter_context(Workshop())
         path = str(Path(model).resolve())
         worker = stack.enter_context(shop.start(Tracer, timeout_s=timeout_s, path=path, interface=interface))
-        return decode_trace(worker.call("trace", timeout_s=timeout_s))
+        found = decode_trace(worker.call("trace", timeout_s=timeout_s))
+        if to_judge:
+            worker.call("require_portable", timeout_s=timeout_s)
+        return found
 
 
 class Tracer:
@@ -137,6 +142,17 @@ class Tracer:
 
     def trace(self) -> dict[str, Any]:
         return _trace(self._model)
+
+    def require_portable(self) -> None:
+        """See that judging can pass on what the file's functions return."""
+        model = self._model
+        require_portable(model, [model.init_args, model.init_kwargs], "get_init_inputs()")
+        try:
+            with _fake_tensors():
+                inputs = model.make_inputs(0)
+        except ModelFileError:  # it asks for values: who makes them for real sees them
+            return
+        require_portable(model, inputs, "get_inputs()", fake=True)
 
     def callees(self, source: str) -> list[tuple[Place, list[str]]]:
         """What the calls in the file's text call."""
@@ -154,10 +170,8 @@ class Tracer:
 
 
 def _trace(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> dict[str, Any]:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with _fake_tensors():
             found = record(model, tails, evaluates)
     except ModelFileError as unreal:
         try:
@@ -168,6 +182,12 @@ def _trace(model: LoadedModel, tails: Tails | None = None, evaluates: bool = Fal
                 raise
             raise ModelFileError(f"{error}. It was run for real, since with fake tensors: {unreal}") from None
     return {"layers": [asdict(layer) for layer in found], "tf32": allows_tf32()}
+
+
+def _fake_tensors() -> AbstractContextManager[Any]:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def record(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> list[TracedLayer]:

@@ -35,7 +35,7 @@ from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.verdict import Check, Timing, Verdict, one_line
 from tconv.problem import Problem
-from tconv.sandbox.model_file import CANDIDATE, MODEL, Interface, ModelFileError
+from tconv.sandbox.model_file import CANDIDATE, MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.source_scan import builds_cuda, cuda_autocast, gpu_conditions, written_by_tconv
 from tconv.sandbox.worker import Workshop
 
@@ -91,7 +91,7 @@ def judge(
         raise Trouble(f"got a timeout of {timeout_s:g} s; allowed is more than 0 and at most {_LONGEST_SECONDS}")
     model, candidate = Path(model).resolve(), Path(candidate).resolve()
     chosen = choose_device(device)
-    source = _read(candidate)
+    source = read_source(candidate)
     emulated = _check_runs_here(source, chosen, bench)
     with ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
@@ -145,13 +145,6 @@ def choose_device(wanted: str) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise Trouble("device cuda: PyTorch finds no GPU here; use --device cpu, or see `tconv doctor`")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def _read(candidate: Path) -> str:
-    try:
-        return candidate.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Trouble(f"cannot read {candidate}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _check_runs_here(source: str, device: torch.device, bench: bool) -> bool:

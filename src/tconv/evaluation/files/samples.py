@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.files.copies import deep_copy
-from tconv.sandbox.exchange import Record, fields_of, tensor_bytes, tensors
+from tconv.sandbox.exchange import tensor_bytes, tensors
+from tconv.sandbox.records import Record, fields_of, record_of
 
 #: Inputs within these bytes are run at once, and so many bytes of larger ones.
 _AT_ONCE_BYTES = 128 * 2**20
@@ -54,8 +55,10 @@ def mapped(value: Any, change: Any) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        changed = {key: mapped(item, change) for key, item in value.items()}
-        return Record(value.name, changed) if isinstance(value, Record) else changed
+        if (record := record_of(value)) is None:
+            return {key: mapped(item, change) for key, item in value.items()}
+        changed = record.changed(lambda item: mapped(item, change))
+        return changed if isinstance(value, Record) else changed.made(type(value))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(mapped(item, change) for item in value))
     if (values := fields_of(value)) is not None:

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,9 +24,10 @@ from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
 from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
-from tconv.sandbox.exchange import Exchange, Tree, Unportable, restored, tensor_bytes, tensors
-from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, seed_everything
+from tconv.sandbox.exchange import Exchange, Tree, refused, require_portable, tensor_bytes, tensors
+from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, read_source, seed_everything
 from tconv.sandbox.recording import OwnOperators, Recorder
+from tconv.sandbox.records import restored_for
 from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch, flags, left_changed, modes, traces
 from tconv.sandbox.without_cuda import CudaMeansCpu
@@ -56,7 +56,7 @@ class Subject:
         watch = Watch()
         self._rebound = watch.rebound
         self._file = load(path, Interface(*interface))
-        if self._device.type == "cpu" and written_by_tconv(Path(path).read_text(encoding="utf-8")):
+        if self._device.type == "cpu" and written_by_tconv(read_source(self._file.path)):
             install(self._file.namespace)
         self._module: Any = None
         self._build: Callable[[int], nn.Module] = lambda seed: self._module
@@ -88,7 +88,9 @@ class Subject:
 
     def arguments(self) -> Tree:
         """What `get_init_inputs()` returned: positional and keyword arguments."""
-        return self._write([self._file.init_args, self._file.init_kwargs], "get_init_inputs()")
+        arguments = [self._file.init_args, self._file.init_kwargs]
+        require_portable(self._file, arguments, "get_init_inputs()")
+        return self._exchange.write(arguments)
 
     def construct(self, seed: int, arguments: Tree) -> Tree:
         """Build the module; return its state_dict as seeded."""
@@ -130,13 +132,14 @@ class Subject:
         inputs = self._example
         if shapes is not None:
             inputs = [_cut(value, shape, first) for value, shape in zip(inputs, shapes, strict=True)]
-        return self._write(inputs, "get_inputs()")
+        return self._exchange.write(inputs)
 
     def _make(self, seed: int) -> None:
         """Make inputs and keep them; they can be gigabytes, so the same seed makes them once."""
         if seed != self._example_seed:
             self._example, self._example_seed = [], None
             self._example, self._example_seed = self._file.make_inputs(seed), seed
+            require_portable(self._file, self._example, "get_inputs()")
 
     def forward(
         self,
@@ -351,19 +354,11 @@ class Subject:
         return {"convolutions": described, "whole": whole}
 
     def _restored(self, value: Any) -> Any:
-        """The value with the file's own dataclasses."""
-        try:
-            return restored(value, vars(self._file.namespace))
-        except Unportable as error:
-            path = self._file.path.name
-            raise ModelFileError(f"{path} has {error}, which the model file passes to its model: define it") from None
+        return restored_for(self._file, value)
 
     def _write(self, value: Any, what: str) -> Tree:
-        try:
+        with refused(self._file, what):
             return self._exchange.write(value)
-        except Unportable as error:
-            allowed = "use tensors, numbers, strings and containers of them"
-            raise ModelFileError(f"{what} in {self._file.path.name} has {error}: {allowed}") from None
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor]:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.bits import contents
-from tconv.sandbox.exchange import Record, fields_of, tensor_bytes, tensors
+from tconv.evaluation.files.samples import mapped
+from tconv.sandbox.exchange import tensor_bytes, tensors
+from tconv.sandbox.records import record_of
 
 #: A candidate that shortens a median must cheat in half of its calls; so many are drawn that seven in eight are caught.
 _KEPT = 3
@@ -93,7 +95,8 @@ def copied(inputs: list[Any], device: str) -> list[Any]:
         there = tensor.to(device, copy=True)
         return there if there.untyped_storage().nbytes() == there.nbytes else there.contiguous()
 
-    return [copy(value) if isinstance(value, Tensor) else value for value in inputs]
+    found: list[Any] = mapped(inputs, copy)
+    return found
 
 
 def are_large(inputs: list[Any]) -> bool:
@@ -124,14 +127,15 @@ def _copied(value: Any, part: slice, into: Any) -> Any:
         value = value[part] if value.dim() else value
         fits = isinstance(into, Tensor) and _form(into) == _form(value)
         return (into if fits else _room_for(value)).copy_(value, non_blocking=True)
-    if isinstance(value, dict):
+    if type(value) is dict:
         there = into if isinstance(into, dict) else {}
         return {key: _copied(item, part, there.get(key)) for key, item in value.items()}
+    if (record := record_of(value)) is not None:
+        old = iter([into.get(key) for key in record] if isinstance(into, dict) else [])
+        return record.changed(lambda item: _copied(item, part, next(old, None)))
     if isinstance(value, (list, tuple)) and any(True for _ in tensors(value)):
         fits = isinstance(into, list) and len(into) == len(value)
         return [_copied(item, part, into[place] if fits else None) for place, item in enumerate(value)]
-    if (values := fields_of(value)) is not None:
-        return Record(type(value).__qualname__, _copied(values, part, into))
     return value
 
 

@@ -7,7 +7,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
 from tconv.sandbox.gpu_memory import release
 from tconv.sandbox.model_file import CANDIDATE, Interface, LoadedModel, blamed, load
+from tconv.sandbox.records import restored_for
 from tconv.sandbox.watch import Watch
 
 _SEED = 0
@@ -56,12 +56,12 @@ class Stopwatch:
         """
         # On the host: each series has a copy of its own on the GPU, and no other is there meanwhile.
         made = self._exchange.read(inputs)
-        call = self._called(self._model, copied(made, self.device), self._file.path, keeps)
+        call = self._called(self._model, copied(made, self.device), self._file, keeps)
         times, kept = {"default": self._time(call)}, call.kept
         changes = call.changes_inputs()
         del call
         torch.backends.cudnn.benchmark = True
-        call = self._called(self._model, copied(made, self.device), self._file.path)
+        call = self._called(self._model, copied(made, self.device), self._file)
         times["cudnn.benchmark"] = self._time(call)
         del call
         torch.backends.cudnn.benchmark = False
@@ -69,7 +69,7 @@ class Stopwatch:
         if memory_format is not None:
             self._model.to(memory_format=memory_format)
             inputs = [_in_format(value, memory_format) for value in copied(made, self.device)]
-            times["channels_last"] = self._time(self._called(self._model, inputs, self._file.path))
+            times["channels_last"] = self._time(self._called(self._model, inputs, self._file))
         return {**self._found(times, kept), "changes_inputs": changes, "settings": settings()}
 
     def together(self, candidate: str, keeps: Keeps, inputs: Tree) -> dict[str, Any]:
@@ -84,11 +84,11 @@ class Stopwatch:
         model_new = self._constructed(file, *self._file.init_args, **self._file.init_kwargs)
         model_new.load_state_dict(self._model.state_dict())
         given = copied(made, self.device)
-        ours = self._called(model_new, given, file.path, keeps)
+        ours = self._called(model_new, given, file, keeps)
         ours.settle()
         # Large ones both have together: two copies, and two results, can be more than there is room for.
         given = given if are_large(given) else copied(made, self.device)
-        theirs = self._called(self._model, given, self._file.path)
+        theirs = self._called(self._model, given, self._file)
 
         def before(call: TimedCall, other: TimedCall) -> None:
             other.settle()
@@ -103,10 +103,10 @@ class Stopwatch:
         module = file.construct(_SEED, *args, **kwargs).to(self.device)
         return settled(module, file, _SEED, torch.device(self.device))
 
-    def _called(self, model: nn.Module, inputs: list[Any], path: Path, keeps: Keeps = "nothing") -> TimedCall:
-        """Calls of the model, the first of which may raise and build; the device is warm then."""
-        call = TimedCall(model, inputs, keeps)
-        with blamed(path, "forward"):
+    def _called(self, model: nn.Module, inputs: list[Any], file: LoadedModel, keeps: Keeps = "nothing") -> TimedCall:
+        """Calls of the file's model, the first of which may raise and build; the device is warm then."""
+        call = TimedCall(model, restored_for(file, inputs), keeps)
+        with blamed(file.path, "forward"):
             self._clock.warm_up(call)
         release()  # what only building and trying out took
         return call
