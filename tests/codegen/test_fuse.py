@@ -369,6 +369,17 @@ BODIES: dict[str, tuple[str, list[str]]] = {
         ["t0 = (y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3; where(t0 > 0, t0, t0 * 0.1)"],
     ),
     "a sequence": ("return self.sequence(x)", ["(y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3"]),
+    "a copy, and lines of its own behind it": (
+        """
+        y = self.up(x)
+        z = y
+        y = self.conv(x)
+        return y.mean() + z
+        """,
+        [],
+    ),
+    "a module that does nothing": ("return self.same(self.up(x))", []),
+    "copies before a concatenation": ("y = self.up(x)\n        z = y\n        return torch.cat([z, skip], 1)", [""]),
     "dropout": ("return torch.relu(self.drop(self.same(self.up(x))))", ["max(y, 0)"]),
     "a maximum along an axis": ("return self.up(x).max(1)", []),
     "a sum of a comparison": ("return self.up(x) * (skip > 0)", []),
@@ -495,6 +506,8 @@ def test_lines_are_the_users(tmp_path: Path) -> None:
         ("return self.up(x) * skip[..., :1]", "has not one value for each output"),
         ("if (y := self.up(x)) is not None:\n            return torch.tanh(y)", "it stands inside `if (y := "),
         ("return torch.relu(torch.stack([self.up(part[None]) for part in x]))", "it stands inside `return torch.relu("),
+        ("y = self.up(x)\n        z = y\n        return self.pool(z)", "behind it stands `return self.pool(z)`"),
+        ("return self.same(self.up(x))", "nothing is computed behind it"),
         ("return torch.relu(nn.ConvTranspose2d.forward(self.up, x))", "is no call of the layer itself"),
     ],
 )

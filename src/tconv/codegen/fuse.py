@@ -230,8 +230,8 @@ class _Fuser:
         if whole and isinstance(target, ast.Name):
             chain.name = target.id
             self._extend(function, block, number, chain)
-        if chain.expression is layer and not chain.statements and chain.part is None and chain.joined is None:
-            ends = self._what_ends(block, number, layer)
+        if chain.expression is layer and _are_copies(chain.statements) and chain.part is None and chain.joined is None:
+            ends = self._what_ends(block, number + len(chain.statements), layer)
             if ends is not None:
                 self._apart.setdefault(place_of(layer), ends)
             return None
@@ -521,7 +521,7 @@ class _Fuser:
         if only is not None and alone:
             call = self._fused_call(chain, f"lambda {chain.name}: {self._text(only[1])}", modules)
             in_line = f"{indent}{target} {call}{self._newline}"
-        nothing = alone and not chain.statements and isinstance(chain.last, ast.Name)
+        nothing = alone and _are_copies(chain.statements) and isinstance(chain.last, ast.Name)
         if row or nothing:
             call = f"{indent}{target} {self._fused_call(chain, '', row)}{self._newline}"
             yield _Edit(first, start, self._comments_between(start, end) + above + call)
@@ -717,6 +717,11 @@ def _changed(node: ast.expr) -> str | None:
         if isinstance(node, ast.Name):
             return node.id
     return None
+
+
+def _are_copies(statements: Sequence[ast.stmt]) -> bool:
+    """Whether statements give values other names, and do nothing else."""
+    return all(isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) for each in statements)
 
 
 def _bound(statement: ast.stmt) -> set[str]:

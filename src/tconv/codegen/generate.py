@@ -29,7 +29,7 @@ from tconv.planner.direct.tile import DirectTile
 from tconv.pointwise.functor import functor
 from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem, Triple
-from tconv.sandbox.behind import POINTWISE
+from tconv.sandbox.behind import FUSED, POINTWISE
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
@@ -207,7 +207,7 @@ def generate(
             "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
             "_CALLS = {}\n": _dict_of(
                 "_CALLS",
-                [f"{_string(calls)}: {_string(text)}" for calls, text in sorted(tails.programs.items()) if text],
+                [f"{_string(calls)}: {_string(text)}" for calls, text in sorted(tails.programs.items())],
             ),
             "_BEHIND = {}\n": _dict_of("_BEHIND", _behind(planned)),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
@@ -220,6 +220,8 @@ def generate(
         }
     )
     families = set(headers)
+    # The text may hand tails to layers all of which are left to PyTorch.
+    tailed = bool(behind) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
     wanted = {
         "where functions are called": called or "cuda_conv_transpose" in source.body,
@@ -229,13 +231,13 @@ def generate(
         "where tiles run other channels": any(map(kernel_source.adapts, families)),
         "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
         "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
-        _TAILS: bool(behind),
+        _TAILS: tailed,
         _PROGRAMS: bool(programs),
         _SEQUENCES: bool(programs) and bool(tails.modules),
     }
     runtime = _only(runtime, wanted)
-    for tailed, bare in () if behind else _TAIL_ARGUMENTS:
-        runtime = runtime.replace(tailed, bare)
+    for argument, bare in () if tailed else _TAIL_ARGUMENTS:
+        runtime = runtime.replace(argument, bare)
     runtime, _, text = runtime.partition(_KERNELS_MARK)
     if not elsewhere:
         runtime = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", runtime)

@@ -81,7 +81,7 @@ def with_tails(
                 fused = fuse(source, calls, refused, numbered=True)
                 traced = run(fused)
                 programs, reasons = _programs(traced)
-                wrong = _refused(fused, traced, reasons)
+                wrong = _refused(fused, traced, programs, reasons)
                 if not wrong:
                     break
                 refused |= wrong
@@ -128,13 +128,17 @@ def _programs(traced: Trace) -> tuple[dict[str, str], dict[str, str]]:
     return programs, reasons
 
 
-def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> dict[Place, str]:
-    """The sites none of whose tails has a program, and those that were not reached."""
+def _refused(
+    fused: FusedSource, traced: Trace, programs: Mapping[str, str], reasons: Mapping[str, str]
+) -> dict[Place, str]:
+    """The sites whose kernels gain nothing: none of their tails has a program or a place, or none was reached."""
+    unseen = "what stands behind it is in training mode, or hooked"
     wrong: dict[Place, str] = {}
     for number, site in enumerate(fused.sites):
-        found = [parted(each)[0] for each in traced.sites.get(number, ())]
-        if all(calls in reasons for calls in found):
-            wrong[site.layer] = reasons[found[0]] if found else "what stands behind it is in training mode, or hooked"
+        found = [parted(each) for each in traced.sites.get(number, ())]
+        if not any(calls in programs and (programs[calls] or into) for calls, into in found):
+            why = (reasons[calls] for calls, _ in found if calls in reasons)
+            wrong[site.layer] = next(why, "nothing is computed behind it" if found else unseen)
     return wrong
 
 
