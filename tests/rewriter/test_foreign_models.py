@@ -121,6 +121,32 @@ def test_modules_that_are_scripted_stay_torchs(model_file: Write) -> None:
     assert [check.layer.left for check in outcome.layers] == [True, False]
 
 
+def test_classes_of_which_some_modules_are_scripted(model_file: Write) -> None:
+    up = """
+class Up(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(i, o, 2, stride=2)
+
+    def forward(self, x):
+        return self.up(x)
+"""
+    text = model(up, "return self.up(x + self.scripted(x).mean())").replace(
+        "nn.ConvTranspose2d(4, 2, 3)", "Up(3, 4)\n        self.scripted = torch.jit.script(Up(3, 4))"
+    )
+    outcome = optimized(model_file(text))
+    assert outcome.equal and outcome.written
+    assert list(left(outcome)) == ["scripted"] and "compiled by TorchScript" in left(outcome)["scripted"]
+    assert [check.layer.name for check in outcome.replaced] == ["up.up"]
+
+
+def test_nothing_but_scripted_modules_is_no_success(model_file: Write) -> None:
+    text = model("", "return self.up(torch.relu(x))").replace("(4, 2, 3)", "(3, 2, 3))")
+    path = model_file(text.replace("nn.ConvTranspose2d", "torch.jit.script(nn.ConvTranspose2d"))
+    with pytest.raises(ModelFileError, match=r"nothing can be replaced: up is compiled by TorchScript"):
+        optimized(path)
+
+
 DATACLASSES = """\
 from dataclasses import dataclass, field
 import torch

@@ -775,6 +775,12 @@ class _CudaForward:
     # ---- where layers are built elsewhere
     _left = False  # True on a module that is left to PyTorch
 
+    def __prepare_scriptable__(self):
+        """What TorchScript compiles is torch's forward: it does not know the functions of this file."""
+        if type(self).forward is _CudaForward.forward:
+            self.forward = super().forward
+        return self
+
     # ---- where layers are built elsewhere
     def forward(self, input, output_size=None, tail=None):
         # ---- where layers are built elsewhere

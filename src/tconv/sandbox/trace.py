@@ -46,6 +46,7 @@ class TracedLayer:
         line: of the model file, for a call of a function that stands there.
         tails: what is called behind it as the file is written, as `behind.Tails` notes it; "" where nothing is.
         in_evaluation: the same of the model in evaluation mode, where that is another one.
+        scripted: TorchScript runs it, in a module of that name.
     """
 
     name: str
@@ -55,11 +56,12 @@ class TracedLayer:
     line: int | None = None
     tails: tuple[str, ...] = ()
     in_evaluation: tuple[str, ...] = ()
+    scripted: bool = False
 
     @property
     def elsewhere(self) -> bool:
         """A call of a function in a file that the model file imports: out of the rewriter's reach."""
-        return self.called and self.line is None
+        return self.called and self.line is None and not self.scripted
 
     def with_program(self, problem: Problem, programs: Mapping[str, str]) -> Problem:
         """`problem` with the first program that stands behind the layer; as it is where none does.
@@ -257,6 +259,8 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
     def _layer(self, problem: Problem) -> TracedLayer:
         module = self._inside[-1] if self._inside else None
         name = self._names.get(module, type(module).__name__) if module is not None else ""
+        if isinstance(module, torch.jit.ScriptModule):
+            return TracedLayer(name, problem, called=True, scripted=True)
         file, line = self._caller()
         here = file == self._path
         if isinstance(module, _TRANSPOSED):
