@@ -362,7 +362,7 @@ def _others(layer: PlannedLayer) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for use, plan in layer.variants.items():
         if use and (plan.kernel.tile is None or plan in (*layer.plans, *layer.cast)):
-            found.setdefault(plan_words(plan), []).append(use)
+            found.setdefault(plan_words(plan), []).append(use.replace(", ", " "))
     return found
 
 
