@@ -551,6 +551,42 @@ class Block(nn.Module):
     )
 
 
+SEQUENCES = """
+class Block(nn.Sequential):
+    pass
+
+class Own(nn.Sequential):
+    def forward(self, x):
+        for module in self:
+            x = module(x)
+        return x
+
+class Model"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "behind", "body", "said"),
+    [
+        ("nn.Sequential", "nn.ReLU()", "return self.block(x)", ()),
+        ("nn.Sequential", "nn.Softmax2d()", "for each in self.block: x = each(x)\n        return x", ()),
+        ("Block", "nn.ELU()", "return self.block(x)", ("block.1: it is called by Block, a subclass of nn.Sequential",)),
+        ("Own", "nn.Softmax2d()", "return self.block(x)", ()),
+    ],
+)
+def test_of_sequences_only_what_is_true_is_said(
+    kind: str, behind: str, body: str, said: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing of one whose own forward does not run, of a layer that stands last, and of modules with hooks."""
+    last = f"self.block = {kind}(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 3, 2, 2)"
+    hooked = f"{last}, {behind}); self.block[2].register_forward_hook(lambda *_: None)"
+    for made, expected in ((hooked, said), (f"{last})", ())):
+        path = written(tmp_path, body)
+        text = path.read_text().replace("self.sequence = nn.Sequential(*layers)", made)
+        path.write_text(text.replace("\nclass Model", SEQUENCES))
+        of_modules = tuple(each for each in fused_of(path).apart if not each.startswith("line "))
+        assert of_modules == expected
+
+
 def test_every_text_is_python(tmp_path: Path) -> None:
     for body, _ in list(BODIES.values())[::7]:
         text = fused_of(written(tmp_path, body)).text

@@ -261,16 +261,28 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         name = self._names.get(module, type(module).__name__) if module is not None else ""
         if isinstance(module, torch.jit.ScriptModule):
             return TracedLayer(name, problem, called=True, scripted=True)
+        if isinstance(module, _TRANSPOSED):
+            self._note_end(module)
+            return TracedLayer(name, problem)
         file, line = self._caller()
         here = file == self._path
-        if isinstance(module, _TRANSPOSED):
-            if self._tails is not None and not here:
-                there = f"it is called in {Path(file).name}, line {line}, which stays as it is"
-                self._tails.ends.setdefault(name, there)
-            return TracedLayer(name, problem)
         users = line if self._tails is None or not here else self._tails.lines[line - 1]
         where = f"line {users}" if here else f"{Path(file).name} line {line}"
         return TracedLayer(f"{name}, {where}" if name else where, problem, 1, True, line if here else None)
+
+    def _note_end(self, layer: nn.Module) -> None:
+        """Why what stands behind a layer is not its tail, where the model file's text does not show it."""
+        if self._tails is None:
+            return
+        caller = next(iter(self._inside[-2:-1]), None)
+        if isinstance(caller, nn.Sequential) and self._tails.is_sequence(caller):
+            end = self._tails.end_in(caller, layer, self._names)
+        else:
+            file, line = self._caller()
+            there = file != self._path and os.path.isfile(file)
+            end = f"it is called in {Path(file).name}, line {line}, which stays as it is" if there else ""
+        if end:
+            self._tails.ends.setdefault(self._names.get(layer, ""), end)
 
     def _caller(self) -> tuple[str, int]:
         """File and line of the nearest code that is neither torch's nor ours."""
