@@ -204,6 +204,8 @@ class Subject:
             if move:
                 values = mapped(list(values), Tensor.clone)
                 module = moved(module, values, move, move_seed)
+            if mode == "float64" or move:
+                _plant(module)
         watched = [*tensors(values, "input"), *((name, value.data) for name, value in module.named_parameters())]
         if mode in ("float64", "rounded"):  # no call of a candidate, and parameters may be many
             watched = []
@@ -390,6 +392,13 @@ def _detach(module: nn.Module) -> None:
         for name, value in list(vars(each).items()):
             if isinstance(value, Tensor) and not value.is_leaf:
                 vars(each)[name] = value.detach()
+
+
+def _plant(module: nn.Module) -> None:
+    """Makes leaves of a copy's parameters: those of a scripted module's remember what they were copied from."""
+    for parameter in module.parameters():
+        if not parameter.is_leaf:
+            parameter.detach_().requires_grad_()
 
 
 def _copied(module: nn.Module) -> nn.Module:
