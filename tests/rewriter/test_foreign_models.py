@@ -126,18 +126,19 @@ def test_classes_of_which_some_modules_are_scripted(model_file: Write) -> None:
 class Up(nn.Module):
     def __init__(self, i, o):
         super().__init__()
-        self.up = nn.ConvTranspose2d(i, o, 2, stride=2)
+        self.up, self.weight = nn.ConvTranspose2d(i, o, 2, stride=2), nn.Parameter(torch.randn(o, 1, 2, 2))
 
     def forward(self, x):
-        return self.up(x)
+        return F.conv_transpose2d(torch.relu(self.up(x)), self.weight)
 """
-    text = model(up, "return self.up(x + self.scripted(x).mean())").replace(
-        "nn.ConvTranspose2d(4, 2, 3)", "Up(3, 4)\n        self.scripted = torch.jit.script(Up(3, 4))"
+    text = model(up, "return torch.tanh(self.scripted(self.up(x)))").replace(
+        "nn.ConvTranspose2d(4, 2, 3)", "Up(3, 4)\n        self.scripted = torch.jit.script(Up(1, 4))"
     )
     outcome = optimized(model_file(text))
-    assert outcome.equal and outcome.written
-    assert list(left(outcome)) == ["scripted"] and "compiled by TorchScript" in left(outcome)["scripted"]
+    assert outcome.equal and outcome.written and not outcome.mistakes
+    assert "compiled by TorchScript" in left(outcome)["scripted"]
     assert [check.layer.name for check in outcome.replaced] == ["up.up"]
+    assert outcome.apart == ("line 11: forward is compiled by TorchScript, too",) * 2
 
 
 def test_nothing_but_scripted_modules_is_no_success(model_file: Write) -> None:

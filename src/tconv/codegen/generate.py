@@ -105,6 +105,7 @@ class PlannedLayer:
         count: how often a forward pass runs it.
         called: it is a call of a function, not a module.
         line: of the model file, for a call that stands there.
+        compiled: of the model file, lines that TorchScript compiles with it.
         left: it stays PyTorch's, for this reason.
         portable: what runs the layer at other sizes and on other GPUs, where that is neither `plan` nor `gemm`.
         cast: what is recorded for the other width of floating point, float32 or 16 bits; the best one first.
@@ -126,6 +127,7 @@ class PlannedLayer:
     gemm: tuple[Problem, ...] = ()
     tails: tuple[Behind, ...] = (Behind(),)
     in_evaluation: tuple[Behind, ...] = ()
+    compiled: tuple[int, ...] = ()
 
     @property
     def behind(self) -> tuple[Behind, ...]:

@@ -72,20 +72,21 @@ def with_tails(
             seen = worker.call("callees", timeout_s=timeout_s, source=source)
             calls = {_place(place): called for place, called in seen}
             refused: dict[Place, str] = {}
+            compiled = {line for layer in found.layers for line in layer.compiled}
 
             def run(fused: FusedSource) -> Trace:
                 asked = {"text": fused.text, "lines": list(fused.lines), "runtime": tails_text()}
                 return decode_trace(worker.call("fused", timeout_s=timeout_s, **asked))
 
             while True:
-                fused = fuse(source, calls, refused, numbered=True)
+                fused = fuse(source, calls, refused, numbered=True, compiled=compiled)
                 traced = run(fused)
                 programs, reasons = _programs(traced)
                 wrong = _refused(fused, traced, programs, reasons)
                 if not wrong:
                     break
                 refused |= wrong
-            final = fuse(source, calls, refused, _comments(fused, traced, programs))
+            final = fuse(source, calls, refused, _comments(fused, traced, programs), compiled=compiled)
             traced = run(final)
     except ModelFileError as error:
         return Fused(found, apart=(f"the file with tails does not run: {error}",))

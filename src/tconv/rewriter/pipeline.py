@@ -128,6 +128,7 @@ def plan_layers(
             tuple(each for each in gemm(problem) if is_dense(each.layer)),
             _behind(traced.tails, programs) or (Behind(),),
             _behind(traced.in_evaluation, programs),
+            traced.compiled,
         )
         for traced, problem, reason in zip(trace.layers, asked, left, strict=True)
     )
@@ -175,7 +176,7 @@ def build(
         interface: by what the model file is used.
     """
     source = interface.completed(read_source(model), model.name) if text is None else text
-    keep = [layer.line for layer in layers if layer.left and layer.line is not None]
+    keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]
     rewritten = rewrite(source, model.name, keep, interface.model)
     plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
     with threads() as pool:

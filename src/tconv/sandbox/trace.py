@@ -7,6 +7,7 @@ memory, so that the full size costs nothing; a model that asks for values runs f
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,6 +48,7 @@ class TracedLayer:
         tails: what is called behind it as the file is written, as `behind.Tails` notes it; "" where nothing is.
         in_evaluation: the same of the model in evaluation mode, where that is another one.
         scripted: TorchScript runs it, in a module of that name.
+        compiled: of the model file, lines that TorchScript has compiled there.
     """
 
     name: str
@@ -57,6 +59,7 @@ class TracedLayer:
     tails: tuple[str, ...] = ()
     in_evaluation: tuple[str, ...] = ()
     scripted: bool = False
+    compiled: tuple[int, ...] = ()
 
     @property
     def elsewhere(self) -> bool:
@@ -260,7 +263,8 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         module = self._inside[-1] if self._inside else None
         name = self._names.get(module, type(module).__name__) if module is not None else ""
         if isinstance(module, torch.jit.ScriptModule):
-            return TracedLayer(name, problem, called=True, scripted=True)
+            compiled = re.findall(rf"# {re.escape(self._path)}:(\d+):", str(module.inlined_graph))
+            return TracedLayer(name, problem, called=True, scripted=True, compiled=tuple(sorted({*map(int, compiled)})))
         if isinstance(module, _TRANSPOSED):
             self._note_end(module)
             return TracedLayer(name, problem)
@@ -324,7 +328,7 @@ def _available_bytes() -> int | None:
 
 def decode_layer(fields: dict[str, Any]) -> TracedLayer:
     """The inverse of dataclasses.asdict, also after a passage through JSON."""
-    behind = {name: tuple(fields[name]) for name in ("tails", "in_evaluation")}
+    behind = {name: tuple(fields[name]) for name in ("tails", "in_evaluation", "compiled")}
     return TracedLayer(**{**fields, **behind, "problem": Problem.from_dict(fields["problem"])})
 
 
