@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 from tconv.rewriter.fusing import with_tails
-from tconv.rewriter.pipeline import build, plan_layers
+from tconv.rewriter.pipeline import build, leave, plan_layers
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 from tconv.sandbox.worker import Workshop
@@ -79,13 +79,17 @@ def _generated(path: Path, wanted: Wanted, families: tuple[str, ...]) -> str:
 _of_example = functools.cache(_generated)
 
 
-def fused_text(path: Path, families: Sequence[str] = tuple(FAMILIES)) -> str:
-    """The text that tconv writes for a model file, with what stands behind its layers in their kernels."""
+def fused_text(path: Path, families: Sequence[str] = tuple(FAMILIES), left: Collection[str] = ()) -> str:
+    """The text that tconv writes for a model file, with what stands behind its layers in their kernels.
+
+    Args:
+        left: the names of layers that are left to PyTorch.
+    """
     fused = with_tails(path, trace(load(path)), workshop())
     layers = plan_layers(
         fused.trace, path, Gpu.h200(), understood("match", True), by_kind, families, programs=fused.programs
     )
-    return build(path, layers, Gpu.h200(), "match", fused.text, fused.tails)
+    return build(path, leave(layers, left, ""), Gpu.h200(), "match", fused.text, fused.tails)
 
 
 @functools.cache

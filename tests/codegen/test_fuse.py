@@ -369,6 +369,17 @@ BODIES: dict[str, tuple[str, list[str]]] = {
         ["t0 = (y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3; where(t0 > 0, t0, t0 * 0.1)"],
     ),
     "a sequence": ("return self.sequence(x)", ["(y - channel0) * (channel2 * rsqrt(channel1 + 1e-05)) + channel3"]),
+    "a copy, and lines of its own behind it": (
+        """
+        y = self.up(x)
+        z = y
+        y = self.conv(x)
+        return y.mean() + z
+        """,
+        [],
+    ),
+    "a module that does nothing": ("return self.same(self.up(x))", []),
+    "copies before a concatenation": ("y = self.up(x)\n        z = y\n        return torch.cat([z, skip], 1)", [""]),
     "dropout": ("return torch.relu(self.drop(self.same(self.up(x))))", ["max(y, 0)"]),
     "a maximum along an axis": ("return self.up(x).max(1)", []),
     "a sum of a comparison": ("return self.up(x) * (skip > 0)", []),
@@ -495,6 +506,8 @@ def test_lines_are_the_users(tmp_path: Path) -> None:
         ("return self.up(x) * skip[..., :1]", "has not one value for each output"),
         ("if (y := self.up(x)) is not None:\n            return torch.tanh(y)", "it stands inside `if (y := "),
         ("return torch.relu(torch.stack([self.up(part[None]) for part in x]))", "it stands inside `return torch.relu("),
+        ("y = self.up(x)\n        z = y\n        return self.pool(z)", "behind it stands `return self.pool(z)`"),
+        ("return self.same(self.up(x))", "nothing is computed behind it"),
         ("return torch.relu(nn.ConvTranspose2d.forward(self.up, x))", "is no call of the layer itself"),
     ],
 )
@@ -536,6 +549,42 @@ class Block(nn.Module):
         "block.up: it is called in neighbour.py, line 9, which stays as it is",
         "sequence.0: behind it stands sequence.1, a Conv2d",
     )
+
+
+SEQUENCES = """
+class Block(nn.Sequential):
+    pass
+
+class Own(nn.Sequential):
+    def forward(self, x):
+        for module in self:
+            x = module(x)
+        return x
+
+class Model"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "behind", "body", "said"),
+    [
+        ("nn.Sequential", "nn.ReLU()", "return self.block(x)", ()),
+        ("nn.Sequential", "nn.Softmax2d()", "for each in self.block: x = each(x)\n        return x", ()),
+        ("Block", "nn.ELU()", "return self.block(x)", ("block.1: it is called by Block, a subclass of nn.Sequential",)),
+        ("Own", "nn.Softmax2d()", "return self.block(x)", ()),
+    ],
+)
+def test_of_sequences_only_what_is_true_is_said(
+    kind: str, behind: str, body: str, said: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing of one whose own forward does not run, of a layer that stands last, and of modules with hooks."""
+    last = f"self.block = {kind}(nn.Conv2d(3, 3, 1), nn.ConvTranspose2d(3, 3, 2, 2)"
+    hooked = f"{last}, {behind}); self.block[2].register_forward_hook(lambda *_: None)"
+    for made, expected in ((hooked, said), (f"{last})", ())):
+        path = written(tmp_path, body)
+        text = path.read_text().replace("self.sequence = nn.Sequential(*layers)", made)
+        path.write_text(text.replace("\nclass Model", SEQUENCES))
+        of_modules = tuple(each for each in fused_of(path).apart if not each.startswith("line "))
+        assert of_modules == expected
 
 
 def test_every_text_is_python(tmp_path: Path) -> None:

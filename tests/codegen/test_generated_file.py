@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch
-from codegen_helpers import DENSE, EXAMPLES, executed, fused_text, generated_text
+from codegen_helpers import DENSE, EXAMPLES, executed, fused_text, generated_text, planned_layers
 
-from tconv.codegen.generate import builtins_needed, runtime_text
+from tconv.cli.optimize import _cells
+from tconv.codegen.generate import _header, builtins_needed, plan_words, runtime_text
 from tconv.codegen.headers.paragraphs import used_paragraphs
+from tconv.rewriter.check import LayerCheck
 from tconv.sandbox.model_file import ModelFileError
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -151,6 +154,15 @@ def test_header_says_what_was_replaced_with_which_plan(texts: dict[str, str]) ->
     assert all(line.startswith("#") for line in header.splitlines())
     for up in range(4):
         assert re.search(rf"#   ups\.{up}\.up +2-D \d+→\d+ k2 s2 bias \w+ +\w*mma: \d+ blocks of \d+, ", header)
+
+
+def test_each_use_is_said_once(model_file: Callable[[str], Path]) -> None:
+    (layer,) = planned_layers(model_file(DENSE), families=("direct",))
+    alike = replace(layer, portable=layer.plan, cast=layer.cast * 2)
+    words = plan_words(layer.plan)
+    assert re.findall(r"# +(\S.*): " + words, _header([alike], "Model")) == ["elsewhere, float16, float16 elsewhere"]
+    cell = _cells(LayerCheck(alike), False)[2]
+    assert words.startswith(cell) and "elsewhere" not in cell
 
 
 @pytest.mark.parametrize("name", NAMES)

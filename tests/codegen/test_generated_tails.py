@@ -390,6 +390,32 @@ def test_sequences(made: Made) -> None:
     assert isinstance(ours.up[:2], nn.Sequential) and close(ours.up[:2](x), theirs.up[:2](x))
 
 
+def test_modules_that_compute_nothing(made: Made) -> None:
+    file = made(SEQUENCE.replace("nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Dropout()", "nn.Identity()"))
+    ours, theirs = file.models()
+    x = torch.randn(2, 5, 3, 4)
+    with torch.no_grad(), silent():
+        assert close(ours(x), theirs(x))
+    assert file.programs == ["", "tanh(y)"]
+
+
+def test_tails_of_layers_that_are_left_to_pytorch(model_file: Callable[[str], Path]) -> None:
+    """The text hands them over all the same; where the file has no program, no kernel takes one."""
+    path = model_file(
+        BLOCK.replace("return self.act(y)", "return self.last(self.act(y)")
+        .replace("* gate + skip", ")")
+        .replace("self.up =", "self.last = nn.ConvTranspose2d(6, 6, 1)\n            self.up =")
+    )
+    file = File(path, fused_text(path, ("direct", "mma"), left=["up"]))
+    ours, theirs = file.models()
+    for up in (ours.up, ours.up.__class__(5, 6, 3, 2, 1, 1)):
+        up.load_state_dict(theirs.up.state_dict())
+        ours.up = up
+        with torch.no_grad():
+            assert close(ours(*inputs()), theirs(*inputs()))
+    assert "_PROGRAMS" not in file.ours and file.programs == [""] * 3
+
+
 def test_copies_and_pickles(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     file = made(SEQUENCE)
     module = ModuleType("written_file")

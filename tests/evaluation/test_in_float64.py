@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from tconv.evaluation.files.in_float64 import in_float64
 from tconv.evaluation.files.judge import judge
+from tconv.evaluation.files.subject import _plant
 from tconv.sandbox.worker import Workshop
 
 X = torch.randn(2, 3, 4, dtype=torch.float64)
@@ -143,3 +145,10 @@ def test_rounded_operands_move_gradients_over_kinks(
     candidate = KINKS.replace("NAME", "ModelNew").replace("ROUND", "rounded").replace("WRONG", wrong)
     report = judge(write("model.py", model), write("new.py", candidate), workshop=workshop)
     assert report.equal == (not wrong), report.reasons
+
+
+def test_copies_of_scripted_modules_keep_gradients() -> None:
+    module = copy.deepcopy(torch.jit.script(nn.Linear(4, 2))).double()
+    _plant(module)
+    module(X).sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())

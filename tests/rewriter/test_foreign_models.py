@@ -121,6 +121,33 @@ def test_modules_that_are_scripted_stay_torchs(model_file: Write) -> None:
     assert [check.layer.left for check in outcome.layers] == [True, False]
 
 
+def test_classes_of_which_some_modules_are_scripted(model_file: Write) -> None:
+    up = """
+class Up(nn.Module):
+    def __init__(self, i, o):
+        super().__init__()
+        self.up, self.weight = nn.ConvTranspose2d(i, o, 2, stride=2), nn.Parameter(torch.randn(o, 1, 2, 2))
+
+    def forward(self, x):
+        return F.conv_transpose2d(torch.relu(self.up(x)), self.weight)
+"""
+    text = model(up, "return torch.tanh(self.scripted(self.up(x)))").replace(
+        "nn.ConvTranspose2d(4, 2, 3)", "Up(3, 4)\n        self.scripted = torch.jit.script(Up(1, 4))"
+    )
+    outcome = optimized(model_file(text))
+    assert outcome.equal and outcome.written and not outcome.mistakes
+    assert "compiled by TorchScript" in left(outcome)["scripted"]
+    assert [check.layer.name for check in outcome.replaced] == ["up.up"]
+    assert outcome.apart == ("line 11: forward is compiled by TorchScript, too",) * 2
+
+
+def test_nothing_but_scripted_modules_is_no_success(model_file: Write) -> None:
+    text = model("", "return self.up(torch.relu(x))").replace("(4, 2, 3)", "(3, 2, 3))")
+    path = model_file(text.replace("nn.ConvTranspose2d", "torch.jit.script(nn.ConvTranspose2d"))
+    with pytest.raises(ModelFileError, match=r"nothing can be replaced: up is compiled by TorchScript"):
+        optimized(path)
+
+
 DATACLASSES = """\
 from dataclasses import dataclass, field
 import torch

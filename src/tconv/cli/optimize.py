@@ -145,7 +145,7 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
         return [*cells, "left to PyTorch"]
     there = [layer.plan, *(each for use, each in layer.variants.items() if use == "elsewhere")]
     behind = "".join(f", {each.describe()}" for each in layer.behind)
-    cells.append("; elsewhere ".join(map(_plan, there)) + behind)
+    cells.append("; elsewhere ".join(dict.fromkeys(map(_plan, there))) + behind)
     cells.append(_error(check))
     if not on_gpu:
         return [*cells, ", ".join(map(_registers, check.builds))]

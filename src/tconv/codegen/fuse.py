@@ -83,6 +83,7 @@ def fuse(
     without: Collection[Place] = (),
     comments: Mapping[Place, str] = MappingProxyType({}),
     numbered: bool = False,
+    compiled: Collection[int] = (),
 ) -> FusedSource:
     """The source with the tails of its layers.
 
@@ -90,8 +91,9 @@ def fuse(
         without: layers' calls that stay as they are.
         comments: what to say above a statement, by the place of its layer's call.
         numbered: say the number of its site in each call.
+        compiled: lines that TorchScript compiles.
     """
-    return _Fuser(source, calls, without, comments, numbered).result()
+    return _Fuser(source, calls, without, comments, numbered, compiled).result()
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,13 @@ class _Chain:
 
 class _Fuser:
     def __init__(
-        self, source: str, calls: Calls, without: Collection[Place], comments: Mapping[Place, str], numbered: bool
+        self,
+        source: str,
+        calls: Calls,
+        without: Collection[Place],
+        comments: Mapping[Place, str],
+        numbered: bool,
+        compiled: Collection[int],
     ) -> None:
         self._bytes = source.encode()
         self._lines = self._bytes.splitlines(keepends=True)
@@ -151,6 +159,7 @@ class _Fuser:
         self._tree = _Plain().visit(ast.parse(source))
         self._names = Names(self._tree)
         self._calls, self._without, self._comments, self._numbered = calls, without, comments, numbered
+        self._compiled = compiled
         self._known = known_calls()
         self._parents = {child: node for node in ast.walk(self._tree) for child in ast.iter_child_nodes(node)}
         self._strings = {
@@ -168,7 +177,7 @@ class _Fuser:
         edits: list[_Edit] = []
         taken: set[ast.stmt] = set()
         for function in ast.walk(self._tree):
-            if isinstance(function, ast.FunctionDef) and not self._is_decorated(function):
+            if isinstance(function, ast.FunctionDef) and not self._is_read(function):
                 for block in _blocks(function):
                     for number, statement in enumerate(block):
                         if statement in taken:
@@ -194,14 +203,21 @@ class _Fuser:
                     around = self._parents[around]
                 self._apart[place_of(node)] = f"it stands inside {self._short(around)}: give it a line of its own"
 
-    def _is_decorated(self, function: ast.FunctionDef) -> bool:
+    def _is_read(self, function: ast.FunctionDef) -> bool:
         """Whether something may read the function's text, as TorchScript does; then it is said of its layers."""
         readers = [each for each in function.decorator_list if self._names.dotted(each) not in _NOT_READERS]
-        for node in ast.walk(function) if readers else ():
+        lines = range(function.lineno, (function.end_lineno or function.lineno) + 1)
+        if readers:
+            why = f"{function.name} is decorated with {self._short(readers[0])}"
+        elif any(line in lines for line in self._compiled):
+            why = f"{function.name} is compiled by TorchScript, too"
+        else:
+            return False
+        for node in ast.walk(function):
             if isinstance(node, ast.Call) and self._is_layer(node):
                 self._looked_at.add(place_of(node))
-                self._apart[place_of(node)] = f"{function.name} is decorated with {self._short(readers[0])}"
-        return bool(readers)
+                self._apart[place_of(node)] = why
+        return True
 
     # ---- what stands behind a layer
 
@@ -230,8 +246,8 @@ class _Fuser:
         if whole and isinstance(target, ast.Name):
             chain.name = target.id
             self._extend(function, block, number, chain)
-        if chain.expression is layer and not chain.statements and chain.part is None and chain.joined is None:
-            ends = self._what_ends(block, number, layer)
+        if chain.expression is layer and _are_copies(chain.statements) and chain.part is None and chain.joined is None:
+            ends = self._what_ends(block, number + len(chain.statements), layer)
             if ends is not None:
                 self._apart.setdefault(place_of(layer), ends)
             return None
@@ -521,7 +537,7 @@ class _Fuser:
         if only is not None and alone:
             call = self._fused_call(chain, f"lambda {chain.name}: {self._text(only[1])}", modules)
             in_line = f"{indent}{target} {call}{self._newline}"
-        nothing = alone and not chain.statements and isinstance(chain.last, ast.Name)
+        nothing = alone and _are_copies(chain.statements) and isinstance(chain.last, ast.Name)
         if row or nothing:
             call = f"{indent}{target} {self._fused_call(chain, '', row)}{self._newline}"
             yield _Edit(first, start, self._comments_between(start, end) + above + call)
@@ -717,6 +733,11 @@ def _changed(node: ast.expr) -> str | None:
         if isinstance(node, ast.Name):
             return node.id
     return None
+
+
+def _are_copies(statements: Sequence[ast.stmt]) -> bool:
+    """Whether statements give values other names, and do nothing else."""
+    return all(isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) for each in statements)
 
 
 def _bound(statement: ast.stmt) -> set[str]:

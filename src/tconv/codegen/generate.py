@@ -29,7 +29,7 @@ from tconv.planner.direct.tile import DirectTile
 from tconv.pointwise.functor import functor
 from tconv.pointwise.program import parse
 from tconv.problem import Layer, Precision, Problem, Triple
-from tconv.sandbox.behind import POINTWISE
+from tconv.sandbox.behind import FUSED, POINTWISE
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 from tconv.version import __version__
@@ -105,6 +105,7 @@ class PlannedLayer:
         count: how often a forward pass runs it.
         called: it is a call of a function, not a module.
         line: of the model file, for a call that stands there.
+        compiled: of the model file, lines that TorchScript compiles with it.
         left: it stays PyTorch's, for this reason.
         portable: what runs the layer at other sizes and on other GPUs, where that is neither `plan` nor `gemm`.
         cast: what is recorded for the other width of floating point, float32 or 16 bits; the best one first.
@@ -126,6 +127,7 @@ class PlannedLayer:
     gemm: tuple[Problem, ...] = ()
     tails: tuple[Behind, ...] = (Behind(),)
     in_evaluation: tuple[Behind, ...] = ()
+    compiled: tuple[int, ...] = ()
 
     @property
     def behind(self) -> tuple[Behind, ...]:
@@ -207,7 +209,7 @@ def generate(
             "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
             "_CALLS = {}\n": _dict_of(
                 "_CALLS",
-                [f"{_string(calls)}: {_string(text)}" for calls, text in sorted(tails.programs.items()) if text],
+                [f"{_string(calls)}: {_string(text)}" for calls, text in sorted(tails.programs.items())],
             ),
             "_BEHIND = {}\n": _dict_of("_BEHIND", _behind(planned)),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
@@ -220,6 +222,8 @@ def generate(
         }
     )
     families = set(headers)
+    # The text may hand tails to layers all of which are left to PyTorch.
+    tailed = bool(behind) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
     wanted = {
         "where functions are called": called or "cuda_conv_transpose" in source.body,
@@ -229,13 +233,13 @@ def generate(
         "where tiles run other channels": any(map(kernel_source.adapts, families)),
         "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
         "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
-        _TAILS: bool(behind),
+        _TAILS: tailed,
         _PROGRAMS: bool(programs),
         _SEQUENCES: bool(programs) and bool(tails.modules),
     }
     runtime = _only(runtime, wanted)
-    for tailed, bare in () if behind else _TAIL_ARGUMENTS:
-        runtime = runtime.replace(tailed, bare)
+    for argument, bare in () if tailed else _TAIL_ARGUMENTS:
+        runtime = runtime.replace(argument, bare)
     runtime, _, text = runtime.partition(_KERNELS_MARK)
     if not elsewhere:
         runtime = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", runtime)
@@ -360,7 +364,7 @@ def _others(layer: PlannedLayer) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for use, plan in layer.variants.items():
         if use and (plan.kernel.tile is None or plan in (*layer.plans, *layer.cast)):
-            found.setdefault(plan_words(plan), []).append(use)
+            found.setdefault(plan_words(plan), []).append(use.replace(", ", " "))
     return found
 
 

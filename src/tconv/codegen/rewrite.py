@@ -8,7 +8,8 @@ Edits are made at the positions of the syntax tree; every other byte stays as th
 - tests of the exact type, ``type(m) is nn.ConvTranspose2d``, which then hold for both classes.
 
 Functions that TorchScript compiles stay as they are, and what is built in a call of ``torch.jit.script`` or
-``torch.jit.trace``: it does not know the functions of the file.
+``torch.jit.trace``: it does not know the functions of the file. Of layers that are built elsewhere and come to it,
+it takes torch's forward (`runtime._CudaForward`).
 
 Every other mention of torch's class keeps its meaning, as the class in the file is a subclass of it: ``isinstance``
 and weight initialisation find the layers as before.

@@ -719,12 +719,17 @@ def _fused(tensors, options, tail):
     if _wants_gradients([*tensors, *around]):
         return None
     plan = _planned(tensors, options)
-    program, operands, beside = "", (), bool(around)
+    program = None if tail.function or tail.modules else ""
+    operands, beside = (), bool(around)
     # ---- where tails are fused
     # ---- where programs are computed
     program, operands = _program_of(tail, plan, tensors[0])
+    # ---- where programs are computed
+    # ---- where tails are fused
     if program is None or _wants_gradients(operands):
         return None
+    # ---- where tails are fused
+    # ---- where programs are computed
     # What is read for each output lies as a result of its own would.
     beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program][0]))
     # ---- where programs are computed
@@ -775,6 +780,12 @@ def _program_of(tail, plan, x):
 class _CudaForward:
     # ---- where layers are built elsewhere
     _left = False  # True on a module that is left to PyTorch
+
+    def __prepare_scriptable__(self):
+        """What TorchScript compiles is torch's forward: it does not know the functions of this file."""
+        if type(self).forward is _CudaForward.forward:
+            self.forward = super().forward
+        return self
 
     # ---- where layers are built elsewhere
     def forward(self, input, output_size=None, tail=None):

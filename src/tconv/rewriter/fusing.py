@@ -71,20 +71,21 @@ def with_tails(
             seen = worker.call("callees", timeout_s=timeout_s, source=source)
             calls = {_place(place): called for place, called in seen}
             refused: dict[Place, str] = {}
+            compiled = {line for layer in found.layers for line in layer.compiled}
 
             def run(fused: FusedSource) -> Trace:
                 asked = {"text": fused.text, "lines": list(fused.lines), "runtime": tails_text()}
                 return decode_trace(worker.call("fused", timeout_s=timeout_s, **asked))
 
             while True:
-                fused = fuse(source, calls, refused, numbered=True)
+                fused = fuse(source, calls, refused, numbered=True, compiled=compiled)
                 traced = run(fused)
                 programs, reasons = _programs(traced)
-                wrong = _refused(fused, traced, reasons)
+                wrong = _refused(fused, traced, programs, reasons)
                 if not wrong:
                     break
                 refused |= wrong
-            final = fuse(source, calls, refused, _comments(fused, traced, programs))
+            final = fuse(source, calls, refused, _comments(fused, traced, programs), compiled=compiled)
             traced = run(final)
     except ModelFileError as error:
         return Fused(found, apart=(f"the file with tails does not run: {error}",))
@@ -127,13 +128,17 @@ def _programs(traced: Trace) -> tuple[dict[str, str], dict[str, str]]:
     return programs, reasons
 
 
-def _refused(fused: FusedSource, traced: Trace, reasons: Mapping[str, str]) -> dict[Place, str]:
-    """The sites none of whose tails has a program, and those that were not reached."""
+def _refused(
+    fused: FusedSource, traced: Trace, programs: Mapping[str, str], reasons: Mapping[str, str]
+) -> dict[Place, str]:
+    """The sites whose kernels gain nothing: none of their tails has a program or a place, or none was reached."""
+    unseen = "what stands behind it is in training mode, or hooked"
     wrong: dict[Place, str] = {}
     for number, site in enumerate(fused.sites):
-        found = [parted(each)[0] for each in traced.sites.get(number, ())]
-        if all(calls in reasons for calls in found):
-            wrong[site.layer] = reasons[found[0]] if found else "what stands behind it is in training mode, or hooked"
+        found = [parted(each) for each in traced.sites.get(number, ())]
+        if not any(calls in programs and (programs[calls] or into) for calls, into in found):
+            why = (reasons[calls] for calls, _ in found if calls in reasons)
+            wrong[site.layer] = next(why, "nothing is computed behind it" if found else unseen)
     return wrong
 
 

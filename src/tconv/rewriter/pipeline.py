@@ -43,6 +43,7 @@ _T = TypeVar("_T")
 _NOT_TUNED: Answers = MappingProxyType({})
 _SHARED = "computed by the kernel of the sizes where this layer has the most work: a file has one kernel for a layer"
 _OUT_OF_REACH = "a call in a file that the model file imports: move that function into the model file"
+_SCRIPTED = "compiled by TorchScript, which does not know the functions of the written file"
 
 
 def plan_layers(
@@ -112,6 +113,7 @@ def plan_layers(
         if has_gemm and (other := casts[problem]) is not None:
             yield other
 
+    left = [_SCRIPTED if each.scripted else _OUT_OF_REACH if each.elsewhere else "" for each in trace.layers]
     layers = tuple(
         PlannedLayer(
             traced.name,
@@ -119,15 +121,16 @@ def plan_layers(
             traced.count,
             traced.called,
             traced.line,
-            traced.elsewhere,
-            _OUT_OF_REACH if traced.elsewhere else "",
+            bool(reason),
+            reason,
             next(iter(own[problem][1:]), None),
             tuple(cast.get(casts[problem] or problem, ())),
             tuple(each for each in gemm(problem) if is_dense(each.layer)),
             _behind(traced.tails, programs) or (Behind(),),
             _behind(traced.in_evaluation, programs),
+            traced.compiled,
         )
-        for traced, problem in zip(trace.layers, asked, strict=True)
+        for traced, problem, reason in zip(trace.layers, asked, left, strict=True)
     )
     if not layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
@@ -173,7 +176,7 @@ def build(
         interface: by what the model file is used.
     """
     source = interface.completed(read_source(model), model.name) if text is None else text
-    keep = [layer.line for layer in layers if layer.left and layer.line is not None]
+    keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]
     rewritten = rewrite(source, model.name, keep, interface.model)
     plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
     with threads() as pool:

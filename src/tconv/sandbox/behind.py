@@ -123,7 +123,7 @@ class Tails:
         self.lines = lines
         self.sites: dict[int, set[str]] = defaultdict(set)
         self.modules: set[str] = set()
-        #: What ends a layer's part of a sequence, by the layer's name, where none of the modules behind it is its tail.
+        #: Why what stands behind a layer is not its tail, by the layer's name, where the file's text does not show it.
         self.ends: dict[str, str] = {}
         self._runtime: dict[str, Any] = {
             "functools": functools,
@@ -144,13 +144,23 @@ class Tails:
 
     def take(self, model: nn.Module) -> None:
         """Of modules in a `nn.Sequential`, those behind a layer are its tail from now on."""
-        names = {module: name for name, module in model.named_modules()}
         for module in model.modules():
             if type(module) is nn.Sequential:
                 module.__class__ = self._runtime["CudaSequential"]
-                for layer, behind in pairwise(module):
-                    if _kind(layer) == LAYER and type(behind) not in _POINTWISE:
-                        self.ends[names[layer]] = f"behind it stands {names[behind]}, a {type(behind).__name__}"
+
+    def is_sequence(self, module: nn.Module) -> bool:
+        """Whether the module calls those in it in a row, by no lines of its own."""
+        return type(module).forward in (nn.Sequential.forward, self._runtime["CudaSequential"].forward)
+
+    def end_in(self, sequence: nn.Sequential, layer: nn.Module, names: Mapping[nn.Module, str]) -> str:
+        """Why what stands behind a layer in the sequence that calls it is not its tail; "" where nothing is to say."""
+        behind = dict(pairwise(sequence)).get(layer)
+        if behind is None or _kind(layer) != LAYER:
+            return ""
+        if type(behind) not in _POINTWISE:
+            return f"behind it stands {names[behind]}, a {type(behind).__name__}"
+        taken_apart = type(sequence) is self._runtime["CudaSequential"]
+        return "" if taken_apart else f"it is called by {type(sequence).__name__}, a subclass of nn.Sequential"
 
     def _fused(
         self,

@@ -7,6 +7,7 @@ memory, so that the full size costs nothing; a model that asks for values runs f
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,8 @@ class TracedLayer:
         line: of the model file, for a call of a function that stands there.
         tails: what is called behind it as the file is written, as `behind.Tails` notes it; "" where nothing is.
         in_evaluation: the same of the model in evaluation mode, where that is another one.
+        scripted: TorchScript runs it, in a module of that name.
+        compiled: of the model file, lines that TorchScript has compiled there.
     """
 
     name: str
@@ -55,11 +58,13 @@ class TracedLayer:
     line: int | None = None
     tails: tuple[str, ...] = ()
     in_evaluation: tuple[str, ...] = ()
+    scripted: bool = False
+    compiled: tuple[int, ...] = ()
 
     @property
     def elsewhere(self) -> bool:
         """A call of a function in a file that the model file imports: out of the rewriter's reach."""
-        return self.called and self.line is None
+        return self.called and self.line is None and not self.scripted
 
     def with_program(self, problem: Problem, programs: Mapping[str, str]) -> Problem:
         """`problem` with the first program that stands behind the layer; as it is where none does.
@@ -277,16 +282,31 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
     def _layer(self, problem: Problem) -> TracedLayer:
         module = self._inside[-1] if self._inside else None
         name = self._names.get(module, type(module).__name__) if module is not None else ""
+        if isinstance(module, torch.jit.ScriptModule):
+            compiled = re.findall(rf"# {re.escape(self._path)}:(\d+):", str(module.inlined_graph))
+            return TracedLayer(name, problem, called=True, scripted=True, compiled=tuple(sorted({*map(int, compiled)})))
+        if isinstance(module, _TRANSPOSED):
+            self._note_end(module)
+            return TracedLayer(name, problem)
         file, line = self._caller()
         here = file == self._path
-        if isinstance(module, _TRANSPOSED):
-            if self._tails is not None and not here:
-                there = f"it is called in {Path(file).name}, line {line}, which stays as it is"
-                self._tails.ends.setdefault(name, there)
-            return TracedLayer(name, problem)
         users = line if self._tails is None or not here else self._tails.lines[line - 1]
         where = f"line {users}" if here else f"{Path(file).name} line {line}"
         return TracedLayer(f"{name}, {where}" if name else where, problem, 1, True, line if here else None)
+
+    def _note_end(self, layer: nn.Module) -> None:
+        """Why what stands behind a layer is not its tail, where the model file's text does not show it."""
+        if self._tails is None:
+            return
+        caller = next(iter(self._inside[-2:-1]), None)
+        if isinstance(caller, nn.Sequential) and self._tails.is_sequence(caller):
+            end = self._tails.end_in(caller, layer, self._names)
+        else:
+            file, line = self._caller()
+            there = file != self._path and os.path.isfile(file)
+            end = f"it is called in {Path(file).name}, line {line}, which stays as it is" if there else ""
+        if end:
+            self._tails.ends.setdefault(self._names.get(layer, ""), end)
 
     def _caller(self) -> tuple[str, int]:
         """File and line of the nearest code that is neither torch's nor ours."""
@@ -328,7 +348,7 @@ def _available_bytes() -> int | None:
 
 def decode_layer(fields: dict[str, Any]) -> TracedLayer:
     """The inverse of dataclasses.asdict, also after a passage through JSON."""
-    behind = {name: tuple(fields[name]) for name in ("tails", "in_evaluation")}
+    behind = {name: tuple(fields[name]) for name in ("tails", "in_evaluation", "compiled")}
     return TracedLayer(**{**fields, **behind, "problem": Problem.from_dict(fields["problem"])})
 
 

@@ -26,7 +26,11 @@ class _WithoutGraphs(TorchFunctionMode):
 def deep_copy(module: nn.Module) -> nn.Module:
     """``copy.deepcopy``, also of what a module remembers from its last call, wherever it keeps that."""
     with _WithoutGraphs():
-        return copy.deepcopy(module)
+        copied = copy.deepcopy(module)
+    for parameter in copied.parameters():
+        if not parameter.is_leaf:  # a scripted module's remember what they were copied from
+            parameter.detach_().requires_grad_()
+    return copied
 
 
 def buffers_outside(module: nn.Module) -> dict[str, Tensor]:
