@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 616, the kernels at line 708.
+# The model file begins at line 624, the kernels at line 716.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
@@ -432,7 +432,7 @@ def _define(name):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_be93f5f54c263038::conv_transpose")
+_OPERATOR = _define("tconv_e48174261f6f306d::conv_transpose")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -440,12 +440,16 @@ def _tuple(value, dims):
     values = tuple(map(operator.index, value)) if hasattr(value, "__iter__") else (operator.index(value),)
     return values * dims if len(values) == 1 else values
 
-def _autocast(tensor):
-    """What autocast makes of an operand of a convolution."""
-    if tensor is None or not tensor.is_cuda or not tensor.is_floating_point() or tensor.dtype == torch.float64:
-        return tensor
+def _autocast_dtype():
+    """What autocast makes of operands; None where it is off."""
+    if not torch.is_autocast_enabled():
+        return None
     newer = hasattr(torch, "get_autocast_dtype")
-    return tensor.to(torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype())
+    return torch.get_autocast_dtype("cuda") if newer else torch.get_autocast_gpu_dtype()
+
+def _autocast(tensor, dtype):
+    stays = tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64
+    return tensor if stays else tensor.to(dtype)
 
 def _conv_transpose(
     dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, tail=None
@@ -453,11 +457,12 @@ def _conv_transpose(
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
     stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
     options = (stride, padding, output_padding, groups, dilation)
-    if torch.is_autocast_enabled():
-        input, weight, bias = _autocast(input), _autocast(weight), _autocast(bias)
+    autocast = _autocast_dtype()
+    if autocast is not None:
+        input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     if tail is not None:
-        y = _fused(tensors, options, tail) if tensors[0] is input and not torch.is_autocast_enabled() else None
+        y = _fused(tensors, options, tail) if tensors[0] is input and autocast is None else None
         if y is not None:
             return y
         return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
@@ -543,7 +548,10 @@ def _fused(tensors, options, tail):
     if _wants_gradients([*tensors, *around]):
         return None
     plan = _planned(tensors, options)
-    program, operands, beside = "", (), bool(around)
+    program = None if tail.function or tail.modules else ""
+    operands, beside = (), bool(around)
+    if program is None or _wants_gradients(operands):
+        return None
     plan = _with_program(plan, program)
     if not (beside and tail.fits(_shape(plan), tensors[0]) and _last(*tensors[:2]) is None):
         return tail.joined(_run(plan, *tensors, *operands))
