@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tconv.evaluation.files.copies import deep_copy
 from tconv.evaluation.files.in_float64 import in_float64
 from tconv.evaluation.files.judge import judge
-from tconv.evaluation.files.subject import _plant
 from tconv.sandbox.worker import Workshop
 
 X = torch.randn(2, 3, 4, dtype=torch.float64)
@@ -148,7 +147,6 @@ def test_rounded_operands_move_gradients_over_kinks(
 
 
 def test_copies_of_scripted_modules_keep_gradients() -> None:
-    module = copy.deepcopy(torch.jit.script(nn.Linear(4, 2))).double()
-    _plant(module)
+    module = deep_copy(torch.jit.script(nn.Linear(4, 2))).double()
     module(X).sum().backward()
     assert all(parameter.grad is not None for parameter in module.parameters())
