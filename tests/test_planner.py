@@ -117,6 +117,7 @@ def test_many_batches_and_sizes_share_few_kernels():
 
 @settings(max_examples=25, deadline=None)
 @given(problems())
+@example(Problem(Layer(3, 5, 4, (7, 16, 2), (1, 1, 16), precision="fp64"), 1, (1, 1, 1)))  # many weights, and exchanges
 def test_every_candidate_computes_the_problem(problem):
     tiles = candidates(problem, H200)
     for place in range(0, length(tiles), 17):

@@ -34,6 +34,8 @@ _DOUBLINGS = 4
 #: Weights of at most this size stay in shared memory, so that a block can go on to further positions.
 _RESIDENT_BYTES = 44 * 1024
 _STAGE_BYTES = 16 * 1024
+#: Dynamic shared memory that every GPU from sm_75 on gives a block: a plan may travel in a file.
+SHARED_BYTES = 64 * 1024
 
 
 def direct_tile(
@@ -46,6 +48,7 @@ def direct_tile(
     lanes: int = 128,
     warps_wide: int = 0,
     ahead: int = 0,
+    may_stay: bool = True,
 ) -> DirectTile:
     """The tile of these choices.
 
@@ -57,6 +60,7 @@ def direct_tile(
         lanes: threads of one set.
         warps_wide: of a block's tile, whose inputs it brings to shared memory; 0 to read them through the L1 cache.
         ahead: 1 to ask for the inputs of the next channels before these are multiplied.
+        may_stay: all weights of a block lie in shared memory, if they are few; else they come in stages.
     """
     axis = layer.axes[2]
     phase_lanes, phases = 1, axis.phases_with_taps
@@ -91,7 +95,7 @@ def direct_tile(
         blocks=1,
     )
     tile = replace(tile, unroll=_unroll(layer, tile, products * chunk_taps))
-    tile = _with_weights(layer, tile)
+    tile = _with_weights(layer, tile, may_stay)
     return replace(tile, blocks=DirectShape(layer, tile).blocks_that_fit())
 
 
@@ -112,12 +116,12 @@ def _unroll(layer: Layer, tile: DirectTile, products: int) -> int:
     return unroll
 
 
-def _with_weights(layer: Layer, tile: DirectTile) -> DirectTile:
+def _with_weights(layer: Layer, tile: DirectTile, may_stay: bool) -> DirectTile:
     """`tile` with all weights of a block in shared memory if they are few, else with stages of them."""
     groups = ceil_div(layer.in_channels_per_group, tile.unroll)
     tile = replace(tile, chunk_channels=groups * tile.unroll)
     shape = DirectShape(layer, tile)
-    stays = shape.resident & (shape.weight_items * shape.accumulator_bytes <= _RESIDENT_BYTES)
+    stays = may_stay & shape.resident & (shape.weight_items * shape.accumulator_bytes <= _RESIDENT_BYTES)
     group = tile.unroll * tile.splits
     group_bytes = shape.own_row_taps * shape.channel_items * shape.accumulator_bytes * group
     stages = least(ceil_div(groups, tile.splits), most(1, _STAGE_BYTES // group_bytes))
@@ -137,7 +141,11 @@ def default_tile(layer: Layer) -> DirectTile:
     else:
         positions = max(1, min(2, budget // phases))
     channels = min(layer.out_channels_per_group, max(1, budget // (phases * positions)), 16)
-    return direct_tile(layer, LANES, positions, 1 << (channels.bit_length() - 1))
+    tile = direct_tile(layer, LANES, positions, 1 << (channels.bit_length() - 1))
+    if DirectShape(layer, tile).shared_bytes <= SHARED_BYTES:
+        return tile
+    # With what warps exchange, weights that stay are too many.
+    return direct_tile(layer, LANES, positions, 1 << (channels.bit_length() - 1), may_stay=False)
 
 
 def phases_on_lanes(layer: Layer) -> bool:

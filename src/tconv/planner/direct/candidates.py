@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tconv.planner.direct.builder import LANES, default_tile, direct_tile, is_small, phases_on_lanes
+from tconv.planner.direct.builder import LANES, SHARED_BYTES, default_tile, direct_tile, is_small, phases_on_lanes
 from tconv.planner.direct.launching import launching, runs
 from tconv.planner.direct.shape import DirectShape
 from tconv.planner.direct.tile import DirectTile
@@ -32,8 +32,6 @@ _LEAST_CHANNELS = 4
 _FEW_WARPS = 24
 #: Registers are estimated, and the compiler is asked whether it can do with less: a tile is also tried with so much.
 _OPTIMISM = 1.06
-#: Dynamic shared memory that every GPU from sm_75 on gives a block: a plan may travel in a file.
-_SHARED_BYTES = 64 * 1024
 
 
 def candidates(problem: Problem, gpu: Gpu) -> DirectTile:
@@ -61,7 +59,7 @@ def candidates(problem: Problem, gpu: Gpu) -> DirectTile:
         return default
     columns, positions, channels, rows, lanes, warps_wide, ahead = (values[of] for values in np.array(chosen).T)
     tiles = direct_tile(layer, columns, positions, channels, rows, splits[of, split], lanes, warps_wide, ahead)
-    tiles = taken(tiles, DirectShape(layer, tiles).shared_bytes <= min(_SHARED_BYTES, gpu.shared_bytes_per_block))
+    tiles = taken(tiles, DirectShape(layer, tiles).shared_bytes <= min(SHARED_BYTES, gpu.shared_bytes_per_block))
     tiles = _with_hopeful_blocks(layer, tiles)
     # The first of all may be among them.
     others = ~equals(tiles, first)
