@@ -14,8 +14,9 @@ from torch import Tensor
 
 from tconv.evaluation import bits, equality, reference
 from tconv.evaluation.equality import check_layer
+from tconv.evaluation.files import judge as judging
 from tconv.evaluation.files import whole_model
-from tconv.evaluation.files.case import Case
+from tconv.evaluation.files.case import IN_EVALUATION, SEED, Case
 from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.pair import Reference
 from tconv.evaluation.files.side import Outcome, Traced
@@ -23,6 +24,7 @@ from tconv.evaluation.files.whole_model import OutputComparison, Results
 from tconv.evaluation.reference import conv_transpose
 from tconv.problem import Layer, Problem
 from tconv.sandbox import digest
+from tconv.sandbox.model_file import MODEL as INTERFACE
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import Workshop
 
@@ -208,3 +210,17 @@ def test_a_model_without_float64_goes_on_without() -> None:
     model, plain = Side(1.0, runs_in_float64=False), Outcome(torch.ones(3, 2), (), (), ())
     exact, _ = beside(model).finer(plain, [], {}, 0)
     assert exact is None and not model.samples_apart
+
+
+def test_results_count_where_inputs_are_cut_down(
+    workshop: Workshop, write: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs of draws in other states, on a GPU: here of 2 kB, whose results have 14."""
+    monkeypatch.setattr(judging, "_SMALL_BYTES", 12_000)
+    path = write("model.py", MODEL.format(name="Model", more="pass"))
+    court = judging._Court(workshop, (path, INTERFACE), path, torch.device("cpu"), "match", 60, 0)
+    with court.model:
+        court.device = torch.device("cuda")  # it is asked nothing
+        case, _ = court.own_case()
+        assert case.inputs(SEED)[0].shape == (3, 4, 7, 6)
+        assert case.inputs(IN_EVALUATION)[0].shape == (2, 4, 7, 6)

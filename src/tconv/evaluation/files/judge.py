@@ -27,7 +27,7 @@ from tconv.evaluation.files.pair import Reference
 from tconv.evaluation.files.replacement import check_replacement
 from tconv.evaluation.files.results import check_results
 from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
-from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side
+from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side, Traced
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.timed_results import check_timed
 from tconv.evaluation.files.variations import variations, varied_shape
@@ -46,7 +46,7 @@ _EMULATOR_WORK = 10**7
 _FURTHER_SHARE = 10
 #: Inputs beyond these bytes are drawn once; later draws are some of their samples.
 _FURTHER_BYTES = 128 * 2**20
-#: Those of draws in other states are cut down to so many bytes: each of many calls passes through files.
+#: Those of draws in other states are cut down to so many bytes, with results: each of many calls passes through files.
 _SMALL_BYTES = 32 * 2**20
 #: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
 _ANSWER_SHARE = 4
@@ -251,12 +251,19 @@ class _Court:
         return inputs
 
     def _bytes(self, shapes: Shapes) -> int | None:
-        """Of inputs in float32; None where the model does not take such."""
-        return None if self._work(shapes) is None else 4 * sum(math.prod(shape) for shape in shapes if shape)
+        """Of inputs in float32, and of the largest result inside; None where the model does not take such."""
+        traced = self._traced(shapes)
+        inputs = sum(math.prod(shape) for shape in shapes if shape)
+        return None if traced is None else 4 * (inputs + traced.largest)
 
     def _work(self, shapes: Shapes) -> int | None:
+        traced = self._traced(shapes)
+        return None if traced is None else traced.multiply_adds
+
+    def _traced(self, shapes: Shapes) -> Traced | None:
+        """What `Model` runs on inputs of these shapes; None where it does not take such."""
         try:
-            return self.model.trace(shapes=shapes).multiply_adds
+            return self.model.trace(shapes=shapes)
         except ModelFileError:
             return None
 

@@ -63,12 +63,14 @@ class Traced:
         multiply_adds: of all convolutions together.
         products: the products that one output sums up, added over the convolutions.
         layer: set where the model is one transposed convolution and nothing else.
+        largest: elements of the largest result of a convolution.
     """
 
     problems: tuple[Problem | None, ...]
     multiply_adds: int
     products: int
     layer: OneLayer | None
+    largest: int = 0
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ class Side:
         layer = None
         if found["whole"] and problems[0] is not None:
             layer = OneLayer(problems[0], calls[0]["weight"], calls[0]["bias"])
-        return Traced(problems, multiply_adds, products, layer)
+        return Traced(problems, multiply_adds, products, layer, max((call["outputs"] for call in calls), default=0))
 
     def _read(self, tree: Any, device: torch.device | None = None) -> Any:
         try:
