@@ -41,7 +41,7 @@ def check(name: str, arch: str) -> None:
         assert not [line for line in compiled.log.splitlines() if any(word in line for word in GIVEN_UP)]
 
 
-@pytest.mark.rotates(20)
+@pytest.mark.rotates(30)
 @of_archs(*ARCHS)
 def test_instance_compiles(name, arch):
     check(name, arch)
