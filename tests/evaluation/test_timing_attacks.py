@@ -63,20 +63,25 @@ BATCH_NORM = "self.more = nn.BatchNorm2d(6)"
 
 
 @pytest.fixture
-def timed(workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Judges and times a candidate with that `forward`, on the CPU."""
+def timed_files(workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Report]:
+    """Judges and times two files of these texts, on the CPU."""
     monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
     monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", FakeStopwatch)
 
+    def run(model: str, candidate: str) -> Report:
+        files = write("model.py", model), write("candidate.py", candidate)
+        return judge(*files, device="cpu", bench=True, workshop=workshop)
+
+    return run
+
+
+@pytest.fixture
+def timed(timed_files):  # type: ignore[no-untyped-def]
+    """Judges and times a candidate with that `forward`."""
+
     def run(forward: str, model: str = "self.up(x)", more: str = "pass") -> Report:
         text = CANDIDATE.format(many=MANY, forward=forward.replace("; ", "\n        "))
-        return judge(
-            write("model.py", MODEL.format(result=model, more=more)),
-            write("candidate.py", text),
-            device="cpu",
-            bench=True,
-            workshop=workshop,
-        )
+        return timed_files(MODEL.format(result=model, more=more), text)
 
     return run
 
@@ -249,12 +254,8 @@ def test_times_that_cannot_be(change: dict[str, object]) -> None:
         Measured.from_dict(vars(replace(good, **change)))  # type: ignore[arg-type]
 
 
-def test_lazy_layers_and_dataclasses_are_timed(
-    workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lazy_layers_and_dataclasses_are_timed(timed_files: Callable[[str, str], Report]) -> None:
     """Lazy layers get the same weights in every process; a dataclass is kept as its fields."""
-    monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
-    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", FakeStopwatch)
     text = """
 from dataclasses import dataclass
 import torch
@@ -276,18 +277,13 @@ class NAME(nn.Module):
 def get_inputs():
     return [torch.rand(2, 3, 8)]
 """
-    paths = (write(f"{name}.py", text.replace("NAME", name)) for name in ("Model", "ModelNew"))
-    report = judge(*paths, device="cpu", bench=True, workshop=workshop)
+    report = timed_files(text.replace("NAME", "Model"), text.replace("NAME", "ModelNew"))
     assert report.equal and report.timing is not None, report.reasons
     assert report.verdict.check("right while it is timed").passed
 
 
-def test_inputs_of_the_files_own_classes_are_timed(
-    workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_of_the_files_own_classes_are_timed(timed_files: Callable[[str, str], Report]) -> None:
     """Each file gets instances of its own class, and the calls that are kept can be run again."""
-    monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
-    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", FakeStopwatch)
     text = """
 from types import SimpleNamespace
 import torch
@@ -307,7 +303,6 @@ class NAME(nn.Module):
 def get_inputs():
     return [Batch(image=torch.rand(2, 3, 8)), SimpleNamespace(scale=2)]
 """
-    paths = (write(f"{name}.py", text.replace("NAME", name)) for name in ("Model", "ModelNew"))
-    report = judge(*paths, device="cpu", bench=True, workshop=workshop)
+    report = timed_files(text.replace("NAME", "Model"), text.replace("NAME", "ModelNew"))
     assert report.equal and report.timing is not None, report.reasons
     assert report.verdict.check("right while it is timed").passed

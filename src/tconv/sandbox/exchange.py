@@ -322,7 +322,16 @@ class Unchanged:
 
 def tensor_bytes(value: Any) -> int:
     """The bytes of all elements of a tree's tensors."""
-    return sum(tensor.numel() * tensor.element_size() for _, tensor in tensors(value))
+    return sum(map(_bytes, tensors(value)))
+
+
+def largest_bytes(value: Any) -> int:
+    """The bytes of the largest of a tree's tensors, 0 where it has none."""
+    return max(map(_bytes, tensors(value)), default=0)
+
+
+def _bytes(named: tuple[str, Tensor]) -> int:
+    return named[1].numel() * named[1].element_size()
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

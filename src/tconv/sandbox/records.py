@@ -91,13 +91,20 @@ def record_of(value: Any) -> Record | None:
 
 def fields_of(value: Any) -> dict[str, Any] | None:
     """What a dataclass's instance, a named tuple or a namespace has, by name; None for other values."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
-    if isinstance(value, _NAMESPACES):
-        return dict(vars(value))
-    if isinstance(value, type) or not is_dataclass(value):
-        return None
-    return {field.name: getattr(value, field.name) for field in fields(value) if hasattr(value, field.name)}
+    read = _reader_of(type(value))
+    return None if read is None else read(value)
+
+
+def _reader_of(kind: type) -> Callable[[Any], dict[str, Any]] | None:
+    """What reads the fields of an instance of a class; None for a class without fields."""
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return lambda value: dict(zip(value._fields, value, strict=True))
+    if issubclass(kind, _NAMESPACES):
+        return lambda value: dict(vars(value))
+    if is_dataclass(kind):
+        names = [field.name for field in fields(kind)]
+        return lambda value: {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return None
 
 
 def restored(value: Any, classes: Mapping[str, Any]) -> Any:
@@ -136,20 +143,12 @@ def restored_for(file: LoadedModel, value: Any) -> Any:
 def _class_of(record: Record, classes: Mapping[str, Any]) -> type:
     loaded = sys.modules.get(record.module)
     for found in (classes.get(record.name), getattr(loaded, "__dict__", {}).get(record.name)):
-        if isinstance(found, type) and _is_of_kind(found, record):
+        if not isinstance(found, type):
+            continue
+        if issubclass(found, dict) if record.attributes is not None else _reader_of(found) is not None:
             return found
     kind = "dataclass, named tuple or namespace" if record.attributes is None else "subclass of dict called"
     raise Unportable(f"no {kind} {record.name}")
-
-
-def _is_of_kind(found: type, record: Record) -> bool:
-    if record.attributes is not None:
-        return issubclass(found, dict)
-    return (
-        is_dataclass(found)
-        or issubclass(found, _NAMESPACES)
-        or (issubclass(found, tuple) and hasattr(found, "_fields"))
-    )
 
 
 def _dict_of(kind: type) -> type[dict[Any, Any]]:

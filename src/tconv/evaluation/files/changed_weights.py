@@ -19,7 +19,7 @@ from tconv.evaluation.files.weights import halved_in_places
 from tconv.evaluation.files.whole_model import same_outputs
 from tconv.evaluation.tolerance import TF32_OPERANDS
 from tconv.evaluation.verdict import Check, Verdict
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 WEIGHTS = "weights that change"
@@ -119,7 +119,7 @@ def _followed(pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, 
         cast = type_of(state)
         words += f", {cast}"
         allowed = allowed if cast == torch.float64 else ROUNDING
-    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected.outputs))
+    size = largest_bytes(expected.outputs)
     try:
         options = {"seed": IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
         got, outputs = pair.calls.run(expected.inputs, state, **options).outputs, expected.outputs

@@ -22,7 +22,7 @@ from tconv.evaluation.tolerance import TF32_OPERANDS
 from tconv.evaluation.verdict import GRADIENTS, INFERENCE_ONLY, Check
 from tconv.precision import of_kind
 from tconv.problem import TF32
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import largest_bytes, tensors
 from tconv.sandbox.model_file import ModelFileError
 
 _ENABLED = "with gradients enabled"
@@ -139,7 +139,7 @@ def _on_a_way(
     """The rules for gradients that are taken so, beside those of `Model`."""
     pair.calls.beside(plain)
     expected = _with_others(pair, inputs, state, way, plain)
-    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
+    size = largest_bytes(plain.outputs)
     try:
         options = {"training": way.training, "gradients": way.of, "way": way.other, "seed": IN_TRAINING}
         got = pair.calls.run(inputs, state, output_bytes=size, on=HOST, **options)

@@ -18,7 +18,7 @@ from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Outcom
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import same_outputs
 from tconv.evaluation.verdict import Check
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import largest_bytes, tensors
 from tconv.sandbox.model_file import ModelFileError
 
 NAME = "infinities and NaN"
@@ -95,7 +95,7 @@ def _reached(outcomes: Sequence[Outcome]) -> dict[str, Tensor]:
 
 
 def _one(calls: Calls, given: _Given, seed: int, words: str, expected: Any, reached: dict[str, Tensor]) -> Check:
-    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected))
+    size = largest_bytes(expected)
     try:
         got = calls.run(*given, seed=seed, on=HOST, output_bytes=size, training=False).outputs["output"]
     except CandidateRaised as error:

@@ -15,7 +15,7 @@ from tconv.evaluation.files.samples import some_samples
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import same_outputs
 from tconv.evaluation.verdict import Check, Verdict
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 
@@ -29,7 +29,7 @@ def check_as_built(pair: Pair) -> list[Check]:
         plain = pair.plain(inputs, state, seed)
         pair.calls.beside(plain)
         pytorch = plain.outputs
-        size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(pytorch))
+        size = largest_bytes(pytorch)
         got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST)
         form = same_outputs(got, pytorch)
         if not form.passed:
@@ -102,7 +102,7 @@ def _in_mode(
     """The rules on one call in a mode, and `Model`'s buffers behind it."""
     plain = pair.plain(inputs, state, seed, training)
     pair.calls.beside(plain)
-    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(plain.outputs))
+    size = largest_bytes(plain.outputs)
     got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST, training=training)
     form = same_outputs(got, plain.outputs)
     buffers = {name: tensor.to(state[name].device) for name, tensor in plain.outputs["buffers"].items()}

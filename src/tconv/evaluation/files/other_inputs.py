@@ -16,7 +16,7 @@ from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes
 from tconv.evaluation.files.sizes import cut_down
 from tconv.evaluation.files.whole_model import same_outputs
 from tconv.evaluation.verdict import Check, Verdict
-from tconv.sandbox.exchange import tensors
+from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 NAME = "other inputs"
@@ -69,7 +69,7 @@ def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) ->
     plain = pair.plain(inputs, state, seed, False, expanded=expanded)
     pair.calls.beside(plain)
     expected = _plainly_laid_out(plain.outputs["output"])
-    size = max(tensor.numel() * tensor.element_size() for _, tensor in tensors(expected))
+    size = largest_bytes(expected)
     try:
         options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded}
         outcome = pair.calls.run(inputs, state, on=HOST, **options)
