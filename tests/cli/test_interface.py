@@ -121,6 +121,15 @@ def test_no_input(text: str) -> None:
     assert f"got --inputs {text};" in str(caught.value)
 
 
+def test_a_shape_with_commas() -> None:
+    with pytest.raises(Trouble, match="got --inputs 1,3,8,8, 4 tensors of one axis; write one tensor as 1x3x8x8, "):
+        interface_of("Model", ["1,3,8,8"], None)
+    for given in (["8,8"], ["1", "3", "8"], ["1,3,8x8"]):
+        assert len(eval(interface_of("Model", given, None).inputs, {"torch": torch})) == sum(
+            len(text.split(",")) for text in given
+        )
+
+
 @pytest.mark.parametrize("text", ["relu", "mode=relu", "print()", "1 +", "stride=", "2 ** 3", "a==1"])
 def test_no_argument(text: str) -> None:
     with pytest.raises(Trouble, match="write a Python literal") as caught:

@@ -181,6 +181,8 @@ def test_one_line_for_what_is_wrong(workshop: Workshop, write: Writer, text: str
 def test_a_file_that_is_not_there_or_is_no_text(workshop: Workshop, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"cannot read .*missing\.py: No such file"):
         run(workshop, tmp_path / "missing.py")
+    with pytest.raises(ModelFileError, match=r"notes\.ipynb is a notebook: save its code as a \.py file"):
+        run(workshop, tmp_path / "notes.ipynb")
     (tmp_path / "model.py").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ModelFileError, match=r"model\.py is not UTF-8, nor what a coding line of it says: save"):
         run(workshop, tmp_path / "model.py")

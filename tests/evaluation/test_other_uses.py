@@ -60,6 +60,22 @@ LAST = "return self.last(y)"
 CALL = "return Once.apply(y, self.last.weight, self.last.bias, self)"
 TRAINED = "self.last(self.norm(y))"
 BOTH = "return self.last(y), self.head(y)"
+#: A norm's weights and statistics, made into factors when their versions change.
+FOLDED = """n = self.norm
+        if n.training or torch.is_grad_enabled():
+            return self.last(n(y))
+        key = [(id(each), each._version, each.data_ptr(), each.dtype) for each in n.KEYS]
+        if not self.kept or self.kept[0] != key:
+            scale = n.weight * torch.rsqrt(n.running_var + n.eps)
+            self.kept = [key, scale.view(-1, 1, 1), (n.bias - n.running_mean * scale).view(-1, 1, 1)]
+        return self.last(y * self.kept[1] + self.kept[2])"""
+#: A result is known by address and version of what it is of; who holds that, knows it.
+KNOWN = """if torch.is_grad_enabled():
+            return self.last(y)
+        key = x.data_ptr(), x.dtype, x.shape, x.stride(), *(each._version for each in (x, *self.parameters()))
+        if not self.kept or self.kept[0] != key:
+            self.kept = [key, self.last(y), HELD]
+        return self.kept[1].clone()"""
 ACTNORM = """if self.training and not self.done:
             with torch.no_grad():
                 self.loc.copy_(-y.mean((0, 2, 3), keepdim=True)); self.done.fill_(1)
@@ -194,6 +210,16 @@ USES: dict[str, tuple[str, str, str, str, str]] = {
         "",
         "a second call in training",
     ),
+    "statistics by the versions of parameters": (
+        f"return {TRAINED}",
+        FOLDED.replace("KEYS", "parameters()"),
+        "",
+        "",
+        "after a call in training that changes buffers",
+    ),
+    "statistics by their versions": (f"return {TRAINED}", FOLDED.replace("KEYS", "state_dict().values()"), "", "", ""),
+    "a result by an address": (LAST, KNOWN.replace("HELD", "0"), "", "", "given inputs times 2^-10"),
+    "a result by an address that is held": (LAST, KNOWN.replace("HELD", "x"), "", "", ""),
     "parameters that Model sets, too": (ACTNORM, ACTNORM, "", "", ""),
     "numbers of the results": (
         "return self.last(y), float(y.mean())",
@@ -255,6 +281,52 @@ def test_other_uses(workshop: Workshop, write: Callable[[str, str], Path], name:
         assert report.equal, report.reasons
     else:
         assert any(reason in each for each in report.reasons), report.reasons
+
+
+INDEXED = """
+import torch
+import torch.nn as nn
+
+class Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, table, labels):
+        ctx.save_for_backward(labels)
+        ctx.shape = table.shape
+        return table[labels]
+
+    @staticmethod
+    def backward(ctx, g):
+        (labels,) = ctx.saved_tensors
+        return g.new_zeros(ctx.shape).BACK(0, labels, g), None
+
+class NAME(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.up = nn.Parameter(torch.randn(1000, 4)), nn.ConvTranspose2d(4, 3, 2, 2)
+
+    def forward(self, x, labels, cells):
+        rows = ROWS
+        return self.up(rows.new_zeros(36, 4).PLACE(0, cells, x * rows).t().reshape(1, 4, 6, 6))
+
+def get_inputs():
+    return [torch.randn(5, 4), torch.tensor([3, 14, 15, 92, 65]), torch.randperm(36)[:5]]
+"""
+#: How a candidate gathers rows, sums up at places and brings gradients back to rows; the reason.
+OF_INDICES = {
+    "the same": ("Rows.apply(self.table, labels)", "index_add", "index_add", ""),
+    "one of two at a place": ("self.table[labels]", "index_copy", "index_add", "given a sample twice"),
+    "one of two gradients of a row": ("Rows.apply(self.table, labels)", "index_add", "index_copy", "gradient of table"),
+}
+
+
+@pytest.mark.parametrize("name", OF_INDICES)
+def test_indices_that_occur_twice(workshop: Workshop, write: Callable[[str, str], Path], name: str) -> None:
+    rows, place, back, reason = OF_INDICES[name]
+    model = INDEXED.replace("NAME", "Model").replace("ROWS", "self.table[labels]").replace("PLACE", "index_add")
+    candidate = INDEXED.replace("NAME", "ModelNew").replace("ROWS", rows).replace("PLACE", place).replace("BACK", back)
+    report = judge(write("model.py", model), write("new.py", candidate), workshop=workshop)
+    assert report.equal == (not reason), report.reasons
+    assert not reason or any(reason in each for each in report.reasons), report.reasons
 
 
 GIVEN = """

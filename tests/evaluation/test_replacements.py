@@ -81,7 +81,13 @@ LEFT_BEHIND = {
         FORWARD,
         "y = self.up(x); self.kept = y if self.kept is None or self.kept.shape != y.shape else self.kept.copy_(y); "
         "return self.kept",
-        "keeps its results: the next call writes over the result of the one before",
+        "keeps its results: a call writes over what an earlier one returned",
+    ),
+    "the same memory every fourth time": (
+        FORWARD,
+        "y = self.up(x); self.kept = self.kept or {}; ring = self.kept.setdefault(y.shape, []); "
+        "ring.append(ring.pop(0).copy_(y) if len(ring) == 4 else y); return ring[-1]",
+        "keeps its results: a call writes over what an earlier one returned",
     ),
     "results that are kept": (
         FORWARD,
@@ -121,6 +127,27 @@ LEFT_BEHIND = {
         FORWARD,
         "torch.autograd.graph.save_on_cpu().__enter__(); return self.up(x)",
         "the hooks on saved tensors",
+    ),
+    "a result that asks for gradients": (
+        FORWARD,
+        "y = self.up(x); return y if y.requires_grad else y.requires_grad_()",
+        "plain results: without gradients, Model's are plain: return what no_grad() computes; output asks for",
+    ),
+    "a parameter in Model, too": ("return self.up(x), self.up.bias", "return self.up(x) * 1, self.up.bias", ""),
+    "an inference tensor": (
+        FORWARD,
+        "with torch.inference_mode(not torch.is_grad_enabled()):; \treturn self.up(x)",
+        "output is an inference tensor",
+    ),
+    "no gradient that was there": (
+        FORWARD,
+        "torch.is_grad_enabled() or self.zero_grad(); return self.up(x)",
+        "inputs unchanged: the call changed up.bias.grad",
+    ),
+    "a gradient of zeros": (
+        FORWARD,
+        "torch.is_grad_enabled() or self.zero_grad(set_to_none=False); return self.up(x)",
+        "inputs unchanged: the call changed up.bias.grad",
     ),
     "a flag": (FORWARD, "torch.backends.cudnn.benchmark = True; return self.up(x)", "torch.backends.cudnn.benchmark"),
     "a flag in Model, too": (
@@ -188,6 +215,8 @@ def test_what_a_call_leaves_behind(judged: Callable[..., Report], name: str) -> 
 
 
 FUNCTION = """
+KEPT = {}
+
 class Up(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
@@ -215,6 +244,12 @@ BACKWARD = {
     "none of the weight's": ("to_x, None, grad.sum((0, 2, 3))", "*no gradient flows to up.weight"),
     "none of the weight's, and a wrong one": ("to_x * 2, None, grad.sum((0, 2, 3))", "the gradient of input[0]"),
     "none": ("None, None, None", "*no gradient flows"),
+    "in memory of its own": ("to_x.clone(), to_weight.clone(), grad.sum((0, 2, 3))", ""),
+    "in the same memory each time": (
+        "KEPT.setdefault(x.shape, torch.empty_like(x)).copy_(to_x), to_weight, grad.sum((0, 2, 3))",
+        "keeps its results: a call writes over what an earlier one returned: "
+        "return memory of its own each time; changed a gradient",
+    ),
 }
 
 
@@ -337,7 +372,7 @@ PREPARED = {
     "no deep copy": (
         "self.lock = threading.Lock()",
         FORWARD,
-        "*not checked: after copy.deepcopy, with other weights, new.py: TypeError: cannot pickle",
+        "*not checked: new.py: TypeError: cannot pickle",
     ),
     "float32 alone": (
         "",

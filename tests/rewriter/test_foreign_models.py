@@ -188,6 +188,7 @@ def test_dataclasses_are_arguments_and_outputs(model_file: Write) -> None:
 #: A model whose argument is ARGUMENT.
 CONFIGURED = """\
 from argparse import Namespace
+from enum import Enum
 from functools import partial
 from types import SimpleNamespace
 import torch
@@ -201,6 +202,16 @@ class AttrDict(dict):
 class Cfg(SimpleNamespace):
     def get(self, name):
         return getattr(self, name)
+
+class Norms(Enum):
+    BATCH = "batch"
+
+class Plain:
+    def __init__(self, **values):
+        vars(self).update(values, kind=Norms.BATCH)
+
+    def norm(self, channels):
+        return nn.BatchNorm1d(channels, 1e-3) if self.kind is Norms.BATCH else nn.Identity()
 
 def norm(channels):
     return nn.BatchNorm1d(channels)
@@ -222,9 +233,14 @@ def get_init_inputs():
 """
 
 
-@pytest.mark.parametrize("kind", ["AttrDict", "SimpleNamespace", "Cfg", "Namespace"])
-def test_configs_are_arguments(model_file: Write, kind: str) -> None:
-    argument = f"{kind}(channels=5, norm=partial(nn.BatchNorm1d, eps=1e-3), act=nn.functional.relu)"
+NORM = "norm=partial(nn.BatchNorm1d, eps=1e-3)"
+
+
+@pytest.mark.parametrize(
+    "config", [*(f"{kind}({NORM}, " for kind in ("AttrDict", "SimpleNamespace", "Cfg", "Namespace")), "Plain("]
+)
+def test_configs_are_arguments(model_file: Write, config: str) -> None:
+    argument = f"{config}channels=5, act=nn.functional.relu)"
     outcome = optimized(model_file(CONFIGURED.replace("ARGUMENT", argument)))
     assert outcome.equal and outcome.written and outcome.layers[0].layer.plan.problem.layer.out_channels == 5
 
@@ -235,7 +251,7 @@ def test_configs_are_arguments(model_file: Write, kind: str) -> None:
         ("AttrDict(channels=5, norm=norm)", "", r"get_init_inputs\(\) in .*\.py has the function norm: use .* name or"),
         ("Cfg(channels=5, norm=lambda n: nn.ReLU())", "", "the function .*<lambda>: use .* namespaces"),
         ("(lambda c: [setattr(c, 'me', c), c][1])(Cfg(channels=5, norm=nn.ReLU))", "", "a value that holds itself"),
-        ("type('Inner', (Cfg,), {})(channels=5, norm=nn.ReLU)", "", "no dataclass, named tuple or namespace Inner"),
+        ("type('Inner', (Cfg,), {})(channels=5, norm=nn.ReLU)", "", "no class with fields called Inner"),
         ("AttrDict(channels=5, norm=nn.ReLU)", "[torch.rand(2, 3, 8), norm]", r"get_inputs\(\) .* the function norm"),
     ],
 )

@@ -147,7 +147,7 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(mixed: Path, monkeypa
     call = f"line {line}"
     assert list(layers) == ["first", "own", call, "others.py line 10"]
     assert [check.layer.left for check in outcome.layers] == [False, True, False, True]
-    assert "does not call torch's forward" in layers["own"].layer.reason
+    assert "which does not call torch's: if it stands in another file" in layers["own"].layer.reason
     assert "file that the model file imports" in layers["others.py line 10"].layer.reason
     for name in ("first", call):
         checked = layers[name]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
+import re
 import sys
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
+from enum import Enum, IntEnum
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -167,7 +170,7 @@ def test_a_record_runs_nothing_of_a_class_that_is_none() -> None:
             raise AssertionError("made")
 
     for classes in ({}, {"Config": Other}, {"Config": print}):
-        with pytest.raises(Unportable, match="no dataclass, named tuple or namespace Config"):
+        with pytest.raises(Unportable, match="no class with fields called Config"):
             restored([Record("Config", {"width": 1})], classes)
 
 
@@ -225,6 +228,30 @@ def test_namespaces(tmp_path: Path) -> None:
     one, other = restored(passed(passed(value, tmp_path), tmp_path), {"Named": Named})
     assert type(one) is SimpleNamespace and type(one.model) is Named and one.model.get("width") == 3
     assert type(other) is Namespace and other == Namespace(out=5)
+
+
+class Act(Enum):
+    RELU = "relu"
+    SILU = "silu"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Word(str, Enum):
+    ONE = "1"
+
+
+def test_members_of_enums(tmp_path: Path) -> None:
+    value = [Act.SILU, Level.LOW, Word.ONE, {Act.RELU: 2}, Config(4, Act.RELU)]
+    found = passed(value, tmp_path)
+    made = restored(passed(found, tmp_path), {each.__name__: each for each in (Act, Level, Word, Config)})
+    assert made == value and all(map(operator.is_, made[:3], value[:3])) and made[4].inner is Act.RELU
+    with pytest.raises(Unportable, match="no SILU in Act"):
+        restored(found[:1], {"Act": Enum("Act", ["RELU"])})
+    with pytest.raises(Unportable, match=r"a value of type re\.RegexFlag"):
+        passed(re.RegexFlag.I | re.RegexFlag.M, tmp_path)
 
 
 def test_a_class_of_another_module_is_found_where_that_is_loaded(

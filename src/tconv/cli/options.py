@@ -63,12 +63,24 @@ def interface_of(model: str, inputs: list[str] | None, init: list[str] | None) -
     """
     from tconv.sandbox.model_file import Interface
 
-    shapes = [part.strip() for text in inputs or [] for part in text.split(",") if part.strip()]
+    shapes = [shape for text in inputs or [] for shape in _shapes(text)]
     return Interface(
         model,
         f"[{', '.join(map(_random_tensor, shapes))}]" if shapes else "",
         _arguments(init) if init else "",
     )
+
+
+def _shapes(text: str) -> list[str]:
+    """The shapes in one ``--inputs``, with their types."""
+    shapes = [part.strip() for part in text.split(",") if part.strip()]
+    if len(shapes) > 2 and all(map(str.isdecimal, shapes)):
+        one = "x".join(shapes)
+        raise Trouble(
+            f"got --inputs {text}, {len(shapes)} tensors of one axis; write one tensor as {one}, and for several of "
+            "one axis repeat --inputs"
+        )
+    return shapes
 
 
 def _random_tensor(text: str) -> str:

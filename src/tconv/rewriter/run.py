@@ -41,7 +41,10 @@ from tconv.tuning.compilers import compilers, threads
 #: Those whose arithmetic is the plainest.
 _PLAINEST = tuple(name for name, family in FAMILIES.items() if not family.on_tensor_cores)
 _NOT_FASTER = "slower than PyTorch here"
-_OWN_FORWARD = "computed by a class that does not call torch's forward"
+_OWN_FORWARD = (
+    "computed by its class's own forward, which does not call torch's: if it stands in another file, move it into the "
+    "model file"
+)
 _OWN_CALL = "called in a way that is not seen in the text: write torch.nn.functional's name where it is called"
 
 

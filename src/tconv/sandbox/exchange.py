@@ -15,6 +15,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 
 from tconv.errors import Trouble
 from tconv.sandbox.digest import digest
-from tconv.sandbox.model_file import LoadedModel, ModelFileError
+from tconv.sandbox.model_file import LoadedModel, ModelFileError, class_name
 from tconv.sandbox.records import Record, Unportable, fields_of, record_of, restored_for
 from tconv.sandbox.torch_names import torch_name, torch_values
 from tconv.sandbox.untrusted import open_plain
@@ -36,7 +37,7 @@ _NAME = re.compile(r"[\w-]+", re.ASCII)
 _STAGED_BYTES = 64 * 2**20
 _ALLOWED = (
     "use tensors, numbers, strings, classes of torch.nn, functions of torch.nn.functional, partial of those, "
-    "and dataclasses, namespaces and containers of them"
+    "members of enums, and instances of the file's classes, dataclasses, namespaces and containers of them"
 )
 _CHANGED = "another process or thread changed values on their way: judge again with nothing beside it"
 #: A tree of tensors and plain values, in the form that JSON can carry.
@@ -66,9 +67,9 @@ class Exchange:
 
         Raises:
             Unportable: for anything but tensors, numbers, strings, None, dtypes, devices, what `torch_names` has and
-                containers of them. Instances of dataclasses, named tuples, namespaces and subclasses of dict are among
-                those, read as `Record`. A subclass of Tensor is another thing: its values may be computed by whoever
-                looks at them.
+                containers of them. Instances of dataclasses, named tuples, namespaces, enums, subclasses of dict and a
+                model file's own classes are among those, read as `Record`. A subclass of Tensor is another thing:
+                its values may be computed by whoever looks at them.
             Trouble: the directory cannot be written.
         """
         return _tree(value, self._write_tensor)
@@ -167,7 +168,7 @@ def refused(file: LoadedModel, what: str, advice: str = "") -> Iterator[None]:
 
 def _tree(value: Any, write: Callable[[Tensor], Tree]) -> Tree:
     """The value as a tree, a tensor as what `write` makes of it."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Tensor):
         return write(value)
@@ -194,7 +195,7 @@ def _tree(value: Any, write: Callable[[Tensor], Tree]) -> Tree:
         return {"torch": name}
     if isinstance(value, (type, FunctionType)):
         raise Unportable(f"the {'class' if isinstance(value, type) else 'function'} {value.__qualname__}")
-    raise Unportable(f"a value of type {type(value).__module__}.{type(value).__qualname__}")
+    raise Unportable(f"a value of type {class_name(type(value))}")
 
 
 def _tree_of_record(record: Record, inner: Callable[[Any], Tree]) -> Tree:
@@ -252,7 +253,7 @@ def _record(tree: Tree, inner: Callable[[Tree], Any]) -> Record:
 
 def _require_plain(tensor: Tensor) -> None:
     if type(tensor) not in (Tensor, nn.Parameter):
-        raise Unportable(f"a value of type {type(tensor).__module__}.{type(tensor).__qualname__}")
+        raise Unportable(f"a value of type {class_name(type(tensor))}")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise Unportable(f"a tensor of layout {tensor.layout}, quantized: {tensor.is_quantized}")
 

@@ -29,6 +29,9 @@ from tconv.errors import Trouble
 #: Packages whose name on PyPI is not that of the module.
 _PACKAGE_OF = {"cv2": "opencv-python", "PIL": "pillow", "skimage": "scikit-image", "yaml": "pyyaml"}
 #: In one of the first two lines: see PEP 263.
+#: Before a model file's name, as the module's that it is loaded into.
+_MODULE = "tconv_model_"
+_NOTEBOOK = ".ipynb"
 _CODING = re.compile(r"^([ \t\f]*#.*?coding[:=][ \t]*)[-\w.]+", re.ASCII)
 _MESSAGE_LENGTH = 300
 _INPUTS_ADVICE = "add one that returns a list of tensors, or give their shapes, as --inputs 8x3x64x64"
@@ -123,6 +126,16 @@ class LoadedModel:
         return list(inputs)
 
 
+def of_model_file(kind: type) -> bool:
+    """Whether a model file defines the class."""
+    return kind.__module__.startswith(_MODULE)
+
+
+def class_name(kind: type) -> str:
+    """With its module's name, but for a class of a model file, whose module nobody has named."""
+    return kind.__qualname__ if of_model_file(kind) else f"{kind.__module__}.{kind.__qualname__}"
+
+
 def read_source(path: Path) -> str:
     """The text of a program as Python reads it, with its line ends as they are.
 
@@ -131,6 +144,8 @@ def read_source(path: Path) -> str:
     Raises:
         ModelFileError: it cannot be read.
     """
+    if path.suffix == _NOTEBOOK:
+        raise ModelFileError(f"{path} is a notebook: save its code as a .py file")
     try:
         raw = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
@@ -163,7 +178,7 @@ def load(
     """
     path = Path(path).resolve()
     source = read_source(path)
-    module = ModuleType(f"tconv_model_{path.stem}")
+    module = ModuleType(f"{_MODULE}{path.stem}")
     module.__file__ = str(path)
     vars(module).update(names)
     # Dataclasses and pickling look a class's module up; imports of files beside this one work as in a script.

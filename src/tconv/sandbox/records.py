@@ -7,13 +7,16 @@ from argparse import Namespace
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from tconv.sandbox.model_file import LoadedModel, ModelFileError, blamed
+from tconv.sandbox.model_file import LoadedModel, ModelFileError, blamed, of_model_file
 
 _NAMESPACES = (SimpleNamespace, Namespace)
+#: The only field of an enum's member.
+_MEMBER = "name"
 
 
 class Unportable(TypeError):
@@ -21,9 +24,11 @@ class Unportable(TypeError):
 
 
 class Record(dict[Any, Any]):
-    """An instance of a dataclass, a named tuple, a namespace or a subclass of dict, where its class is not known.
+    """An instance of a dataclass, a model file's class, a named tuple, a namespace, an enum or a subclass of dict.
 
-    Its fields by name; of a dict its items.
+    It stands for that where the class is not known.
+
+    Its fields by name; of a dict its items, of an enum's member its name.
 
     Args:
         name, module: of the class.
@@ -37,6 +42,10 @@ class Record(dict[Any, Any]):
         self.name = name
         self.module = module
         self.attributes = attributes
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Of what it has, and not of the values: members of enums are keys of dicts."""
+        return hash(frozenset(self))
 
     def also_item(self, name: str) -> bool:
         """Whether a dict's attribute of that name is its item of that name, as where ``d.x`` and ``d["x"]`` are one."""
@@ -54,7 +63,15 @@ class Record(dict[Any, Any]):
         return made
 
     def made(self, kind: type) -> Any:
-        """The instance of `kind`, as copying makes one: its constructor does not run."""
+        """The instance of `kind`, as copying makes one: its constructor does not run.
+
+        Raises:
+            Unportable: `kind` is an enum without such a member.
+        """
+        if issubclass(kind, Enum):
+            if self[_MEMBER] not in kind.__members__:
+                raise Unportable(f"no {self[_MEMBER]} in {self.name}")
+            return kind[self[_MEMBER]]
         if issubclass(kind, tuple):
             return kind(**self)
         made = kind.__new__(kind)
@@ -75,6 +92,9 @@ class Record(dict[Any, Any]):
 def record_of(value: Any) -> Record | None:
     """What stands for the value where its class is not known; None for a value of another kind."""
     kind = type(value)
+    if issubclass(kind, Enum):
+        named = value.name in kind.__members__  # what several flags make together may have no name
+        return Record(kind.__qualname__, {_MEMBER: value.name}, kind.__module__) if named else None
     if isinstance(value, Record) or kind is dict:
         return value if isinstance(value, Record) else None
     if not isinstance(value, dict):
@@ -96,7 +116,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 
 def _reader_of(kind: type) -> Callable[[Any], dict[str, Any]] | None:
-    """What reads the fields of an instance of a class; None for a class without fields."""
+    """What reads the fields of an instance of a class; None for one without fields, or whose fields nothing tells."""
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return lambda value: dict(zip(value._fields, value, strict=True))
     if issubclass(kind, _NAMESPACES):
@@ -104,7 +124,13 @@ def _reader_of(kind: type) -> Callable[[Any], dict[str, Any]] | None:
     if is_dataclass(kind):
         names = [field.name for field in fields(kind)]
         return lambda value: {name: getattr(value, name) for name in names if hasattr(value, name)}
-    return None
+    return (lambda value: dict(vars(value))) if _is_plain(kind) else None
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether a model file defines it, of nothing but what it defines: instances have what was assigned to them."""
+    own = kind.__mro__[:-1]  # but for `object`
+    return bool(own) and all(of_model_file(each) and "__slots__" not in vars(each) for each in own)
 
 
 def restored(value: Any, classes: Mapping[str, Any]) -> Any:
@@ -120,7 +146,7 @@ def restored(value: Any, classes: Mapping[str, Any]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(inner, value))
     if type(value) is dict:
-        return {key: inner(item) for key, item in value.items()}
+        return {inner(key): inner(item) for key, item in value.items()}
     if type(value) is partial:
         return partial(value.func, *map(inner, value.args), **inner(value.keywords))
     return value
@@ -145,10 +171,14 @@ def _class_of(record: Record, classes: Mapping[str, Any]) -> type:
     for found in (classes.get(record.name), getattr(loaded, "__dict__", {}).get(record.name)):
         if not isinstance(found, type):
             continue
-        if issubclass(found, dict) if record.attributes is not None else _reader_of(found) is not None:
+        if issubclass(found, dict) if record.attributes is not None else _has_fields(found):
             return found
-    kind = "dataclass, named tuple or namespace" if record.attributes is None else "subclass of dict called"
-    raise Unportable(f"no {kind} {record.name}")
+    kind = "class with fields" if record.attributes is None else "subclass of dict"
+    raise Unportable(f"no {kind} called {record.name}")
+
+
+def _has_fields(kind: type) -> bool:
+    return issubclass(kind, Enum) or _reader_of(kind) is not None
 
 
 def _dict_of(kind: type) -> type[dict[Any, Any]]:

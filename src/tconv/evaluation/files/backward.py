@@ -62,11 +62,13 @@ class WayBack:
         gradients: None where none flows.
         stopped: what was raised on the way: then there are no gradients at all.
         changed: something wrote to what goes back from an output.
+        taken: the very tensors that came of it, which `gradients` may be copies of.
     """
 
     gradients: dict[str, Tensor | None]
     stopped: str = ""
     changed: bool = False
+    taken: tuple[Tensor, ...] = ()
 
 
 def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, way: str = "") -> WayBack:
@@ -106,10 +108,11 @@ def gradients(outputs: Any, of: dict[str, Tensor], seed: int, path: Path, way: s
         if shortage(error) is not None:
             raise
         return WayBack(dict.fromkeys(of), str(error))
+    taken = tuple(each for each in found if each is not None)
     if ends[0].dtype not in (torch.float16, torch.bfloat16):
         found = [None if each is None else each / scale for each in found]
     changed = [fingerprint(weight) for weight in weights] != before
-    return WayBack(dict(zip(of, found, strict=True)), changed=changed)
+    return WayBack(dict(zip(of, found, strict=True)), changed=changed, taken=taken)
 
 
 def _left_by_backward(ends: list[Tensor], of: list[Tensor], weights: list[Tensor]) -> list[Tensor | None]:
@@ -141,6 +144,28 @@ def frozen(module: nn.Module, way: str) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def with_gradient(module: nn.Module | None) -> Iterator[list[str]]:
+    """Within the block the smallest parameter has a gradient, as an earlier way back leaves one.
+
+    Gives a list, to which the block's end adds that gradient's name if it is not there as it was.
+    """
+    named = [] if module is None else module.named_parameters()
+    free = [(name, each) for name, each in named if each.requires_grad and each.is_leaf and each.grad is None]
+    changed = list[str]()
+    if not free:
+        yield changed
+        return
+    name, parameter = min(free, key=lambda each: each[1].numel())
+    gradient = parameter.grad = torch.ones_like(parameter)
+    try:
+        yield changed
+    finally:
+        if parameter.grad is not gradient or not torch.equal(gradient, torch.ones_like(gradient)):
+            changed.append(f"{name}.grad")
+        parameter.grad = None
 
 
 def moved(module: nn.Module, values: Any, by: float, seed: int) -> nn.Module:

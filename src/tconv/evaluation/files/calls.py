@@ -26,6 +26,7 @@ class Calls:
         self._late: set[str] = set()
         self._rebound: set[str] = set()
         self._overwritten: set[str] = set()
+        self._marked: set[str] = set()
         self._traces: set[str] = set()
         self._shared: set[str] = set()
         self._models_own: set[str] = set()
@@ -56,6 +57,7 @@ class Calls:
         self._late.update(outcome.late)
         self._rebound.update(outcome.rebound)
         self._overwritten.update(outcome.overwritten)
+        self._marked.update(outcome.marked)
         self._traces.update(outcome.traces)
         self._shared.update(outcome.shared)
         self._not_drawn |= {name for name in self._models_last - set(outcome.traces) if _RANDOM in name}
@@ -75,7 +77,7 @@ class Calls:
         Where the candidate's next call is one of the same inputs, mode and seed, it draws random numbers as that does.
         """
         self._models_last = set(model.traces)
-        self._models_own.update(model.changed, model.overwritten, model.traces, model.shared)
+        self._models_own.update(model.changed, model.overwritten, model.marked, model.traces, model.shared)
 
     def checks(self) -> list[Check]:
         """What every call must keep to, whatever it computes."""
@@ -85,7 +87,12 @@ class Calls:
             _none(
                 "keeps its results",
                 self._overwritten - self._models_own,
-                "the next call writes over the result of the one before: return memory of its own each time; changed",
+                "a call writes over what an earlier one returned: return memory of its own each time; changed",
+            ),
+            _none(
+                "plain results",
+                self._marked - self._models_own,
+                "without gradients, Model's are plain: return what no_grad() computes;",
             ),
             _none(
                 "memory of its own",

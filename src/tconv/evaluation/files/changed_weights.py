@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tconv.evaluation.files.case import IN_EVALUATION
+from tconv.evaluation.files.case import IN_EVALUATION, IN_TRAINING
 from tconv.evaluation.files.pair import HOST, ROUNDING, Pair, near
 from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route, type_of
 from tconv.evaluation.files.samples import mapped
@@ -79,7 +79,7 @@ def check_weights(pair: Pair) -> list[Check]:
         _followed(pair, of_other, None, None),
     ]
     if not pair.emulated:
-        checks += _in_channels_last(pair, of_state)
+        checks += [*_in_channels_last(pair, of_state), *_after_training(pair, of_state)]
     if cast is not None:
         own = type_of(state)
         checks += [check for each in pair.types if each != own for check in _called_in(pair, of_state, each)]
@@ -111,9 +111,34 @@ def _in_channels_last(pair: Pair, of_state: _Expected) -> Iterator[Check]:
         yield _followed(pair, of_state, of_state.state, "format")
 
 
-def _followed(pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None) -> Check:
-    """Whether the result is that of the state which reaches the candidate by the route, or which it has."""
+def _after_training(pair: Pair, of_state: _Expected) -> Iterator[Check]:
+    """Whether buffers are followed which a call in training writes, as a norm's statistics, while no weight changes."""
+    inputs, state = of_state.inputs, of_state.state
+    try:
+        buffers = pair.plain(inputs, state, IN_TRAINING, True).outputs["buffers"]
+        left = {**state, **{name: buffer.to(state[name].device) for name, buffer in buffers.items()}}
+        expected = _Expected.of(pair, inputs, left)
+    except ModelFileError:  # it may run in evaluation alone
+        return
+    if not near(expected.outputs, of_state.outputs, 0.0):
+        pair.calls.run(inputs, state, training=False, seed=IN_EVALUATION, on=HOST)
+        try:
+            pair.calls.run(inputs, None, training=True, seed=IN_TRAINING, on=HOST)
+        except CandidateRaised:  # that is judged where it is asked to train
+            return
+        yield _followed(pair, expected, None, None, trained=True)
+
+
+def _followed(
+    pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None, trained: bool = False
+) -> Check:
+    """Whether the result is that of the state which reaches the candidate by the route, or which it has.
+
+    Args:
+        trained: the last call was one in training.
+    """
     words = "other weights in a deep copy" if route is None else ROUTES[route]
+    words = "a call in training that changes buffers" if trained else words
     allowed = TF32_OPERANDS
     if route == "cast" and state is not None:
         cast = type_of(state)
@@ -122,11 +147,14 @@ def _followed(pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, 
     size = largest_bytes(expected.outputs)
     try:
         options = {"seed": IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
+        options |= {"training": False} if trained else {}
         got, outputs = pair.calls.run(expected.inputs, state, **options).outputs, expected.outputs
+        got = got["output"] if trained else got
     except CandidateRaised as error:
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
         loud = route in ("copy", "cast", "format")
-        return Check(WEIGHTS, None if loud else False, reason=f"{'not checked: ' * loud}after {words}, {error}")
+        told = str(error) if f"(in {words})" in str(error) else f"after {words}, {error}"
+        return Check(WEIGHTS, None if loud else False, reason="not checked: " * loud + told)
     except CandidateFailed as failure:
         raise CandidateFailed(f"after {words}, {failure}") from None
     if route == "cast" and state is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tconv.errors import OutOfMemory
 from tconv.evaluation.files.case import IN_TRAINING
-from tconv.evaluation.files.other_inputs import small_inputs
+from tconv.evaluation.files.other_inputs import first_sample_twice, small_inputs
 from tconv.evaluation.files.pair import HOST, Pair
 from tconv.evaluation.files.side import CandidateRaised, Outcome
 from tconv.evaluation.files.weights import randomised
@@ -112,16 +112,19 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
     checks = _on_a_way(pair, inputs, state, way, plain, training)
     if all(check.passed for check in checks):
         found: dict[str, list[Check]] = {}
-        inputs = small_inputs(pair, IN_TRAINING)
+        small = small_inputs(pair, IN_TRAINING)
+        twice = None if pair.emulated else first_sample_twice(small)
         for which in _OTHER_WAYS:
             if which == "all" and way.of == "parameters":
                 continue
             # As in a training, where data asks for no gradient.
             other = _Way(way.training and which == "again", "parameters" if which == "again" else way.of, which)
-            with contextlib.suppress(ModelFileError):  # it may run in training alone
-                plain = _backward(pair, inputs, state, other)
-                if not plain.stopped:
-                    found[which] = _on_a_way(pair, inputs, state, other, plain, training)
+            for inputs in filter(None, (twice, small)):
+                with contextlib.suppress(ModelFileError):  # it may run in training alone, or take one batch alone
+                    plain = _backward(pair, inputs, state, other)
+                    if not plain.stopped:
+                        found[which] = _on_a_way(pair, inputs, state, other, plain, training)
+                        break
         # Where none flows on any of them it is inference only there; not where one does on another.
         flows = any(check.passed for of_way in found.values() for check in of_way)
         checks += [

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tconv.evaluation.bits import same_bytes
 from tconv.evaluation.draws import reversed_storage
 from tconv.evaluation.files.case import IN_EVALUATION
 from tconv.evaluation.files.pair import HOST, Pair
@@ -28,6 +29,7 @@ _EXPONENT = 10
 #: What one kind of inputs is called, and those that are tried one after the other until `Model` takes one.
 _Kind = tuple[str, list[list[Any]]]
 _EXPANDED = "expanded inputs"
+_FAR_LARGER, _FAR_SMALLER = f"inputs times 2^{_EXPONENT}", f"inputs times 2^-{_EXPONENT}"
 
 
 def check_other_inputs(pair: Pair) -> list[Check]:
@@ -70,9 +72,13 @@ def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) ->
     pair.calls.beside(plain)
     expected = _plainly_laid_out(plain.outputs["output"])
     size = largest_bytes(expected)
+    # The one in the other's place, while nothing else changes: an address is no name.
+    replaced = words in (_FAR_LARGER, _FAR_SMALLER)
+    stays = all(same_bytes(buffer, state[name]) for name, buffer in plain.outputs["buffers"].items())
+    given = None if words == _FAR_SMALLER and stays else state
     try:
-        options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded}
-        outcome = pair.calls.run(inputs, state, on=HOST, **options)
+        options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded, "replaced": replaced}
+        outcome = pair.calls.run(inputs, given, on=HOST, **options)
     except CandidateRaised as error:
         return [Check(NAME, None, reason=f"not taken: {words}; {error}")]
     except CandidateFailed as failure:
@@ -96,6 +102,9 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
     if one is not None:
         yield "a batch of one", [one]
     yield "inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)]
+    twice = None if emulated else first_sample_twice(inputs)
+    if twice is not None:
+        yield "a sample twice", [twice]
     others = list(map(_other, inputs))
     if any(is_other for _, is_other in others):
         yield "other numbers", [[value for value, _ in others]]
@@ -109,8 +118,19 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
             yield "channels_last inputs", [changed]
     if one is not None:
         yield _EXPANDED, [_each(inputs, lambda tensor: tensor[:1].expand_as(tensor).contiguous(), 1)]
-    yield f"inputs times 2^{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)]
-    yield f"inputs times 2^-{_EXPONENT}", [_each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)]
+    yield _FAR_LARGER, [_each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)]
+    yield _FAR_SMALLER, [_each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)]
+
+
+def first_sample_twice(inputs: list[Any]) -> list[Any] | None:
+    """The inputs with one sample more, like the first: indices occur twice, beside equal values. None if none is apart.
+
+    What is summed up by index shall sum both; of what is written by index neither order nor place matters.
+    """
+    first = some_samples(inputs, slice(1))
+    if first is None:
+        return None
+    return [value if one is value else torch.cat([value, one]) for value, one in zip(inputs, first, strict=True)]
 
 
 def _each(inputs: list[Any], change: Callable[[Tensor], Tensor], dims: int = 0) -> list[Any]:

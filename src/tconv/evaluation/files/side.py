@@ -26,7 +26,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Shapes = Sequence[tuple[int, ...] | None]
 
 #: What a call is told of by names; see `Outcome`.
-_NAMES = ("changed", "late", "rebound", "overwritten", "traces", "shared")
+_NAMES = ("changed", "late", "rebound", "overwritten", "marked", "traces", "shared")
 
 
 class CandidateFailed(Exception):
@@ -82,8 +82,9 @@ class Outcome:
         late: outputs that changed after it had returned.
         rebound: what the file has put something else in place of; see `watch`.
         by_samples: the outputs were computed a few samples at a time.
-        overwritten: outputs of the call before that changed with this one.
-        traces: flags and random states that are not as before.
+        overwritten: outputs and gradients of earlier calls that changed with this one.
+        marked: outputs of a call without gradients that are not plain tensors, and what they are.
+        traces: modes, flags and random states that are not as before.
         shared: outputs that lie in the memory of inputs, of parameters or of other outputs, and in which.
         stopped: what the way back from the outputs to their gradients raised.
     """
@@ -94,6 +95,7 @@ class Outcome:
     rebound: tuple[str, ...]
     by_samples: bool = False
     overwritten: tuple[str, ...] = ()
+    marked: tuple[str, ...] = ()
     traces: tuple[str, ...] = ()
     shared: tuple[str, ...] = ()
     stopped: str = ""

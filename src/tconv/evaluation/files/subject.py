@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.bits import fingerprint
-from tconv.evaluation.files.backward import CutOff, frozen, gradients_enabled, moved
+from tconv.evaluation.files.backward import CutOff, frozen, gradients_enabled, moved, with_gradient
 from tconv.evaluation.files.backward import gradients as found_gradients
 from tconv.evaluation.files.copies import buffers_outside, deep_copy
 from tconv.evaluation.files.in_float64 import in_float64
 from tconv.evaluation.files.lazy import settled
+from tconv.evaluation.files.rooms import Room, into
 from tconv.evaluation.files.rounded import RoundedConvolutions
 from tconv.evaluation.files.routes import ROUTES, Route, taken
 from tconv.evaluation.files.samples import mapped, run_by_samples
@@ -34,6 +35,8 @@ from tconv.sandbox.without_cuda import CudaMeansCpu
 
 #: Results and states of more bytes are not kept until the next call: there may be no memory for two of them.
 KEPT_BYTES = 128 * 2**20
+#: Of so many calls results are kept, those before the last one where all together have no more bytes.
+_KEPT_CALLS, _EARLIER_BYTES = 9, 16 * 2**20
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -62,10 +65,11 @@ class Subject:
         self._build: Callable[[int], nn.Module] = lambda seed: self._module
         self._outside: dict[str, Tensor] = {}
         self._calls = 0
+        self._rooms: list[Room] = []
         self._left: list[str] = []
         self._values: list[Any] = []
         self._state: dict[str, Tensor] | None = None
-        self._returned: list[tuple[str, Tensor]] = []
+        self._returned: list[list[tuple[str, Tensor]]] = []  # of a call each, the last one first
         self._example: list[Any] = []
         self._example_seed: int | None = None
 
@@ -159,6 +163,7 @@ class Subject:
         way: str = "",
         route: Route | None = None,
         expanded: bool = False,
+        replaced: bool = False,
         kept_state: bool = False,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
@@ -175,17 +180,18 @@ class Subject:
         frozen: see `backward`. With `move` a copy runs, of the module and of the inputs, in which every number is moved
         by up to that part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is
         given: see `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands
-        for all.
+        for all. With `replaced`, inputs are new tensors where the last ones lay, if nobody holds those.
         With `kept_state` the state is the one that was given last.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
-        it had returned, of outputs of the call before that changed with this one, of what the file has patched, and of
-        flags and random states that are not as before; whether it ran by samples; and what the way back raised.
+        it had returned, of outputs of earlier calls that changed with this one, of outputs that are not plain, of what
+        the file has patched, and of modes, flags and random states that are not as before; whether it ran by samples;
+        and what the way back raised.
         """
-        earlier = [(f"output{path}", tensor, fingerprint(tensor)) for path, tensor in self._returned]
+        earlier = [(name, tensor, fingerprint(tensor)) for of_call in self._returned for name, tensor in of_call]
         if inputs is not None:
             values = self._restored(self._exchange.read(inputs, self._device))
-            self._values = self._placed(values) if mode == "plain" else values
+            self._values = self._placed(values, replaced) if mode == "plain" else values
         values = self._values
         if expanded:
             values = [_expanded(value) for value in values]
@@ -230,10 +236,11 @@ class Subject:
                 return module(*values)
 
         back: dict[str, Any] = {}
-        stopped, gradient_changed = "", list[str]()
+        stopped, gradient_changed, came_back = "", list[str](), list[tuple[str, Tensor]]()
         with (
             frozen(module, way),
             gradients_enabled(module, values, gradients) as of,
+            with_gradient(None if gradients else module) as thrown_away,
             poisoned(self._device, output_bytes),
         ):
             modes_before, traces_before = modes(), traces()
@@ -248,32 +255,35 @@ class Subject:
                     found = found_gradients(outputs, of, seed, self._file.path, way)
                 back["gradients"], stopped = found.gradients, found.stopped
                 gradient_changed = ["what goes back from an output"] if found.changed else []
+                came_back = [("a gradient", tensor.detach()) for tensor in found.taken]
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
             left_on, traces_left = left_changed(modes_before, modes()), left_changed(traces_before, traces())
-        returned = [(path, tensor.detach()) for path, tensor in self._checked(outputs)]
+        of_call = [(f"output{path}", tensor) for path, tensor in self._checked(outputs)]
+        marked = [] if gradients else [f"{name} {words}" for name, tensor in of_call for words in _marks(tensor)]
+        returned = [(name, tensor.detach()) for name, tensor in of_call]
         overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
-        self._keep(returned)
+        self._keep(returned, came_back)
         others = [*tensors(values, "input"), *module.named_parameters(), *module.named_buffers()]
         shared = _shared([*others, *(("an earlier output", tensor) for _, tensor, _ in earlier)], returned)
         if training is not None:
             back["buffers"] = _buffers(module)
         if back:
             outputs = {"output": outputs, **back}
-            returned += [(path, tensor) for path, tensor in tensors(back)]
+            returned += [(f"output{path}", tensor) for path, tensor in tensors(back)]
         # At once: a thread that still works on the result shall not come in time.
         kept = [fingerprint(tensor) for _, tensor in returned]
         now_and_then = list(zip(watched, same, before, strict=True))
         changed = [name for (name, now), _, then in now_and_then if fingerprint(now) != then]
         moved_away = [each for each in now_and_then if each[0][1].data_ptr() != each[1][1].data_ptr()]
         changed += [name for _, (name, now), then in moved_away if fingerprint(now) != then] + gradient_changed
+        changed += thrown_away
         if held != [(path, id(tensor)) for path, tensor in tensors(values, "input")]:
             changed.append("which tensors its inputs hold")
         tree = self._write(outputs, "the output")
-        late = [f"output{path}" for (path, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
-        patched = [*self._rebound(), *left_on]
-        names = {"changed": list(dict.fromkeys(changed)), "late": late, "overwritten": overwritten, "rebound": patched}
-        names |= {"traces": [*self._left, *traces_left], "shared": shared}
+        late = [name for (name, now), then in zip(returned, kept, strict=True) if fingerprint(now) != then]
+        names = {"changed": list(dict.fromkeys(changed)), "late": late, "overwritten": overwritten, "marked": marked}
+        names |= {"rebound": self._rebound(), "traces": [*self._left, *left_on, *traces_left], "shared": shared}
         return {"outputs": tree, **names, "by_samples": apart is not None, "stopped": stopped}
 
     def _given_state(self, state: Tree, kept: bool) -> dict[str, Tensor] | None:
@@ -289,22 +299,37 @@ class Subject:
         # A module may take these very tensors, and change them.
         return {name: tensor.clone() for name, tensor in (self._state or {}).items()}
 
-    def _keep(self, returned: list[tuple[str, Tensor]]) -> None:
-        """Keep what the call returned until after the next one, but for views of inputs and of the module's state."""
+    def _keep(self, returned: list[tuple[str, Tensor]], taken: list[tuple[str, Tensor]]) -> None:
+        """Keep what the call returned until after later ones, but for views of inputs and of the module's state.
+
+        Args:
+            taken: the gradients, kept where there is room.
+        """
         theirs = [tensor for _, tensor in tensors([self._values, dict(self._module.state_dict())])]
         known = {tensor.untyped_storage().data_ptr() for tensor in theirs}
-        own = [(path, tensor) for path, tensor in returned if tensor.untyped_storage().data_ptr() not in known]
-        self._returned = own if tensor_bytes([tensor for _, tensor in own]) <= KEPT_BYTES else []
+        own = [(name, tensor) for name, tensor in returned if tensor.untyped_storage().data_ptr() not in known]
+        last = next((each for each in ([*own, *taken], own) if _bytes_of(each) <= KEPT_BYTES), [])
+        kept, size = [last], 0
+        for of_call in self._returned[: _KEPT_CALLS - 1]:
+            size += _bytes_of(of_call)
+            if size > _EARLIER_BYTES:
+                break
+            kept.append(of_call)
+        self._returned = kept
 
-    def _placed(self, values: list[Any]) -> list[Any]:
-        """Every other time the values in the very tensors of the call before, where those have the same form.
+    def _placed(self, values: list[Any], replaced: bool) -> list[Any]:
+        """The inputs of a call that counts, every other time in the very tensors of the call before.
 
         A result must follow the values and not the tensors that they come in.
         """
         self._calls += 1
+        if replaced:
+            self._values = []  # whoever else holds them has them to himself
+            self._rooms += [Room() for _ in values[len(self._rooms) :]]
+            return [room.taken_by(value) for room, value in zip(self._rooms, values, strict=False)]
         if self._calls % 2 or len(values) != len(self._values):
             return values
-        return [_into(old, new) for old, new in zip(self._values, values, strict=True)]
+        return [into(old, new) for old, new in zip(self._values, values, strict=True)]
 
     def _checked(self, outputs: Any) -> list[tuple[str, Tensor]]:
         """The tensors of what a forward returned: there is one, and they are plain."""
@@ -367,12 +392,22 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
     return {name: buffer for name, buffer in module.named_buffers() if name in state}
 
 
+def _marks(tensor: Tensor) -> list[str]:
+    """What a result without gradients is beside a plain tensor."""
+    asks, inference = tensor.requires_grad, tensor.is_inference()
+    return ["asks for gradients"] * asks + ["is an inference tensor"] * inference
+
+
+def _bytes_of(named: Sequence[tuple[str, Tensor]]) -> int:
+    return tensor_bytes([tensor for _, tensor in named])
+
+
 def _shared(others: Sequence[tuple[str, Tensor]], returned: Sequence[tuple[str, Tensor]]) -> list[str]:
     """Which outputs lie in the memory of another tensor, and of which."""
     known = {tensor.untyped_storage().data_ptr(): name for name, tensor in reversed(others)}
     found = []
-    for path, tensor in returned:
-        name, memory = f"output{path}", tensor.untyped_storage().data_ptr()
+    for name, tensor in returned:
+        memory = tensor.untyped_storage().data_ptr()
         if memory and memory in known:
             found.append(f"{name} lies in the memory of {known[memory]}")
         known.setdefault(memory, name)
@@ -396,14 +431,6 @@ def _wide(tensor: Tensor) -> Tensor:
 def _rolled(tensor: Tensor) -> Tensor:
     """Other values of the same kind, with no gradient."""
     return tensor.detach().flatten().roll(1).reshape(tensor.shape)
-
-
-def _into(old: Any, new: Any) -> Any:
-    """`new`'s values in the tensor `old`, where that has the same form; else `new`."""
-    if type(old) is not Tensor or type(new) is not Tensor:
-        return new
-    forms = [(value.shape, value.dtype, value.stride(), value.storage_offset()) for value in (old, new)]
-    return old.copy_(new) if forms[0] == forms[1] else new
 
 
 def _expanded(value: Any) -> Any:
