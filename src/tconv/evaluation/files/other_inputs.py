@@ -74,7 +74,7 @@ def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) ->
     size = largest_bytes(expected)
     # The one in the other's place, while nothing else changes: an address is no name.
     replaced = words in (_FAR_LARGER, _FAR_SMALLER)
-    stays = all(same_bytes(buffer, state[name]) for name, buffer in plain.outputs["buffers"].items())
+    stays = all(same_bytes(buffer, state[name].to(HOST)) for name, buffer in plain.outputs["buffers"].items())
     given = None if words == _FAR_SMALLER and stays else state
     try:
         options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded, "replaced": replaced}
