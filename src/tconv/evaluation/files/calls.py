@@ -71,6 +71,10 @@ class Calls:
         self._last = prints
         return outcome
 
+    def has(self, state: dict[str, Tensor]) -> bool:
+        """Whether the last call gave the candidate that state."""
+        return Unchanged(state) == self._state[0]
+
     def beside(self, model: Outcome) -> None:
         """A call of `Model`: what that changes, leaves behind, overwrites or shares, a candidate may as well.
 

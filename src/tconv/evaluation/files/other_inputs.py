@@ -72,10 +72,10 @@ def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) ->
     pair.calls.beside(plain)
     expected = _plainly_laid_out(plain.outputs["output"])
     size = largest_bytes(expected)
-    # The one in the other's place, while nothing else changes: an address is no name.
+    # The smaller ones lie where the larger ones lay, and no state is loaded in between: an address is no name.
     replaced = words in (_FAR_LARGER, _FAR_SMALLER)
     stays = all(same_bytes(buffer, state[name].to(HOST)) for name, buffer in plain.outputs["buffers"].items())
-    given = None if words == _FAR_SMALLER and stays else state
+    given = None if words == _FAR_SMALLER and stays and pair.calls.has(state) else state
     try:
         options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded, "replaced": replaced}
         outcome = pair.calls.run(inputs, given, on=HOST, **options)
