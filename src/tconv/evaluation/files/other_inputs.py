@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,10 +27,21 @@ _WORK, _EMULATED_WORK = 10**7, 10**6
 #: The powers of two of inputs that are far larger and far smaller, where their type has them.
 _EXPONENT = 10
 
-#: What one kind of inputs is called, and those that are tried one after the other until `Model` takes one.
-_Kind = tuple[str, list[list[Any]]]
-_EXPANDED = "expanded inputs"
-_FAR_LARGER, _FAR_SMALLER = f"inputs times 2^{_EXPONENT}", f"inputs times 2^-{_EXPONENT}"
+
+class _Kind(NamedTuple):
+    """A kind of inputs.
+
+    Args:
+        words: what it is called.
+        tried: one after the other, until `Model` takes one.
+        options: of `Subject.forward`, for both sides.
+        loads: the state is loaded before the call; else a candidate keeps the one that it has, where it is that.
+    """
+
+    words: str
+    tried: list[list[Any]]
+    options: Mapping[str, bool] = MappingProxyType({})
+    loads: bool = True
 
 
 def check_other_inputs(pair: Pair) -> list[Check]:
@@ -40,10 +52,10 @@ def check_other_inputs(pair: Pair) -> list[Check]:
     small = small_inputs(pair, IN_EVALUATION)
     state = pair.drawn_state(IN_EVALUATION, small, False)
     checks = []
-    for words, tried in _kinds(small, pair.emulated):
-        for inputs in tried:
+    for kind in _kinds(small, pair.emulated):
+        for inputs in kind.tried:
             try:
-                checks += _one(pair, words, inputs, state)
+                checks += _one(pair, kind, inputs, state)
                 break
             except ModelFileError:
                 continue
@@ -65,19 +77,16 @@ def small_inputs(pair: Pair, seed: int) -> list[Any]:
     return [_cut(value, shape) for value, shape in zip(inputs, smaller, strict=True)]
 
 
-def _one(pair: Pair, words: str, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
-    expanded = words == _EXPANDED
-    seed = IN_EVALUATION
-    plain = pair.plain(inputs, state, seed, False, expanded=expanded)
+def _one(pair: Pair, kind: _Kind, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
+    words, seed = kind.words, IN_EVALUATION
+    plain = pair.plain(inputs, state, seed, False, **kind.options)
     pair.calls.beside(plain)
     expected = _plainly_laid_out(plain.outputs["output"])
     size = largest_bytes(expected)
-    # The smaller ones lie where the larger ones lay, and no state is loaded in between: an address is no name.
-    replaced = words in (_FAR_LARGER, _FAR_SMALLER)
     stays = all(same_bytes(buffer, state[name].to(HOST)) for name, buffer in plain.outputs["buffers"].items())
-    given = None if words == _FAR_SMALLER and stays and pair.calls.has(state) else state
+    given = None if not kind.loads and stays and pair.calls.has(state) else state
     try:
-        options = {"seed": seed, "output_bytes": size, "training": False, "expanded": expanded, "replaced": replaced}
+        options = {"seed": seed, "output_bytes": size, "training": False, **kind.options}
         outcome = pair.calls.run(inputs, given, on=HOST, **options)
     except CandidateRaised as error:
         return [Check(NAME, None, reason=f"not taken: {words}; {error}")]
@@ -98,28 +107,32 @@ def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
     sizes = [_each(inputs, change, 3) for change in (_shorter, _half_as_wide, _half)]
     one = some_samples(inputs, slice(-1, None))
     if any(isinstance(value, Tensor) and value.dim() > 2 for value in inputs):
-        yield "inputs of another size", sizes
+        yield _Kind("inputs of another size", sizes)
     if one is not None:
-        yield "a batch of one", [one]
-    yield "inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)]
+        yield _Kind("a batch of one", [one])
+    yield _Kind("inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)])
     twice = None if emulated else first_sample_twice(inputs)
     if twice is not None:
-        yield "a sample twice", [twice]
+        yield _Kind("a sample twice", [twice])
     others = list(map(_other, inputs))
     if any(is_other for _, is_other in others):
-        yield "other numbers", [[value for value, _ in others]]
+        yield _Kind("other numbers", [[value for value, _ in others]])
     if emulated:
         return
     if one is not None:
-        yield "a sample of zeros", [_each(inputs, _first_zero, 2)]
+        yield _Kind("a sample of zeros", [_each(inputs, _first_zero, 2)])
     for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         if any(isinstance(value, Tensor) and value.dim() == dims for value in inputs):
             changed = [_in_format(value, dims, memory_format) for value in inputs]
-            yield "channels_last inputs", [changed]
+            yield _Kind("channels_last inputs", [changed])
     if one is not None:
-        yield _EXPANDED, [_each(inputs, lambda tensor: tensor[:1].expand_as(tensor).contiguous(), 1)]
-    yield _FAR_LARGER, [_each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)]
-    yield _FAR_SMALLER, [_each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)]
+        first = _each(inputs, lambda tensor: tensor[:1].expand_as(tensor).contiguous(), 1)
+        yield _Kind("expanded inputs", [first], {"expanded": True})
+    # The smaller ones lie where the larger ones lay, and no state is loaded in between: an address is no name.
+    larger = _each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)
+    yield _Kind(f"inputs times 2^{_EXPONENT}", [larger], {"replaced": True})
+    smaller = _each(inputs, lambda tensor: tensor * 2.0**-_EXPONENT)
+    yield _Kind(f"inputs times 2^-{_EXPONENT}", [smaller], {"replaced": True}, loads=False)
 
 
 def first_sample_twice(inputs: list[Any]) -> list[Any] | None:

@@ -17,7 +17,7 @@ from tconv.evaluation.files.backward import gradients as found_gradients
 from tconv.evaluation.files.copies import buffers_outside, deep_copy
 from tconv.evaluation.files.in_float64 import in_float64
 from tconv.evaluation.files.lazy import settled
-from tconv.evaluation.files.rooms import Room, into
+from tconv.evaluation.files.reuse import ReusedMemory, into
 from tconv.evaluation.files.rounded import RoundedConvolutions
 from tconv.evaluation.files.routes import ROUTES, Route, taken
 from tconv.evaluation.files.samples import mapped, run_by_samples
@@ -65,7 +65,7 @@ class Subject:
         self._build: Callable[[int], nn.Module] = lambda seed: self._module
         self._outside: dict[str, Tensor] = {}
         self._calls = 0
-        self._rooms: list[Room] = []
+        self._reused: list[ReusedMemory] = []  # of an input each
         self._left: list[str] = []
         self._values: list[Any] = []
         self._state: dict[str, Tensor] | None = None
@@ -259,9 +259,9 @@ class Subject:
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
             left_on, traces_left = left_changed(modes_before, modes()), left_changed(traces_before, traces())
-        of_call = [(f"output{path}", tensor) for path, tensor in self._checked(outputs)]
-        marked = [] if gradients else [f"{name} {words}" for name, tensor in of_call for words in _marks(tensor)]
-        returned = [(name, tensor.detach()) for name, tensor in of_call]
+        named = [(f"output{path}", tensor) for path, tensor in self._checked(outputs)]
+        marked = [] if gradients else [f"{name} {words}" for name, tensor in named for words in _marks(tensor)]
+        returned = [(name, tensor.detach()) for name, tensor in named]
         overwritten = [name for name, tensor, then in earlier if fingerprint(tensor) != then]
         self._keep(returned, came_back)
         others = [*tensors(values, "input"), *module.named_parameters(), *module.named_buffers()]
@@ -308,10 +308,10 @@ class Subject:
         theirs = [tensor for _, tensor in tensors([self._values, dict(self._module.state_dict())])]
         known = {tensor.untyped_storage().data_ptr() for tensor in theirs}
         own = [(name, tensor) for name, tensor in returned if tensor.untyped_storage().data_ptr() not in known]
-        last = next((each for each in ([*own, *taken], own) if _bytes_of(each) <= KEPT_BYTES), [])
+        last = next((each for each in ([*own, *taken], own) if tensor_bytes(each) <= KEPT_BYTES), [])
         kept, size = [last], 0
         for of_call in self._returned[: _KEPT_CALLS - 1]:
-            size += _bytes_of(of_call)
+            size += tensor_bytes(of_call)
             if size > _EARLIER_BYTES:
                 break
             kept.append(of_call)
@@ -325,8 +325,8 @@ class Subject:
         self._calls += 1
         if replaced:
             self._values = []  # whoever else holds them has them to himself
-            self._rooms += [Room() for _ in values[len(self._rooms) :]]
-            return [room.taken_by(value) for room, value in zip(self._rooms, values, strict=False)]
+            self._reused += [ReusedMemory() for _ in values[len(self._reused) :]]
+            return [memory.hold(value) for memory, value in zip(self._reused, values, strict=False)]
         if self._calls % 2 or len(values) != len(self._values):
             return values
         return [into(old, new) for old, new in zip(self._values, values, strict=True)]
@@ -396,10 +396,6 @@ def _marks(tensor: Tensor) -> list[str]:
     """What a result without gradients is beside a plain tensor."""
     asks, inference = tensor.requires_grad, tensor.is_inference()
     return ["asks for gradients"] * asks + ["is an inference tensor"] * inference
-
-
-def _bytes_of(named: Sequence[tuple[str, Tensor]]) -> int:
-    return tensor_bytes([tensor for _, tensor in named])
 
 
 def _shared(others: Sequence[tuple[str, Tensor]], returned: Sequence[tuple[str, Tensor]]) -> list[str]:

@@ -20,7 +20,7 @@ def into(old: Any, new: Any) -> Any:
     return old.copy_(new) if forms[0] == forms[1] else new
 
 
-class Room:
+class ReusedMemory:
     """Memory of one tensor after another, as an allocator gives again what was given back.
 
     A program that knows a tensor by its address and version takes the next one for it. One that holds what it knows is
@@ -31,7 +31,7 @@ class Room:
         self._new_buffer(0)
         self._place = 0
 
-    def taken_by(self, value: Any) -> Any:
+    def hold(self, value: Any) -> Any:
         """A tensor's values in a new one there; anything else as it is."""
         if type(value) is not Tensor or not value.numel() or 0 in value.stride():
             return value
