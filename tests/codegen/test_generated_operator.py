@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,11 +109,59 @@ def test_two_files_in_one_process_have_two(text: str, model_file: Callable[[str]
         assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(x), model(x))
 
 
-def test_one_file_may_be_loaded_twice(text: str) -> None:
+def _compiled(file: Namespace) -> Callable[[Tensor], Tensor]:
+    return torch.compile(file["ModelNew"](), fullgraph=True, backend="aot_eager")
+
+
+def _edited(text: str) -> str:
+    """A copy as somebody changes it by hand, who leaves the name of its operator."""
+    own = "return _run(_planned((x, weight, bias), options), x, weight, bias)"
+    assert text.count(own) == 1
+    return text.replace(own, f"{own} * 2")
+
+
+def test_each_load_of_a_file_has_an_operator_of_its_own(text: str) -> None:
+    """PyTorch destroys an operator whose name is defined again, and its memory may become the new one's."""
+    loads = [_ready(text) for _ in range(3)]
+    names = [file["_OPERATOR"]._qualname for file in loads]
+    assert names == [names[0], f"{names[0]}_2", f"{names[0]}_3"] and "::conv_transpose" in names[0]
     x = torch.rand(2, 6, 5, 7)
-    for file in (_ready(text), _ready(text)):
+    for file in loads:
         model = file["ModelNew"]()
         assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(x), model(x))
+
+
+@pytest.mark.parametrize("traced_before", [True, False])
+def test_a_copy_edited_by_hand_leaves_the_first_file_its_own_code(text: str, traced_before: bool) -> None:
+    file = _ready(text)
+    model, x = file["ModelNew"](), torch.rand(2, 6, 5, 7)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    if traced_before:
+        assert torch.equal(compiled(x), model(x))
+    copy = _ready(_edited(text))  # forgets what was compiled
+    other = copy["ModelNew"]()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(compiled(x), model(x))
+    doubled = torch.compile(other, fullgraph=True, backend="aot_eager")(x)
+    assert torch.equal(other(x), model(x)) and not torch.equal(doubled, other(x))
+    torch.compiler.reset()
+    assert torch.equal(compiled(x), model(x))
+
+
+def test_a_model_outlives_the_reload_of_its_file(text: str) -> None:
+    file = _ready(text)
+    model, x = file["ModelNew"](), torch.rand(2, 6, 5, 7)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    exported = torch.export.export(model, (x,))
+    expected = compiled(x)
+    exec(compile(text, "<string>", "exec"), file)
+    install(file)
+    gc.collect()
+    for again in (False, True):
+        assert torch.equal(compiled(x), expected) and torch.equal(exported.module()(x), expected)
+        if again:
+            torch.compiler.reset()
+    assert torch.equal(_compiled(file)(x).sign(), expected.sign())
 
 
 def test_eager_calls_do_not_meet_it(file: Namespace) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -227,3 +230,46 @@ def test_modes_that_pass() -> None:
     torch.func.vmap(lambda x: seen.append(dispatch.passing_mode()) or x)(torch.zeros(2))
     torch.jit.trace(lambda x: seen.append(dispatch.passing_mode()) or x + 1, torch.zeros(2), check_trace=False)
     assert "functorch" in str(seen[0]) and "torch.jit" in str(seen[1])
+
+
+ANOTHER_IMPORT = """
+import importlib, os, sys
+import torch
+import tconv
+from tconv import ops
+
+first, x, weight = tconv, torch.randn(2, 4, 5, 5), torch.randn(4, 3, 4, 4)
+compiled = torch.compile(lambda x: first.conv_transpose2d(x, weight, stride=2), backend="aot_eager", fullgraph=True)
+
+def holds():
+    torch.compiler.reset()
+    expected = torch.nn.functional.conv_transpose2d(x, weight, stride=2)
+    called = ops.LAYER(x, weight, None, [2, 2], [0, 0], [0, 0], 1, [1, 1])
+    return torch.allclose(compiled(x), expected, atol=1e-5) and torch.allclose(called, expected, atol=1e-5)
+
+assert holds()
+def imported_again():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tconv"]:
+        del sys.modules[name]
+    importlib.import_module("tconv.ops")
+
+for again in (lambda: importlib.reload(ops), imported_again):
+    try:
+        again()
+    except RuntimeError as error:
+        assert "register the namespace tconv" in str(error), error
+    else:
+        raise AssertionError("a second definition took the operator's place")
+    assert holds()
+child = os.fork()
+if not child:
+    os._exit(0 if holds() else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
+def test_the_operator_outlives_a_second_import_and_a_fork() -> None:
+    """A second definition is refused while the first is there: nobody holds one that was destroyed."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # a forked process has none of OpenMP's threads
+    done = subprocess.run([sys.executable, "-c", ANOTHER_IMPORT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

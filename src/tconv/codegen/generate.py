@@ -36,7 +36,7 @@ from tconv.version import __version__
 
 _MARK, _KERNELS_MARK = "# ---- copied from here on\n", "# ---- the kernels from here on\n"
 #: Of the operator that compilers see: two files in one process have two.
-_OPERATOR_NAME = '"tconv_DIGEST::conv_transpose"'
+_OPERATOR_NAME = '"tconv_DIGEST"'
 #: Names by which a file may come to modules, or to torch's classes for them, in other ways than by constructing them.
 _BRINGS_MODULES = re.compile(
     r"(Lazy)?ConvTranspose[123]d|__class__|__dict__|__import__|eval|exec|getattr|globals|hub|import_module|jit|load|vars"

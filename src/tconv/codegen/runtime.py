@@ -11,6 +11,7 @@ between marks where a file does not need it. All of it runs where generated file
 import functools
 import hashlib
 import inspect
+import itertools
 import operator
 import warnings
 from collections import namedtuple
@@ -399,20 +400,25 @@ def _operators_shape(x, weight, bias, *options):
     return _as_theirs(x.new_empty(theirs.shape), x, weight)
 
 
-def _define(name):
-    """The operator of that name; None where PyTorch has none."""
+def _define(space):
+    """The operator of this load of the file, in that namespace; None where PyTorch has none.
+
+    To define a name again would take the operator away from the load that has it: each has a name of its own.
+    """
     if not hasattr(torch.library, "custom_op"):
         return None
+    names = itertools.chain(["conv_transpose"], map("conv_transpose_{}".format, itertools.count(2)))
+    name = next(each for each in names if not hasattr(getattr(torch.ops, space), each))
     sizes = "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt groups, SymInt[] dilation"
     schema = f"(Tensor x, Tensor weight, Tensor? bias, {sizes}) -> Tensor"
-    defined = torch.library.custom_op(name, _operator, mutates_args=(), schema=schema)
+    defined = torch.library.custom_op(f"{space}::{name}", _operator, mutates_args=(), schema=schema)
     defined.register_fake(_operators_shape)
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_DIGEST::conv_transpose")
+_OPERATOR = _define("tconv_DIGEST")
 
 
 def _tuple(value, dims):
