@@ -39,10 +39,10 @@ demo: $(RUN_STAMP)
 	@$(bin)/python benchmarks/report.py --stored strided_dilated
 
 test: lint
-	$(bin)/python -m pytest -n 2 --dist loadfile --rotate
+	$(bin)/python -m pytest -n 2 --dist worksteal --rotate
 
 test-all: lint
-	TCONV_CANDIDATES=20000 $(bin)/python -m pytest -n 2
+	TCONV_CANDIDATES=20000 $(bin)/python -m pytest -n 2 --dist worksteal
 
 test-gpu: $(TEST_STAMP)
 	$(bin)/python benchmarks/gpu_tests.py

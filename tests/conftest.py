@@ -1,4 +1,4 @@
-"""What every test shares: a cache of the run's own, the GPU marker, one torch to fork from, and the CUDA compiler."""
+"""What every test shares: caches of the run's own, the GPU marker, one torch to fork from, and the CUDA compiler."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from tconv.settings import settings
 
 pytest_plugins = ["rotation"]
 
-_cache_key = pytest.StashKey[str]()
+#: Of tconv's kernels, and of what Inductor compiles: that one does not ask for which instructions it did.
+_CACHES = ("TCONV_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+_caches_key = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One kernel cache for the whole run: the user's own is not touched, and what one worker compiles, all use."""
-    if "TCONV_CACHE_DIR" not in os.environ:
-        config.stash[_cache_key] = os.environ["TCONV_CACHE_DIR"] = tempfile.mkdtemp(prefix="tconv-tests-")
+    """Caches for the whole run: the user's own are not touched, and what one worker compiles, all use."""
+    config.stash[_caches_key] = [variable for variable in _CACHES if variable not in os.environ]
+    for variable in config.stash[_caches_key]:
+        os.environ[variable] = tempfile.mkdtemp(prefix="tconv-tests-")
     if getattr(config.option, "numprocesses", None):  # beside each other, threads of torch only wait for a processor
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     _put_own_tools_on_path()
@@ -34,10 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    made_here = config.stash.get(_cache_key, None)
-    if made_here is not None:
-        shutil.rmtree(made_here, ignore_errors=True)
-        os.environ.pop("TCONV_CACHE_DIR", None)
+    for variable in config.stash.get(_caches_key, []):
+        shutil.rmtree(os.environ.pop(variable), ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

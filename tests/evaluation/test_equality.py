@@ -376,15 +376,19 @@ def test_closeness_to_a_result_outside_its_bound_is_not_required_of_one_inside(f
 
 
 @pytest.mark.parametrize("allowed", [math.inf, math.nan])
-def test_an_allowance_that_is_not_finite_allows_nothing(allowed: float) -> None:
-    for got, passed in ((0.0, True), (1e-30, False), (1.0, False), (math.inf, False), (math.nan, False)):
-        assert within("pooled error", got, 0.0, {"of its own": allowed}).passed is passed
-    assert within("pooled error", 1.0, 0.0, {"of its own": 1.0}).passed
+def test_an_allowance_that_is_not_finite_decides_nothing(allowed: float) -> None:
+    for got, passed in ((0.0, True), (1e-30, None), (1.0, None), (math.inf, False), (math.nan, False)):
+        assert within("pooled error", got, allowed, {"of its own": allowed}).passed is passed
+    for got, passed in ((0.0, True), (1.0, True), (1.1, False), (math.inf, False), (math.nan, False)):
+        for others in ({"of its own": allowed, "another": 1.0}, {"another": 1.0, "of its own": allowed}):
+            assert within("pooled error", got, allowed, others).passed is passed
     expected = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     bounds = torch.tensor([[1e-6, allowed]], dtype=torch.float64)
     assert worst(expected.float(), expected, bounds).ratio == 0
-    found = worst(torch.tensor([[1.0, 2.5]]), expected, bounds)
-    assert found.ratio == math.inf and found.index == (0, 1)
+    assert worst(torch.tensor([[1.0, 2.5]]), expected, bounds).ratio == 0
+    for wrong, index in (([1.5, 2.0], (0, 0)), ([1.0, math.nan], (0, 1)), ([1.0, math.inf], (0, 1))):
+        found = worst(torch.tensor([wrong]), expected, bounds)
+        assert found.ratio > 1 and found.index == index
 
 
 def test_draws_after_the_first_have_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,25 @@ def test_a_function_is_pytorchs(
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("name", "arguments", "named"), cases())
+def test_a_function_of_every_number_of_16_bits_is_pytorchs(
+    name: str, arguments: tuple[Any, ...], named: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """No step of our own way to write it leaves what 16 bits hold, or what float32 does."""
+    builder = Builder()
+    program = FUNCTIONS[name](Value(builder, builder.sum()), *arguments, **named).program()
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = x[(x.abs() <= 2.0**60) | ~x.isfinite()].view(1, 1, -1)
+    torch.testing.assert_close(
+        evaluate(parse(program.text), x, ()),
+        _THEIRS[name](x.double(), *arguments, **named).to(dtype),
+        rtol=4 * torch.finfo(dtype).eps,
+        atol=2.0**-20,
+        equal_nan=True,
+    )
+
+
 @pytest.mark.parametrize("name", sorted(BINARY | COMPARISONS))
 def test_a_function_of_two_tensors_is_pytorchs(name: str) -> None:
     builder = Builder()

@@ -46,8 +46,9 @@ def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0, row
     wide = got.double()
     # In place: on a CPU most of the time goes into new memory.
     ratio = (wide - expected).abs_().div_(allowed)
-    # What is infinite allows nothing, rather than everything.
-    ratio.masked_fill_(allowed.isinf(), math.inf).masked_fill_(wide == expected, 0.0)
+    # What is infinite, or no number, decides nothing; only that a number is none is wrong all the same.
+    undecided = ~allowed.isfinite() & (wide.isfinite() | ~expected.isfinite())
+    ratio.masked_fill_(undecided | (wide == expected), 0.0)
     at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), got.shape))  # NaN counts as the largest
     furthest = float(ratio[at].nan_to_num(nan=math.inf, posinf=math.inf))
     return Worst(furthest, _place(at, first, row), float(wide[at]), float(expected[at]), float(allowed[at]))

@@ -121,12 +121,16 @@ class _Compared:
             value = evaluate(self.program, part.result, wide)
             allowed = self.tolerance.factor * part.magnitude
             low, high = self._hull(part.result, allowed, there, unit)
+            # A sum near the end of a function's domain may lie on either side of it.
+            ends = (evaluate(self.program, part.result + sign * allowed, wide) for sign in (-1, 1))
+            may_be_nan = torch.stack([value, *ends]).isnan().any(0)
             ours, theirs = part.of(got).double(), part.of(baseline).double()
             place = {"first": part.samples.start, "row": part.rows.start}
-            self.outside = further(self.outside, _worst(ours, value, low, high, place))
-            self.theirs_outside = further(self.theirs_outside, _worst(theirs, value, low, high, place))
+            self.outside = further(self.outside, _worst(ours, value, low, high, may_be_nan, place))
+            self.theirs_outside = further(self.theirs_outside, _worst(theirs, value, low, high, may_be_nan, place))
             sane = self._hull(part.result, self.tolerance.pooled_floor * part.result.abs(), there, unit)
-            finite = value.isfinite()
+            # Elements of which nothing is known, as of a quotient by what may be zero, are left to rule 2.
+            finite = ~may_be_nan & value.isfinite() & sane.low.isfinite() & sane.high.isfinite()
             self.candidate += _square(ours - value, finite)
             self.baseline += _square(theirs - value, finite)
             self.least += _square(torch.maximum(sane[1] - value, value - sane[0]), finite)
@@ -139,7 +143,11 @@ class _Compared:
         """What may be stored where sums are so far from `sums`."""
         low, high = bounds(self.program, Interval(sums - allowed, sums + allowed), operands, unit)
         dtype = self.tolerance.dtype
-        return Interval(low - half_ulp(low, dtype), high + half_ulp(high, dtype))
+        low, high = low - half_ulp(low, dtype), high + half_ulp(high, dtype)
+        # What the type does not hold may be stored as its largest number, or as infinity.
+        largest = torch.finfo(dtype).max
+        beyond = torch.where(high > largest, math.inf, high), torch.where(low < -largest, -math.inf, low)
+        return Interval(beyond[1].clamp(max=largest), beyond[0].clamp(min=-largest))
 
     def every_element(self) -> Check:
         """Rule 2."""
@@ -176,14 +184,18 @@ def part_of_operand(operand: Tensor, part: Exact) -> Tensor:
     return operand[samples, :, part.rows if operand.shape[2] > 1 else slice(None)]
 
 
-def _worst(got: Tensor, value: Tensor, low: Tensor, high: Tensor, place: dict[str, int]) -> Worst:
-    """The element furthest outside its interval; an interval without ends allows what has none."""
-    unknown = (low.isnan() | high.isnan()) & got.isnan()
+def _worst(
+    got: Tensor, value: Tensor, low: Tensor, high: Tensor, may_be_nan: Tensor, place: dict[str, int]
+) -> Worst:
+    """The element furthest outside its interval; one that has an end that is no number decides of NaN alone."""
+    no_ends = low.isnan() | high.isnan()
+    unknown = (got.isnan() & (no_ends | may_be_nan)) | (no_ends & value.isfinite())
     unknown |= (low == -math.inf) & (high == math.inf)
     inside = unknown | ((got >= low) & (got <= high))
     allowed = torch.where(got > value, high - value, value - low)
     expected = torch.where(inside, got, value.nan_to_num(nan=0.0))
-    return worst(got, expected, allowed.nan_to_num(nan=0.0, posinf=math.inf).clamp_min(1e-300), **place)
+    allowed = torch.where(unknown, math.inf, allowed.nan_to_num(nan=0.0).clamp_min(1e-300))
+    return worst(got, expected, allowed, **place)
 
 
 def _nonfinite(

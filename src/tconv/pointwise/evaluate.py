@@ -1,4 +1,4 @@
-"""A program on tensors, operation by operation as PyTorch computes them."""
+"""A program on tensors, operation by operation as PyTorch computes them, in the type in which kernels compute."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from tconv.pointwise.program import SUM, Kind, Operand, Program
 def evaluate(program: Program, y: Tensor, operands: Sequence[Tensor]) -> Tensor:
     """What the program gives of a sum, in its dtype.
 
+    Of 16 bits as each of PyTorch's functions computes inside, and as kernels do: in float32, rounded at the end. A
+    function may be written in steps whose values 16 bits do not hold.
+
     Args, Raises: as `values`.
     """
-    result = values(program, y, operands)[-1]
+    wide = y.float() if y.dtype in (torch.float16, torch.bfloat16) else y
+    result = values(program, wide, operands)[-1].to(y.dtype)
     return result if result.shape == y.shape else result.expand(y.shape).contiguous()
 
 

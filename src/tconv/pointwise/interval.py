@@ -134,7 +134,9 @@ def _sin(a: Interval) -> Interval:
 
 
 def _power(a: Interval, exponent: float) -> Interval:
-    if exponent.is_integer() and exponent % 2 == 0:
+    if not exponent.is_integer():
+        a = _from(0.0, a)
+    elif exponent % 2 == 0:
         a = _abs(a)
     if exponent < 0 and exponent.is_integer():
         low, high = _reciprocal(Interval(a.low.pow(-exponent), a.high.pow(-exponent)))
@@ -149,13 +151,19 @@ def _monotone(name: str) -> Callable[[Interval], Interval]:
 
 
 def _domain(name: str, least: float) -> Callable[[Interval], Interval]:
-    """Of a function that has no value below `least`: an interval that reaches below it begins there."""
+    """Of a function that has no value below `least`."""
     function = getattr(torch, name)
 
     def of(a: Interval) -> Interval:
-        return Interval(function(torch.where(a.high >= least, a.low.clamp(min=least), a.low)), function(a.high))
+        low, high = _from(least, a)
+        return Interval(function(low), function(high))
 
     return of
+
+
+def _from(least: float, a: Interval) -> Interval:
+    """An interval that reaches below `least` begins there, unless it ends below."""
+    return Interval(torch.where(a.high >= least, a.low.clamp(min=least), a.low), a.high)
 
 
 def _cast(dtype: torch.dtype) -> Callable[[Interval], Interval]:

@@ -39,6 +39,11 @@ class Case:
     thorough: bool = True
 
     @property
+    def narrow(self) -> bool:
+        """Whether a transposed convolution of the model runs in 16 bits."""
+        return torch.finfo(self.coarsest).bits == 16
+
+    @property
     def coarsest(self) -> torch.dtype:
         """The coarsest type that a transposed convolution of the model computes in."""
         problems = (problem for problem in self.traced.problems if problem is not None)

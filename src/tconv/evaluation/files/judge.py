@@ -206,10 +206,13 @@ class _Court:
         return check_replacement(self._reference(case), self._open_candidate, **options)
 
     def _reference(self, case: Case) -> Reference:
+        self.model.narrow = case.narrow and self.device.type == "cpu"
         return Reference(case, self.model, self.wanted, self.device)
 
     def _open_candidate(self) -> Side:
-        return self._open(self._candidate, CANDIDATE, CandidateFailed)
+        candidate = self._open(self._candidate, CANDIDATE, CandidateFailed)
+        candidate.narrow = self.model.narrow
+        return candidate
 
     def own_case(self) -> tuple[Case, tuple[str, ...]]:
         """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""

@@ -125,6 +125,8 @@ class Side:
         self._device = device
         self._timeout_s = timeout_s
         self._failure = failure
+        #: Whether convolutions run in 16 bits on a CPU, perhaps without a tensor that says so, as under autocast.
+        self.narrow = False
         #: The state that the process was given last, and keeps.
         self._sent: Unchanged | None = None
         #: Whether large inputs in float64 were run a few samples at a time, and rightly: each is computed alone.
@@ -207,7 +209,7 @@ class Side:
         trees = {"inputs": self._exchange.write(given), "state": None if kept else self._exchange.write(state)}
         release()  # the process needs memory, too
         self._sent = None
-        found = self._call("forward", "forward", **trees, kept_state=kept, **options)
+        found = self._call("forward", "forward", **trees, kept_state=kept, narrow=self.narrow, **options)
         self._sent = sent if state is None else now if tensor_bytes(state) <= KEPT_BYTES else None
         try:
             names = {key: tuple(map(str, found[key])) for key in _NAMES}

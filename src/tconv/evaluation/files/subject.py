@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tconv.evaluation.accumulation import Float32Accumulation, is_narrow
 from tconv.evaluation.bits import fingerprint
 from tconv.evaluation.files.backward import CutOff, frozen, gradients_enabled, moved, with_gradient
 from tconv.evaluation.files.backward import gradients as found_gradients
@@ -165,6 +166,7 @@ class Subject:
         expanded: bool = False,
         replaced: bool = False,
         kept_state: bool = False,
+        narrow: bool = False,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
 
@@ -181,7 +183,8 @@ class Subject:
         by up to that part of it, as drawn from `move_seed`. The state comes to the module by `route` where one is
         given: see `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands
         for all. With `replaced`, inputs are new tensors where the last ones lay, if nobody holds those.
-        With `kept_state` the state is the one that was given last.
+        With `kept_state` the state is the one that was given last. With `narrow`, convolutions may run in 16 bits
+        without a tensor that says so, as under autocast.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
         it had returned, of outputs of earlier calls that changed with this one, of outputs that are not plain, of what
@@ -242,6 +245,7 @@ class Subject:
             gradients_enabled(module, values, gradients) as of,
             with_gradient(None if gradients else module) as thrown_away,
             poisoned(self._device, output_bytes),
+            Float32Accumulation() if narrow or self._is_narrow(module, values) else nullcontext(),
         ):
             modes_before, traces_before = modes(), traces()
             with blamed(self._file.path, "forward"), CutOff() if cut_off else nullcontext():
@@ -285,6 +289,11 @@ class Subject:
         names = {"changed": list(dict.fromkeys(changed)), "late": late, "overwritten": overwritten, "marked": marked}
         names |= {"rebound": self._rebound(), "traces": [*self._left, *left_on, *traces_left], "shared": shared}
         return {"outputs": tree, **names, "by_samples": apart is not None, "stopped": stopped}
+
+    def _is_narrow(self, module: nn.Module, values: Sequence[Any]) -> bool:
+        """Whether any of the module's tensors, or of its inputs, has 16 bits, on a CPU."""
+        own = (*module.parameters(), *module.buffers(), *(tensor for _, tensor in tensors(list(values))))
+        return any(map(is_narrow, own))
 
     def _given_state(self, state: Tree, kept: bool) -> dict[str, Tensor] | None:
         """The state for this call; None to leave the module's as it is."""

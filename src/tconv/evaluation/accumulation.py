@@ -1,0 +1,59 @@
+"""Convolutions in 16 bits on a CPU, computed as GPUs compute them: sums in float32, rounded once.
+
+PyTorch's own add up in float32 or in 16 bits, as the CPU has instructions for the one or not. No verdict may hang on
+that: the model and the candidate both run as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tconv.sandbox.recording import CONVOLUTIONS, decomposed
+
+_OPERATORS = (*CONVOLUTIONS, torch.ops.aten.convolution_backward.default)
+
+
+def in_float32(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What the function gives, computed in float32 where its first argument is a tensor of 16 bits on a CPU.
+
+    Tensors of 16 bits among the arguments are widened, those of float32 among the results rounded to the first one's
+    type.
+    """
+    first = args[0]
+    if not is_narrow(first):
+        return function(*args, **kwargs)
+    found = function(*map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()})
+    if isinstance(found, Tensor):
+        return found.to(first.dtype)
+    return tuple(None if each is None else each.to(first.dtype) for each in found)
+
+
+def is_narrow(value: Any) -> bool:
+    """Whether it is a tensor of 16 bits on a CPU."""
+    return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16) and value.device.type == "cpu"
+
+
+class Float32Accumulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, all convolutions in 16 bits run so, gradients among them.
+
+    What torch.compile has made of a module does not run then: PyTorch calls the module itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if (parts := decomposed(self, func, args, kwargs)) is not NotImplemented:
+            return parts
+        if func in _OPERATORS:
+            return in_float32(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _widened(value: Any) -> Any:
+    return value.float() if is_narrow(value) else value
