@@ -4,46 +4,15 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from codegen_helpers import workshop
+from fuse_helpers import MODEL, fused_of, programs_of, results, same, written
 
-from tconv.rewriter.fusing import Fused, with_tails
-from tconv.sandbox.behind import parted
-from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 
 pytestmark = pytest.mark.rotates(3)
-
-MODEL = """
-import math
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.ConvTranspose2d(3, 3, 3, 2, 1, 1)
-        self.ups = nn.ModuleList([nn.ConvTranspose2d(3, 3, 2, 2), nn.ConvTranspose2d(3, 3, 2, 2)])
-        self.norms = nn.ModuleList([nn.BatchNorm2d(3), nn.BatchNorm2d(3)])
-        self.conv, self.act, self.norm = nn.Conv2d(3, 3, 1), nn.LeakyReLU(0.1, inplace=True), nn.BatchNorm2d(3)
-        self.pool, self.drop, self.same = nn.MaxPool2d(2), nn.Dropout(0.5), nn.Identity()
-        self.scale, self.weight = nn.Parameter(torch.rand(3, 1, 1)), nn.Parameter(torch.rand(3, 3, 2, 2))
-        self.factor, self.seen = 0.5, []
-        layers = nn.ConvTranspose2d(3, 3, 2, 2), nn.BatchNorm2d(3), nn.ReLU(True), nn.Conv2d(3, 3, 1)
-        self.sequence = nn.Sequential(*layers)
-
-{forward}
-
-def get_inputs():
-    return [torch.rand(2, 3, 4, 5), torch.rand(2, 3, 8, 10)]
-"""
 
 #: A forward pass, and what its kernels compute behind layers, in the order of the text.
 BODIES: dict[str, tuple[str, list[str]]] = {
@@ -164,9 +133,12 @@ BODIES: dict[str, tuple[str, list[str]]] = {
         held = y * 2
         return held
         """,
-        ["y + output0"],
+        ["(y + output0) * 2"],
     ),
-    "an operand of the result's name": ("y = skip\n        y = self.up(x) + y\n        return y * 2", ["y + output0"]),
+    "an operand of the result's name": (
+        "y = skip\n        y = self.up(x) + y\n        return y * 2",
+        ["(y + output0) * 2"],
+    ),
     "an operand that is computed": ("return self.up(x) + self.conv(skip)", []),
     "an operand that is viewed": (
         "return self.up(x) * self.scale.view(1, -1, 1, 1) + self.scale[None]",
@@ -385,60 +357,6 @@ BODIES: dict[str, tuple[str, list[str]]] = {
     "a sum of a comparison": ("return self.up(x) * (skip > 0)", []),
     "a method of the model's own": ("return self.own(self.up(x))\n\n    def own(self, y):\n        return y + 1", []),
 }
-
-
-def written(tmp_path: Path, body: str, crlf: bool = False) -> Path:
-    forward = f"    def forward(self, x, skip):\n        {textwrap.dedent(body).strip()}" if "\n" not in body else body
-    if "\n" in body and body.lstrip() != body:
-        lines = textwrap.indent(textwrap.dedent(body).strip(), " " * 8)
-        forward = f"    def forward(self, x, skip):\n{lines}"
-    elif "\n" in body:
-        forward = f"    def forward(self, x, skip):\n        {body}"
-    path = tmp_path / "model.py"
-    text = MODEL.replace("{forward}", forward + "\n")
-    path.write_bytes(text.replace("\n", "\r\n").encode() if crlf else text.encode())
-    return path
-
-
-def fused_of(path: Path) -> Fused:
-    return with_tails(path, trace(path, workshop=workshop()), workshop())
-
-
-def programs_of(fused: Fused) -> list[str]:
-    noted = [each for layer in fused.trace.layers for each in (*layer.tails, *layer.in_evaluation)]
-    calls = [parted(each)[0] for each in noted]
-    return list(dict.fromkeys(fused.programs[each] for each in calls if each in fused.programs))
-
-
-def cuda_fused(
-    layer: Callable[..., Any],
-    *inputs: Any,
-    tail: Any = None,
-    modules: Any = (),
-    before: Any = (),
-    behind: Any = (),
-    **o: Any,
-) -> Any:
-    assert all(isinstance(module, torch.nn.Module) for module in modules)
-    tail = torch.nn.Sequential(*modules) if modules and tail is None else tail
-    result = layer(*inputs, **o) if tail is None else tail(layer(*inputs, **o))
-    return torch.cat([*before, result, *behind], 1) if before or behind else result
-
-
-def results(path: Path, text: str | None, training: bool) -> Any:
-    model = load(path, text=text, names={"cuda_fused": cuda_fused})
-    module = model.construct(3)
-    module.train(training)
-    found = [module(*model.make_inputs(seed)) for seed in (1, 2)]
-    return [*found, *(t for t in module.state_dict().values()), len(module.seen)]
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 @pytest.mark.parametrize("name", BODIES)

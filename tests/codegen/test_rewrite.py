@@ -85,19 +85,22 @@ def test_leaves_alone(imports: str, use: str) -> None:
     assert result.sites == ()
 
 
-#: Tests of the exact type hold for both classes afterwards.
+#: Tests of the very class are tests of equality afterwards, which hold for both.
 TYPE_TESTS = [
-    ("type(m) is nn.ConvTranspose2d", "type(m) in (nn.ConvTranspose2d, CudaConvTranspose2d)"),
-    ("type(m) == nn.ConvTranspose2d", "type(m) in (nn.ConvTranspose2d, CudaConvTranspose2d)"),
-    ("m.__class__ is not nn.ConvTranspose1d", "m.__class__ not in (nn.ConvTranspose1d, CudaConvTranspose1d)"),
-    ("type(m) in (nn.Conv2d, nn.ConvTranspose2d)", "type(m) in (nn.Conv2d, nn.ConvTranspose2d, CudaConvTranspose2d)"),
-    ("type(m) not in [nn.ConvTranspose2d]", "type(m) not in [nn.ConvTranspose2d, CudaConvTranspose2d]"),
-    ("kind is nn.ConvTranspose2d", "kind is nn.ConvTranspose2d"),
+    ("type(m) is nn.ConvTranspose2d", "type(m) == nn.ConvTranspose2d"),
+    ("type(m) == nn.ConvTranspose2d", "type(m) == nn.ConvTranspose2d"),
+    ("m.__class__ is not nn.ConvTranspose1d", "m.__class__ != nn.ConvTranspose1d"),
+    ("nn.Sequential is type(m)", "nn.Sequential == type(m)"),
+    ("type(m) is  not\\\n nn.Sequential", "type(m) !=\\\n nn.Sequential"),
+    ("(kind) is (nn.ConvTranspose2d)", "(kind) == (nn.ConvTranspose2d)"),
+    ("x is None is nn.Sequential is not y", "x is None == nn.Sequential != y"),
+    ("type(m) in (nn.Conv2d, nn.ConvTranspose2d)", "type(m) in (nn.Conv2d, nn.ConvTranspose2d)"),
+    ("type(m) is nn.Conv2d", "type(m) is nn.Conv2d"),
 ]
 
 
 @pytest.mark.parametrize(("test", "expected"), TYPE_TESTS, ids=[case[0] for case in TYPE_TESTS])
-def test_widens_type_tests(test: str, expected: str) -> None:
+def test_tests_of_classes_ask_for_equal_ones(test: str, expected: str) -> None:
     assert f"y = {expected}\n" in whole(rewrite(f"import torch.nn as nn\ny = {test}\n{MODEL}"))
 
 
@@ -164,7 +167,7 @@ def test_redirects_base_classes_and_local_imports() -> None:
     source = dedented("""
         import torch.nn as nn
 
-        class Up(nn.ConvTranspose2d, Mixin):
+        class Up(Mixin, nn.ConvTranspose2d, metaclass=Kind):
             def forward(self, x):
                 from torch.nn.functional import conv_transpose2d as deconv
                 return deconv(x, self.weight) + super().forward(x)
@@ -176,10 +179,13 @@ def test_redirects_base_classes_and_local_imports() -> None:
                 self.up = layers.ConvTranspose2d(1, 1, 1)
     """)
     text = whole(rewrite(source))
-    assert "class Up(CudaConvTranspose2d, Mixin):\n" in text
+    assert "class Up(Mixin, _CudaForward, nn.ConvTranspose2d, metaclass=Kind):\n" in text
     assert "return cuda_conv_transpose2d(x, self.weight) + super().forward(x)\n" in text
     assert "self.up = CudaConvTranspose2d(1, 1, 1)\n" in text
     assert text.count("Cuda") == 2
+
+    lazy = whole(rewrite(source.replace("nn.ConvTranspose2d,", "nn.LazyConvTranspose2d,")))
+    assert "class Up(Mixin, CudaLazyConvTranspose2d, metaclass=Kind):\n" in lazy
 
 
 def test_keeps_formatting_comments_line_ends_and_other_scripts() -> None:

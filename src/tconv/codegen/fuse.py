@@ -15,11 +15,12 @@ import io
 import textwrap
 import tokenize
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
 from tconv.codegen.names import Names
+from tconv.codegen.uses import Uses, bound_names
 from tconv.pointwise.calls import known_calls
 from tconv.sandbox.behind import FORWARD, FUSED, LAYER, POINTWISE, Place, place_of
 
@@ -29,6 +30,9 @@ Calls = Mapping[Place, Collection[str]]
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _IN_PLACE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+#: What may have effects.
+_BUSY = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.comprehension)
 _CONCATENATIONS = ("torch.cat", "torch.concat", "torch.concatenate")
 #: Methods that give a view.
 _VIEWS = frozenset({"detach", "expand", "flatten", "permute", "reshape", "squeeze", "transpose", "unsqueeze", "view"})
@@ -122,8 +126,11 @@ class _Chain:
         expression: the largest one around it that the language has.
         name: what the result of `expression` is assigned to; None where that is part of something larger.
         statements: further ones, whole.
+        kept: the name that holds their result; "return" where they return it.
         part: of the statement behind those, an expression of the language, or a concatenation; None for none.
         joined: the concatenation that takes the result along the channels; None for none.
+        captured: names that the statements read before they bind them.
+        ends: why further statements do not belong to it, where they might.
     """
 
     layer: ast.Call
@@ -133,11 +140,30 @@ class _Chain:
     statements: list[ast.stmt] = field(default_factory=list)
     part: tuple[ast.stmt, ast.expr] | None = None
     joined: _Joined | None = None
+    kept: str | None = None
+    captured: tuple[str, ...] = ()
+    ends: str | None = None
 
     @property
     def last(self) -> ast.expr | None:
         """The expression of the statement behind the whole ones that gives the result; None for none."""
         return None if self.part is None else self.joined.value if self.joined else self.part[1]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A statement of a chain.
+
+    Args:
+        kept: the name that holds the result behind it; "return" where it is returned.
+        region: the names that hold values of the chain.
+        captured: those of them that statements up to this one read before they bind them.
+    """
+
+    statement: ast.stmt
+    kept: str
+    region: frozenset[str]
+    captured: frozenset[str] = frozenset()
 
 
 class _Fuser:
@@ -169,6 +195,7 @@ class _Fuser:
             and token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
             for line in range(token.start[0], token.end[0] + 1)
         }
+        self._uses: dict[ast.FunctionDef, Uses] = {}
         self._apart: dict[Place, str] = {}
         self._sites: list[FusedSite] = []
         self._looked_at: set[Place] = set()
@@ -247,7 +274,7 @@ class _Fuser:
             chain.name = target.id
             self._extend(function, block, number, chain)
         if chain.expression is layer and _are_copies(chain.statements) and chain.part is None and chain.joined is None:
-            ends = self._what_ends(block, number + len(chain.statements), layer)
+            ends = chain.ends or self._what_ends(block, number + len(chain.statements), layer)
             if ends is not None:
                 self._apart.setdefault(place_of(layer), ends)
             return None
@@ -285,42 +312,67 @@ class _Fuser:
     def _extend(self, function: ast.FunctionDef, block: Sequence[ast.stmt], number: int, chain: _Chain) -> None:
         """Adds to a chain the statements behind it, as many as leave no value in between to others."""
         assert chain.name is not None
-        region = {chain.name}
-        outside = self._outside([chain.expression], region | {""}, chain.layer)
-        accepted: list[tuple[ast.stmt, str]] = []
+        first = _Step(chain.statement, chain.name, frozenset({chain.name}))
+        read = self._read([chain.expression], frozenset(), chain.layer)
+        first = replace(first, captured=first.region & read)
+        steps = [first]
         part: tuple[ast.stmt, ast.expr] | None = None
         joined: _Joined | None = None
-        if chain.name in outside:
-            return
         for statement in block[number + 1 :]:
-            if not self._stands_alone(statement):
+            before = steps[-1]
+            if not self._stands_alone(statement) or isinstance(before.statement, ast.Return):
                 break
-            kept = self._kept(statement, frozenset(region))
+            if (gone := _deleted(statement)) and gone <= before.region - {before.kept}:
+                steps.append(replace(before, statement=statement, region=before.region - gone))
+                continue
+            kept = self._kept(statement, before.region)
             if kept is None:
-                joined = self._joined_in(statement, frozenset(region))
-                part = self._part(statement, frozenset(region)) if joined is None else (statement, joined.call)
+                joined = self._joined_in(statement, before.region)
+                part = self._part(statement, before.region) if joined is None else (statement, joined.call)
                 break
-            outside |= self._outside([statement], region | {kept}, None)
-            if kept in outside:
-                break
-            region.add(kept)
-            accepted.append((statement, kept))
-            if isinstance(statement, ast.Return):
-                break
-        if part is not None:
-            inside = [chain.statement, *(statement for statement, _ in accepted)]
-            if self._end_there(function, block, [*inside, part[0]], region - _bound(part[0])):
-                chain.statements, chain.part = [statement for statement, _ in accepted], part
-                chain.joined = joined
+            read |= self._read([statement], before.region, None)
+            captured = before.captured | ({kept} & read - before.region)
+            steps.append(_Step(statement, kept, before.region | {kept}, captured))
+        while steps[1:] or part is not None:
+            chain.ends = self._who_sees(function, block, chain, steps, part)
+            if chain.ends is None:
+                chain.statements, chain.part = [step.statement for step in steps[1:]], part
+                chain.joined = joined if part else None
+                chain.kept, chain.captured = steps[-1].kept, tuple(sorted(steps[-1].captured))
                 return
-        while accepted:
-            last, kept = accepted[-1]
-            inside = [chain.statement, *(statement for statement, _ in accepted)]
-            if isinstance(last, ast.Return) or self._end_there(function, block, inside, region - {kept}):
-                chain.statements = [statement for statement, _ in accepted]
-                return
-            accepted.pop()
-            region = {chain.name, *(name for _, name in accepted)}
+            if part is not None:
+                part = None
+            else:
+                steps.pop()
+                while isinstance(steps[-1].statement, ast.Delete):
+                    steps.pop()
+
+    def _who_sees(
+        self,
+        function: ast.FunctionDef,
+        block: Sequence[ast.stmt],
+        chain: _Chain,
+        steps: Sequence[_Step],
+        part: tuple[ast.stmt, ast.expr] | None,
+    ) -> str | None:
+        """Who would see that these statements have become a function: a clause; None for nobody."""
+        uses = self._uses_of(function)
+        moved = [step.statement for step in steps] + ([part[0]] if part else [])
+        kept = bound_names(part[0]) if part else {steps[-1].kept}
+        inside = {node for statement in moved for node in ast.walk(statement)}
+        targets = filter(None, (_target(step.statement) for step in steps))
+        hidden = [target for name, target in {each.id: each for each in targets}.items() if name not in kept]
+        names = kept | {target.id for target in hidden}
+        if (reader := uses.of_all_names() or uses.seen_in_part(chain.statement, names)) is not None:
+            return reader
+        ends = None if isinstance(moved[-1], ast.Return) else block[block.index(moved[-1]) + 1 :]
+        found = (uses.hiding(target, inside, chain.statement, ends) for target in hidden)
+        return next((each for each in found if each is not None), None)
+
+    def _uses_of(self, function: ast.FunctionDef) -> Uses:
+        if function not in self._uses:
+            self._uses[function] = Uses(function, self._names)
+        return self._uses[function]
 
     def _kept(self, statement: ast.stmt, region: frozenset[str]) -> str | None:
         """The name that holds the result of a statement that the language has; None for others."""
@@ -352,7 +404,40 @@ class _Fuser:
         there = set(ast.walk(largest))
         if isinstance(largest, ast.Name) or not all(use in there for use in uses):
             return None
-        return (statement, largest)
+        return (statement, largest) if self._may_come_first(statement, largest, region) else None
+
+    def _may_come_first(self, statement: ast.stmt, part: ast.expr, region: frozenset[str]) -> bool:
+        """Whether an expression of a statement may be evaluated before the rest of that.
+
+        It is evaluated there always, and once; and what is evaluated before it changes nothing that it reads.
+        """
+        calls = [node for node in ast.walk(part) if isinstance(node, ast.Call)]
+        called = {name for call in calls for name in ast.walk(call.func)}
+        names = (node for node in ast.walk(part) if isinstance(node, ast.Name) and node.id not in region)
+        apart = all(name in called for name in names) and not any(map(self._draws, calls))
+        inner: ast.AST = part
+        while inner is not statement:
+            around = self._parents[inner]
+            if not _evaluates(around, inner):
+                return False
+            before = [n for n in ast.iter_child_nodes(around) if n is not inner and _stands_before(n, inner)]
+            if not apart and not all(self._is_idle(node) for node in before):
+                return False
+            inner = around
+        return True
+
+    def _draws(self, call: ast.Call) -> bool:
+        """Whether a call may draw random numbers."""
+        names = {
+            self._names.dotted(call.func) or "",
+            getattr(call.func, "attr", ""),
+            *self._calls.get(place_of(call), ()),
+        }
+        return any("dropout" in name.lower() for name in names)
+
+    def _is_idle(self, node: ast.AST) -> bool:
+        """Whether to evaluate a node calls nothing and binds nothing."""
+        return not any(isinstance(each, _BUSY) for each in ast.walk(node))
 
     def _joined_around(self, value: ast.expr, region: frozenset[str]) -> _Joined | None:
         """The concatenation along the channels of which an expression is an element, if the others are still."""
@@ -383,33 +468,8 @@ class _Fuser:
             return None
         largest = self._largest(uses[0], region, None)
         there = set(ast.walk(largest))
-        return self._joined_around(largest, region) if all(use in there for use in uses) else None
-
-    def _end_there(
-        self, function: ast.FunctionDef, block: Sequence[ast.stmt], inside: Sequence[ast.stmt], names: Collection[str]
-    ) -> bool:
-        """Whether nobody reads these names behind the statements `inside`, which stand in a row in `block`."""
-        there = {node for statement in inside for node in ast.walk(statement)}
-        first, last = inside[0], block.index(inside[-1])
-        loops = any(
-            isinstance(node, ast.For | ast.While | ast.AsyncFor) and any(first is inner for inner in ast.walk(node))
-            for node in ast.walk(function)
-        )
-        for name in names:
-            reads = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
-            reads = [n for n in reads if isinstance(n.ctx, ast.Load) and n not in there]
-            if not loops:
-                reads = [n for n in reads if n.lineno >= first.lineno]
-            if not reads:
-                continue
-            for statement in block[last + 1 :]:
-                if any(isinstance(n, ast.Name) and n.id == name and n in reads for n in ast.walk(statement)):
-                    return False
-                if isinstance(statement, ast.Assign) and name in _bound(statement):
-                    break
-            else:
-                return False
-        return True
+        joined = self._joined_around(largest, region) if all(use in there for use in uses) else None
+        return joined if joined is not None and self._may_come_first(statement, joined.call, region) else None
 
     # ---- the language
 
@@ -494,12 +554,11 @@ class _Fuser:
             return False
         return all(self._is_still(part, region) for part in parts)
 
-    def _outside(self, nodes: Sequence[ast.AST], region: Collection[str], hole: ast.Call | None) -> set[str]:
-        """The names that these read and that are no values of the region."""
+    def _read(self, nodes: Sequence[ast.AST], region: Collection[str], hole: ast.Call | None) -> set[str]:
+        """The names that these read, outside of `hole`, and that are no values of the region."""
         gone = set() if hole is None else set(ast.walk(hole))
         names = (n for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name) and n not in gone)
-        found = {n.id for n in names if isinstance(n.ctx, ast.Load)}
-        return found - set(region) if hole is None else found
+        return {n.id for n in names if isinstance(n.ctx, ast.Load)} - set(region)
 
     # ---- its text
 
@@ -521,7 +580,7 @@ class _Fuser:
             return
         assert chain.name is not None
         last = chain.statements[-1] if chain.statements else chain.statement
-        kept = self._result_name(last, chain.name)
+        kept = chain.kept or chain.name
         whole = chain.part is None and isinstance(last, ast.Return)
         target = "return" if whole else f"{chain.name if chain.part else kept} ="
         # From here on the statements' own lines.
@@ -547,14 +606,19 @@ class _Fuser:
             start = self._starts[only[0].lineno - 1]
             end = start if chain.part else end
         else:
-            body = f"{indent}def {tail}({chain.name}):{self._newline}"
+            # What it reads before it binds it, it takes as an argument, whose default is what is bound outside.
+            parameter = _free("y", used) if chain.name in chain.captured else chain.name
+            parameters = ", ".join([parameter, *(f"{name}={name}" for name in chain.captured)])
+            body = f"{indent}def {tail}({parameters}):{self._newline}"
+            further = "\t" if "\t" in indent else _FOUR
             if not alone:
-                text = self._lambda(chain.layer, chain.expression, chain.name).partition(": ")[2]
-                body += f"{indent}{_FOUR}{chain.name} = {_enclosed(text)}{self._newline}"
+                text = self._lambda(chain.layer, chain.expression, parameter).partition(": ")[2]
+                body += f"{indent}{further}{chain.name} = {_enclosed(text)}{self._newline}"
             for line in self._bytes[start:end].decode().splitlines(keepends=True):
-                body += _FOUR + line if line.strip() else line
+                deeper = indent + further + line.removeprefix(indent) if line.startswith(indent) else further + line
+                body += deeper if line.strip() else line
             result = _enclosed(self._text(chain.last)) if chain.last else kept
-            body += "" if whole else f"{indent}{_FOUR}return {result}{self._newline}"
+            body += "" if whole else f"{indent}{further}return {result}{self._newline}"
             yield _Edit(first, start, body + self._newline)
             yield _Edit(end, end, f"{above}{indent}{target} {self._fused_call(chain, tail, modules)}{self._newline}")
         if end > start:
@@ -596,6 +660,8 @@ class _Fuser:
 
         alike, name = follow(chain.expression, None), chain.name
         for statement in chain.statements:
+            if isinstance(statement, ast.Delete):
+                continue
             if not isinstance(statement, ast.Assign | ast.Return):
                 return []
             alike = alike and follow(statement.value, name)
@@ -735,15 +801,40 @@ def _changed(node: ast.expr) -> str | None:
     return None
 
 
+def _evaluates(around: ast.AST, inner: ast.AST) -> bool:
+    """Whether evaluating `around` evaluates `inner`, in any case and once."""
+    if isinstance(around, ast.IfExp):
+        return inner is around.test
+    if isinstance(around, ast.BoolOp):
+        return inner is around.values[0]
+    if isinstance(around, ast.Compare):
+        return inner in (around.left, around.comparators[0])
+    # Positions in f-strings are wrong before Python 3.12.
+    return not isinstance(around, ast.Lambda | ast.comprehension | ast.JoinedStr | _COMPREHENSIONS)
+
+
+def _stands_before(node: ast.AST, other: ast.AST) -> bool:
+    place = [(getattr(each, "lineno", 0), getattr(each, "col_offset", 0)) for each in (node, other)]
+    return place[0] < place[1]
+
+
+def _target(statement: ast.stmt) -> ast.Name | None:
+    """The name that a statement binds, or adds to."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    target = statement.target if isinstance(statement, ast.AugAssign) else targets[0] if targets else None
+    return target if isinstance(target, ast.Name) else None
+
+
+def _deleted(statement: ast.stmt) -> frozenset[str]:
+    """The names that a statement deletes; none where it deletes anything else."""
+    targets = statement.targets if isinstance(statement, ast.Delete) else []
+    names = frozenset(target.id for target in targets if isinstance(target, ast.Name))
+    return names if len(names) == len(targets) else frozenset()
+
+
 def _are_copies(statements: Sequence[ast.stmt]) -> bool:
     """Whether statements give values other names, and do nothing else."""
     return all(isinstance(each, ast.Assign) and isinstance(each.value, ast.Name) for each in statements)
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    """The names that an assignment binds, each by itself."""
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _arguments(function: ast.FunctionDef) -> list[ast.arg]:

@@ -22,7 +22,7 @@ from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.codegen.headers.layout import compact, filled
 from tconv.codegen.loading import calls_its_own
 from tconv.codegen.names import Names
-from tconv.codegen.rewrite import Rewritten
+from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.kernels import source as kernel_source
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan
 from tconv.planner.direct.tile import DirectTile
@@ -41,6 +41,8 @@ _OPERATOR_NAME = '"tconv_DIGEST"'
 _BRINGS_MODULES = re.compile(
     r"(Lazy)?ConvTranspose[123]d|__class__|__dict__|__import__|eval|exec|getattr|globals|hub|import_module|jit|load|vars"
 )
+#: A base class that the rewriter has left, with what stands before it.
+_DERIVED = re.compile(rf"{FORWARD}, [\w.]+")
 #: A class for layers: of those that the model does not name only what is built elsewhere needs any.
 _CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
 #: Around what only some files have.
@@ -51,7 +53,11 @@ _TAILS, _PROGRAMS, _SEQUENCES = (
     "where sequences are fused",
 )
 #: Where the text begins by which tails are handed to layers, and what stands behind it.
-_OF_TAILS = (("_COMPARISONS = ", "# ---- the modules ---"), ("class CudaSequential(", "CudaSequential.__name__"))
+_OF_TAILS = (
+    ("_COMPARISONS = ", "# ---- the modules ---"),
+    ("class _Equal(", "class _CudaForward:"),
+    ("class CudaSequential(", "CudaSequential.__name__"),
+)
 #: What has no tail in other files.
 _TAIL_ARGUMENTS = ((", tail=None", ""), ("*options, tail)", "*options)"))
 _BLANK = "\r\n"
@@ -278,7 +284,8 @@ def _built_elsewhere(source: Rewritten, layers: Sequence[PlannedLayer]) -> bool:
     imported = {path.partition(".")[0] for path in source.module_names.values() if path}
     if imported - {"torch", *sys.stdlib_module_names}:
         return True
-    tokens = tokenize.generate_tokens(io.StringIO(source.prologue + source.body).readline)
+    own = _DERIVED.sub("", source.prologue + source.body)
+    tokens = tokenize.generate_tokens(io.StringIO(own).readline)
     return any(token.type == tokenize.NAME and _BRINGS_MODULES.fullmatch(token.string) for token in tokens)
 
 

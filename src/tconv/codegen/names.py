@@ -15,11 +15,16 @@ Comprehension: TypeAlias = ast.ListComp | ast.SetComp | ast.DictComp | ast.Gener
 
 
 class Scope:
-    """One namespace of a source: the module, a class body, a function, a comprehension."""
+    """One namespace of a source: the module, a class body, a function, a comprehension.
 
-    def __init__(self, parent: Scope | None, is_class: bool = False) -> None:
+    Args:
+        runs_later: not where it stands, or not only there: a function, a generator expression.
+    """
+
+    def __init__(self, parent: Scope | None, is_class: bool = False, runs_later: bool = False) -> None:
         self.parent = parent
         self.is_class = is_class
+        self.runs_later = runs_later
         #: Per name, what its bindings import (``"torch.nn"``), or the name or attribute that they assign; else None.
         self.origins: dict[str, set[str | ast.expr | None]] = {}
         self.globals: set[str] = set()
@@ -64,6 +69,25 @@ class Names(ast.NodeVisitor):
             owner = self.dotted(node.value)
             return None if owner is None else f"{owner}.{node.attr}"
         return self._origin(node) if isinstance(node, ast.Name) else None
+
+    def uses(self, node: ast.Name) -> Iterator[tuple[ast.Name, bool]]:
+        """Every use of the variable that a name stands for, and whether it is one in what runs later."""
+        owner = self._used_in[node].owner(node.id)
+        for other, scope in self._used_in.items():
+            if other.id == node.id and scope.owner(node.id) is owner:
+                inner: Scope | None = scope
+                while inner is not None and inner is not owner and not inner.runs_later:
+                    inner = inner.parent
+                yield other, inner is not owner
+
+    def is_of_function(self, node: ast.Name) -> bool:
+        """Whether a name stands for a variable of the very function in which it is used."""
+        owner = self._used_in[node].owner(node.id)
+        return owner is not None and owner.runs_later and owner is self._used_in[node]
+
+    def is_builtin(self, node: ast.Name) -> bool:
+        """Whether a name is bound nowhere."""
+        return self._used_in[node].owner(node.id) is None
 
     def module_names(self, name: str) -> Iterator[ast.Name]:
         """Every use of the module's own `name`, whether it is read or bound."""
@@ -179,7 +203,7 @@ class Names(ast.NodeVisitor):
         arguments = node.args
         self._visit_all([*node.decorator_list, *arguments.defaults, *arguments.kw_defaults])
         self._visit_all([*_annotations(arguments), node.returns])
-        with _Inside(self, Scope(self._scope)):
+        with _Inside(self, Scope(self._scope, runs_later=True)):
             self._bind_arguments(arguments)
             self._visit_all([*getattr(node, "type_params", []), *node.body])
 
@@ -188,7 +212,7 @@ class Names(ast.NodeVisitor):
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self._visit_all([*node.args.defaults, *node.args.kw_defaults])
-        with _Inside(self, Scope(self._scope)):
+        with _Inside(self, Scope(self._scope, runs_later=True)):
             self._bind_arguments(node.args)
             self.visit(node.body)
 
@@ -202,7 +226,7 @@ class Names(ast.NodeVisitor):
     def _visit_comprehension(self, node: Comprehension) -> None:
         first = node.generators[0]
         self.visit(first.iter)
-        with _Inside(self, _ComprehensionScope(self._scope)):
+        with _Inside(self, _ComprehensionScope(self._scope, runs_later=isinstance(node, ast.GeneratorExp))):
             self._visit_all([first.target, *first.ifs, *node.generators[1:]])
             self._visit_all([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
 

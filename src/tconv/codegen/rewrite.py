@@ -2,17 +2,18 @@
 
 Edits are made at the positions of the syntax tree; every other byte stays as the user wrote it. Redirected are
 
-- constructions ``nn.ConvTranspose2d(...)`` and base classes ``class Up(nn.ConvTranspose2d)``, under any import form and
-  under names that are assigned from them,
+- constructions ``nn.ConvTranspose2d(...)``, under any import form and under names that are assigned from them; classes
+  that are derived from it, ``class Up(nn.ConvTranspose2d)``, have the new forward before torch's,
 - uses of ``F.conv_transpose2d`` and ``torch.conv_transpose2d``, called or handed on,
-- tests of the exact type, ``type(m) is nn.ConvTranspose2d``, which then hold for both classes.
+- tests whether a class is that very one, ``type(m) is nn.ConvTranspose2d``: they ask whether it is equal to it, which
+  classes of the file are. So are theirs of ``nn.Sequential``.
 
 Functions that TorchScript compiles stay as they are, and what is built in a call of ``torch.jit.script`` or
 ``torch.jit.trace``: it does not know the functions of the file. Of layers that are built elsewhere and come to it,
 it takes torch's forward (`runtime._CudaForward`).
 
-Every other mention of torch's class keeps its meaning, as the class in the file is a subclass of it: ``isinstance``
-and weight initialisation find the layers as before.
+Every other mention of torch's class keeps its meaning, as the class in the file is a subclass of it, and equal to it:
+``isinstance``, tables whose keys are classes and weight initialisation find the layers as before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tconv.codegen.names import Names
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
 
-DECORATOR = "_cuda_model"
+DECORATOR, FORWARD = "_cuda_model", "_CudaForward"
 _SCRIPTS = ("torch.jit.script", "torch.jit.trace")
 _DIMENSIONS = (1, 2, 3)
 _CLASSES = {
@@ -35,6 +36,8 @@ _CLASSES = {
     for lazy in ("", "Lazy")
     for n in _DIMENSIONS
 }
+_SEQUENCES = ("torch.nn.Sequential", "torch.nn.modules.Sequential", "torch.nn.modules.container.Sequential")
+_IS = re.compile(r"\bis(\s+not)?\b")
 _FUNCTIONS = {
     f"{module}.conv_transpose{n}d": f"cuda_conv_transpose{n}d"
     for module in ("torch", "torch.nn.functional")
@@ -165,9 +168,9 @@ class _Rewriter:
                 yield from self._redirect_class(node.func)
             elif isinstance(node, ast.ClassDef):
                 for base in node.bases:
-                    yield from self._redirect_class(base)
+                    yield from self._redirect_base(base)
             elif isinstance(node, ast.Compare):
-                yield from self._widen_type_test(node)
+                yield from self._equal_classes(node)
             if isinstance(node, ast.Attribute):  # nn.ConvTranspose2d.forward
                 yield from self._redirect_class(node.value)
             if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
@@ -188,21 +191,29 @@ class _Rewriter:
             self._sites[node] = Site(node.lineno, self._text(node))
             yield self._replace(node, target)
 
-    def _widen_type_test(self, node: ast.Compare) -> Iterator[_Edit]:
-        """``type(m) is nn.ConvTranspose2d`` holds for torch's class and for the one that took its place."""
-        if len(node.ops) != 1 or not _is_type_of(node.left):
-            return
-        operator, right = node.ops[0], node.comparators[0]
-        if isinstance(operator, ast.In | ast.NotIn) and isinstance(right, ast.Tuple | ast.List | ast.Set):
-            for element in right.elts:
-                target = _CLASSES.get(self._names.dotted(element) or "")
-                if target:
-                    yield _Edit(self._end(element), self._end(element), f", {target}")
-        target = _CLASSES.get(self._names.dotted(right) or "")
-        if target and isinstance(operator, ast.Eq | ast.Is | ast.NotEq | ast.IsNot):
-            word = "in" if isinstance(operator, ast.Eq | ast.Is) else "not in"
-            yield _Edit(self._end(node.left), self._offset(right), f" {word} (")
-            yield _Edit(self._end(right), self._end(right), f", {target})")
+    def _redirect_base(self, node: ast.expr) -> Iterator[_Edit]:
+        """Torch's class stays a base: the file's has a metaclass, beside which no other may stand."""
+        target = _CLASSES.get(self._names.dotted(node) or "", "")
+        if target.startswith("CudaLazy"):
+            yield from self._redirect_class(node)
+        elif target:
+            self._sites[node] = Site(node.lineno, self._text(node))
+            yield _Edit(self._offset(node), self._offset(node), f"{FORWARD}, ")
+
+    def _equal_classes(self, node: ast.Compare) -> Iterator[_Edit]:
+        """``type(m) is nn.ConvTranspose2d`` as ``type(m) == nn.ConvTranspose2d``."""
+        left = node.left
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            if isinstance(operator, ast.Is | ast.IsNot) and any(map(self._is_replaced, (left, right))):
+                between = self._bytes[self._end(left) : self._offset(right)].decode()
+                equal = "==" if isinstance(operator, ast.Is) else "!="
+                yield _Edit(self._end(left), self._offset(right), _IS.sub(equal, between, count=1))
+            left = right
+
+    def _is_replaced(self, node: ast.expr) -> bool:
+        """Whether a node stands for a class of torch's in whose place the file may have one."""
+        dotted = self._names.dotted(node) or ""
+        return dotted in _CLASSES or dotted in _SEQUENCES
 
     # ---- positions: the tree counts lines from 1 and columns in UTF-8 bytes
 
@@ -249,10 +260,3 @@ class _Rewriter:
             pieces += [self._bytes[position : edit.start], edit.text.encode()]
             position = edit.end
         return b"".join([*pieces, self._bytes[position:end]]).decode()
-
-
-def _is_type_of(node: ast.expr) -> bool:
-    """Whether `node` is ``type(x)`` or ``x.__class__``."""
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1
-    return isinstance(node, ast.Attribute) and node.attr == "__class__"

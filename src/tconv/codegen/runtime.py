@@ -627,15 +627,9 @@ for _name in _OPERATORS.split():
     setattr(_Result, f"__{_name}__", functools.partialmethod(_Result._call, f"__{_name}__"))
 
 
-def _watched():
-    """Whether somebody is told of every module's calls."""
-    return nn.modules.module._global_forward_hooks or nn.modules.module._global_forward_pre_hooks
-
-
 def _is_plain(module):
     """Whether calling a module on a `_Result`, and once more, changes nothing."""
-    hooked = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
-    hooked = hooked or getattr(module, "_compiled_call_impl", None) is not None
+    hooked = _is_hooked(module) or module._forward_pre_hooks or "forward" in vars(module)
     counts = module.training and hasattr(module, "num_batches_tracked")
     return type(module) in _POINTWISE and not (hooked or counts)
 
@@ -646,6 +640,20 @@ _KNOWN = {}
 
 # ---- where programs are computed
 # ---- where tails are fused
+# What sees a module's result, the gradient of that, or all arguments of a call; hooks that see its inputs alone may.
+_HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+
+
+def _is_hooked(module):
+    return any(getattr(module, name, None) for name in (*_HOOKS, "_compiled_call_impl"))
+
+
+def _watched():
+    """Whether somebody is told of every module's calls, or of their gradients."""
+    names = ("forward", "forward_pre", "backward", "backward_pre")
+    return any(getattr(nn.modules.module, f"_global_{name}_hooks", None) for name in names)
+
+
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
 
@@ -697,11 +705,13 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
         return tail.joined(tail(layer(*inputs, **options)))
     ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
     if isinstance(layer, _CudaForward):
-        ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
-        ours = ours and not (layer._forward_hooks or getattr(layer, "_left", False))
+        own = type(layer).forward is not _CudaForward.forward or type(layer).__call__ is not nn.Module.__call__
+        ours = not own and "forward" not in vars(layer)
+        ours = ours and not (_is_hooked(layer) or getattr(layer, "_left", False))
+    ours = ours and not _watched()
     # ---- where tails are fused
     # ---- where programs are computed
-    ours = ours and all(map(_is_plain, modules)) and not _watched()
+    ours = ours and all(map(_is_plain, modules))
     # ---- where programs are computed
     # ---- where tails are fused
     if ours:
@@ -783,6 +793,16 @@ def _program_of(tail, plan, x):
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
 
+class _Equal(type):
+    """Of a class that is equal to torch's, where types are compared or are the keys of a table."""
+
+    def __eq__(cls, other):
+        return cls is other or (isinstance(other, type) and other is vars(cls).get("_theirs"))
+
+    def __hash__(cls):
+        return type.__hash__(vars(cls).get("_theirs", cls))
+
+
 class _CudaForward:
     # ---- where layers are built elsewhere
     _left = False  # True on a module that is left to PyTorch
@@ -812,7 +832,7 @@ def _on_cuda(theirs):
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
+    ours = _Equal(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, "_theirs": theirs})
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     # ---- where layers are lazy
     if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
@@ -840,8 +860,24 @@ def _cuda_class(kind, parametrized):
         return _on_cuda(kind)
     if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
         return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
-    ours = _on_cuda(next(base for base in kind.__mro__ if base in _THEIRS))
-    return type(kind.__name__, (kind, ours), {"__module__": kind.__module__})
+    theirs = next(base for base in kind.__mro__ if base in _THEIRS)
+    forward = type(theirs.__name__, (_CudaForward, theirs), {})  # `kind` may have a metaclass of its own
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__reduce_ex__": _reduced}
+    return type(kind.__name__, (kind, forward), names)
+
+
+def _reduced(module, protocol):
+    """How a module of such a class is pickled and copied: by its own class, which is found where it was defined."""
+    kind = type(module).__bases__[0]
+    make, values, *state = kind.__reduce_ex__(module, protocol)
+    return (_made_again, (make, *(kind if value is type(module) else value for value in values)), *state)
+
+
+def _made_again(make, *values):
+    module = make(*values)
+    if isinstance(module, _THEIRS) and not isinstance(module, _CudaForward):
+        module.__class__ = _cuda_class(type(module), False)
+    return module
 
 
 def _swap(model):
@@ -857,8 +893,10 @@ def _swap(model):
 # ---- where sequences are fused
 
 
-class CudaSequential(nn.Sequential):
+class CudaSequential(nn.Sequential, metaclass=_Equal):
     """torch's class; modules behind a layer run in its kernel where this file has one for that."""
+
+    _theirs = nn.Sequential
 
     def forward(self, input):
         modules = list(self)

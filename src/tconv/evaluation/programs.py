@@ -184,9 +184,7 @@ def part_of_operand(operand: Tensor, part: Exact) -> Tensor:
     return operand[samples, :, part.rows if operand.shape[2] > 1 else slice(None)]
 
 
-def _worst(
-    got: Tensor, value: Tensor, low: Tensor, high: Tensor, may_be_nan: Tensor, place: dict[str, int]
-) -> Worst:
+def _worst(got: Tensor, value: Tensor, low: Tensor, high: Tensor, may_be_nan: Tensor, place: dict[str, int]) -> Worst:
     """The element furthest outside its interval; one that has an end that is no number decides of NaN alone."""
     no_ends = low.isnan() | high.isnan()
     unknown = (got.isnan() & (no_ends | may_be_nan)) | (no_ends & value.isfinite())

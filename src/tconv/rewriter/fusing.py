@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tconv.codegen.fuse import FusedSource, fuse
+from tconv.codegen.fuse import FusedSite, FusedSource, fuse
 from tconv.codegen.generate import Tails, tails_text
 from tconv.errors import InvalidProgram
 from tconv.pointwise.calls import program_of
@@ -77,9 +77,26 @@ def with_tails(
                 asked = {"text": fused.text, "lines": list(fused.lines), "runtime": tails_text()}
                 return decode_trace(worker.call("fused", timeout_s=timeout_s, **asked))
 
+            def broken(sites: Sequence[FusedSite], error: ModelFileError) -> dict[Place, str]:
+                """Which tails the file does not run with, each by itself; all of them where none is it alone."""
+                found: dict[Place, str] = {}
+                for site in sites:
+                    others = {other.layer for other in sites if other is not site}
+                    try:
+                        run(fuse(source, calls, {*refused, *others}, numbered=True, compiled=compiled))
+                    except ModelFileError as own:
+                        found[site.layer] = _does_not_run(own)
+                return found or {site.layer: _does_not_run(error) for site in sites}
+
             while True:
                 fused = fuse(source, calls, refused, numbered=True, compiled=compiled)
-                traced = run(fused)
+                try:
+                    traced = run(fused)
+                except ModelFileError as error:
+                    if not fused.sites:
+                        raise
+                    refused |= broken(fused.sites, error)
+                    continue
                 programs, reasons = _programs(traced)
                 wrong = _refused(fused, traced, programs, reasons)
                 if not wrong:
@@ -92,6 +109,11 @@ def with_tails(
     apart = [f"line {place[0]}: {reason}" for place, reason in sorted({**fused.apart, **refused}.items())]
     apart += _of_sequences(traced, reasons)
     return Fused(traced, final.text, programs, tuple(apart), found) if programs else Fused(found, apart=tuple(apart))
+
+
+def _does_not_run(error: ModelFileError) -> str:
+    """Without the place: lines are those of another text."""
+    return f"the file does not run with its tail: {str(error).partition(': ')[2]}"
 
 
 def _comments(fused: FusedSource, traced: Trace, programs: Mapping[str, str]) -> dict[Place, str]:

@@ -11,7 +11,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any
 
 import torch
@@ -106,8 +106,9 @@ def _kind(called: Any) -> str:
     if any(getattr(called, "__func__", called) is theirs.forward for theirs in _TRANSPOSED):
         return FORWARD
     if isinstance(called, _TRANSPOSED):
-        own = any(type(called).forward is theirs.forward for theirs in _TRANSPOSED)
-        return LAYER if own else "a layer of its own class"
+        theirs = any(type(called).forward is theirs.forward for theirs in _TRANSPOSED)
+        theirs = theirs and type(called).__call__ is nn.Module.__call__ and "forward" not in vars(called)
+        return LAYER if theirs else "a layer of its own class"
     return _POINTWISE.get(type(called), type(called).__name__)
 
 
@@ -144,13 +145,15 @@ class Tails:
 
     def take(self, model: nn.Module) -> None:
         """Of modules in a `nn.Sequential`, those behind a layer are its tail from now on."""
+        forward = self._runtime["CudaSequential"].forward
         for module in model.modules():
-            if type(module) is nn.Sequential:
-                module.__class__ = self._runtime["CudaSequential"]
+            if type(module) is nn.Sequential and "forward" not in vars(module):
+                # Not by another class: the model's own lines may ask for that.
+                vars(module)["forward"] = MethodType(forward, module)
 
     def is_sequence(self, module: nn.Module) -> bool:
         """Whether the module calls those in it in a row, by no lines of its own."""
-        return type(module).forward in (nn.Sequential.forward, self._runtime["CudaSequential"].forward)
+        return type(module).forward is nn.Sequential.forward
 
     def end_in(self, sequence: nn.Sequential, layer: nn.Module, names: Mapping[nn.Module, str]) -> str:
         """Why what stands behind a layer in the sequence that calls it is not its tail; "" where nothing is to say."""
@@ -159,8 +162,8 @@ class Tails:
             return ""
         if type(behind) not in _POINTWISE:
             return f"behind it stands {names[behind]}, a {type(behind).__name__}"
-        taken_apart = type(sequence) is self._runtime["CudaSequential"]
-        return "" if taken_apart else f"it is called by {type(sequence).__name__}, a subclass of nn.Sequential"
+        kind = type(sequence)
+        return "" if kind is nn.Sequential else f"it is called by {kind.__name__}, a subclass of nn.Sequential"
 
     def _fused(
         self,
@@ -175,12 +178,13 @@ class Tails:
     ) -> Tensor:
         run = self._runtime["_Tail"](tail, modules, before, behind)
         result = layer(*inputs, **options)
-        ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and layer._forward_hooks)
-        if ours and result.dim() == self._batched_dims(layer, inputs) and all(map(self._runtime["_is_plain"], modules)):
+        given = dict(zip(("input", "weight"), inputs, strict=False)) | options
+        ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and self._runtime["_is_hooked"](layer))
+        if ours and result.dim() == _batched_dims(layer, given) and all(map(self._runtime["_is_plain"], modules)):
             notes = self._runtime["_Notes"](tuple(result.shape), result)
             calls = notes.of(run)
             if before or behind:
-                fits = run.fits(tuple(result.shape), inputs[0])
+                fits = run.fits(tuple(result.shape), given["input"])
                 calls += f"{_INTO}{sum(part.shape[1] for part in (*before, result, *behind)) if fits else 0}"
             self.tell(calls)
             self.modules.update(_POINTWISE[type(module)] for module in modules)
@@ -189,5 +193,6 @@ class Tails:
         joined: Tensor = run.joined(run(result))
         return joined
 
-    def _batched_dims(self, layer: Any, inputs: Sequence[Any]) -> int:
-        return len(layer.kernel_size) + 2 if isinstance(layer, _TRANSPOSED) else inputs[1].dim()
+
+def _batched_dims(layer: Any, given: Mapping[str, Any]) -> int:
+    return len(layer.kernel_size) + 2 if isinstance(layer, _TRANSPOSED) else given["weight"].dim()
