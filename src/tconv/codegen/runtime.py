@@ -861,9 +861,10 @@ def _cuda_class(kind, parametrized):
     if parametrized:  # this class was made by torch.nn.utils.parametrize, for one module, right above its own
         return type(kind.__name__, (_cuda_class(kind.__base__, False),), dict(vars(kind)))
     theirs = next(base for base in kind.__mro__ if base in _THEIRS)
-    forward = type(theirs.__name__, (_CudaForward, theirs), {})  # `kind` may have a metaclass of its own
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__reduce_ex__": _reduced}
-    return type(kind.__name__, (kind, forward), names)
+    forward = type(theirs.__name__, (_CudaForward, theirs), {})
+    equal = _Equal if type(kind) is type else type("_Equal", (_Equal, type(kind)), {})
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return equal(kind.__name__, (kind, forward), {**names, "_theirs": kind, "__reduce_ex__": _reduced})
 
 
 def _reduced(module, protocol):
