@@ -6,7 +6,8 @@ Constructor, parameters, random draws, ``state_dict``, hooks and parametrization
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,17 +15,23 @@ from torch import Tensor
 from tconv import ops
 from tconv.weights import FrozenWeights
 
+_jit: Any = torch.jit
+
 
 class Layer(torch.nn.modules.conv._ConvTransposeNd):
     """What the layers below have beyond torch's: another forward, and weights that `tconv.optimize` may freeze."""
 
     #: Keeps the weights prepared while they are frozen; no part of the ``state_dict``.
-    frozen: FrozenWeights | None = None
+    frozen = cast("FrozenWeights | None", None)  # TorchScript would read an annotation
+    _torchs_forward: Callable[..., Tensor]
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         """As torch's layer of the same name."""
-        arguments = call_arguments(self, input, output_size).values()
-        return ops.conv_transpose(len(self.kernel_size), input, self.weight, *arguments, frozen=self.frozen)
+        if _jit.is_scripting():  # TorchScript compiles this branch alone
+            return self._torchs_forward(input, output_size)
+        else:
+            arguments = call_arguments(self, input, output_size).values()
+            return ops.conv_transpose(len(self.kernel_size), input, self.weight, *arguments, frozen=self.frozen)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         super()._load_from_state_dict(*args, **kwargs)
@@ -43,16 +50,30 @@ class Layer(torch.nn.modules.conv._ConvTransposeNd):
         return {(parameter.device, parameter.dtype) for parameter in self.parameters(recurse=False)}
 
 
+def _for_scripts(kind: type[torch.nn.Module]) -> Callable[..., Tensor]:
+    """torch's forward by the name under which TorchScript finds it in a layer of ours."""
+    own: Any = kind.forward
+    copy = FunctionType(own.__code__, own.__globals__, "_torchs_forward", own.__defaults__, own.__closure__)
+    copy.__annotations__ = own.__annotations__
+    return copy
+
+
 class ConvTranspose1d(Layer, torch.nn.ConvTranspose1d):
     """Equivalent to: ``torch.nn.ConvTranspose1d``, with the same arguments."""
+
+    _torchs_forward = _for_scripts(torch.nn.ConvTranspose1d)
 
 
 class ConvTranspose2d(Layer, torch.nn.ConvTranspose2d):
     """Equivalent to: ``torch.nn.ConvTranspose2d``, with the same arguments."""
 
+    _torchs_forward = _for_scripts(torch.nn.ConvTranspose2d)
+
 
 class ConvTranspose3d(Layer, torch.nn.ConvTranspose3d):
     """Equivalent to: ``torch.nn.ConvTranspose3d``, with the same arguments."""
+
+    _torchs_forward = _for_scripts(torch.nn.ConvTranspose3d)
 
 
 def call_arguments(
