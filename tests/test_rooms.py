@@ -18,8 +18,8 @@ MODULES = {
     for path in (SOURCE / "tconv").rglob("*.py")
 }
 #: Who import by a name that is computed: the public names, each imported for the type checker, too; the class that
-#: `Workshop.start` was given; the parts of cuda-core.
-BY_NAME = {"tconv", "tconv.sandbox.worker_process", "tconv.jit.toolchain"}
+#: `Workshop.start` was given; what a model file imports, to see whether it is there; the parts of cuda-core.
+BY_NAME = {"tconv", "tconv.sandbox.worker_process", "tconv.sandbox.imports", "tconv.jit.toolchain"}
 
 
 @cache

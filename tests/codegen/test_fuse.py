@@ -509,3 +509,35 @@ def test_every_text_is_python(tmp_path: Path) -> None:
     for body, _ in list(BODIES.values())[::7]:
         text = fused_of(written(tmp_path, body)).text
         assert text is None or ast.parse(text)
+
+
+def test_a_tail_that_does_not_run_costs_no_other(tmp_path: Path) -> None:
+    """Nothing in the text tells that its operand is read in `forward` alone."""
+    body = """
+        y = self.up(x)
+        y = torch.relu(y) * odd.factor
+        z = self.ups[0](x)
+        z = torch.tanh(z)
+        w = F.relu(self.ups[1](x)) + odd.factor
+        return y, z, w
+    """
+    odd = """
+        class Odd:
+            @property
+            def factor(self):
+                caller = getattr(__import__("sys"), "_get" "frame")(1).f_code.co_name
+                if caller != "forward":
+                    raise RuntimeError(f"read in {caller}")
+                return 2.0
+
+
+        odd = Odd()
+    """
+    path = written(tmp_path, body)
+    path.write_text(path.read_text().replace("class Model", textwrap.dedent(odd).strip() + "\n\n\nclass Model", 1))
+    fused = fused_of(path)
+    assert programs_of(fused) == ["tanh(y)"] and fused.text is not None and fused.text.count("cuda_fused(") == 1
+    (first, second) = fused.apart
+    for apart in (first, second):
+        assert "the file does not run with its tail: RuntimeError: read in " in apart, apart
+    assert same(results(path, None, False), results(path, fused.text, False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,8 @@ def test_uses_only_torch_and_the_standard_library(texts: dict[str, str]) -> None
             imported.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             imported.add(str(node.module).split(".")[0])
-    assert imported == {"collections", "functools", "hashlib", "inspect", "operator", "torch", "warnings"}
+    own = {"collections", "functools", "hashlib", "inspect", "itertools", "operator", "warnings"}
+    assert imported == {*own, "torch"} and own <= sys.stdlib_module_names
 
 
 def test_same_bytes_twice_and_whatever_the_file_is_called(tmp_path: Path, texts: dict[str, str]) -> None:

@@ -200,9 +200,54 @@ def test_torchs_own_error_for_mixed_dtypes(layer_file: Namespace) -> None:
     assert str(got.value) == str(expected.value)
 
 
-def test_dtypes_without_a_kernel_are_named(layer_file: Namespace) -> None:
-    with pytest.raises(TypeError, match=r"float32, .*got torch\.complex64"):
-        function_of(layer_file, 1)(torch.zeros(1, 1, 3, dtype=torch.complex64), torch.zeros(1, 1, 2))
+def test_pytorch_computes_what_has_no_kernel(layer_file: Namespace) -> None:
+    ours, theirs = function_of(layer_file, 1), F.conv_transpose1d
+    x, weight = torch.randn(2, 3, 5, dtype=torch.complex64), torch.randn(3, 2, 4, dtype=torch.complex64)
+    assert torch.equal(ours(x, weight, stride=2), theirs(x, weight, stride=2))
+    x, weight = torch.randn(0, 3, 4, requires_grad=True), torch.randn(3, 2, 3, requires_grad=True)
+    got = ours(x, weight, stride=2)
+    assert got.shape == theirs(x, weight, stride=2).shape == (0, 2, 9) and got.requires_grad
+    for changed, options in ((x.to(torch.complex64), {}), (torch.randn(1, 3, 4), {"padding": 3})):
+        try:  # whether it takes a layer without outputs hangs on the CPU
+            expected = theirs(changed, weight, **options)
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError) as refused:
+                ours(changed, weight, **options)
+            assert str(refused.value) == str(error)
+        else:
+            assert ours(changed, weight, **options).shape == expected.shape
+
+
+def _of_func(call: Callable[..., torch.Tensor], x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    """What transforms of torch.func, forward-mode differentiation and a trace give of a function."""
+    found = [torch.func.vmap(call)(x[:, None], weight.expand(len(x), *weight.shape))]
+    found.append(torch.func.vmap(call, (None, 0))(x, torch.stack([weight, 2 * weight])))
+    found.append(torch.func.grad(lambda x: call(x, weight).square().sum())(x))
+    found += torch.func.jvp(call, (x, weight), (x.flip(0), weight.cos()))
+    found.append(torch.func.jacrev(lambda x: call(x, weight).sum((0, 2, 3)))(x))
+    with torch.autograd.forward_ad.dual_level():
+        dual = call(torch.autograd.forward_ad.make_dual(x, x.sin()), weight)
+        found += torch.autograd.forward_ad.unpack_dual(dual)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transforms_and_traces_see_pytorchs_operator(layer_file: Namespace) -> None:
+    """Also beside a layer's tail, and for a module."""
+    x, weight = torch.randn(3, 4, 5, 5), torch.randn(4, 6, 3, 3)
+    ours, theirs = function_of(layer_file, 2), F.conv_transpose2d
+    for got, expected in zip(_of_func(ours, x, weight), _of_func(theirs, x, weight), strict=True):
+        assert torch.equal(got, expected)
+    torchs, module = pair(layer_file, 4, 6, 3)
+    for each in (module, torchs):
+        each.requires_grad_(False)
+    assert torch.equal(torch.jit.trace(module, x)(3 * x), torchs(3 * x))
+
+    def called(module: nn.Module) -> Callable[..., torch.Tensor]:
+        return lambda x, weight: torch.func.functional_call(module, {"weight": weight}, (x,))
+
+    for got, expected in zip(_of_func(called(module), x, weight), _of_func(called(torchs), x, weight), strict=True):
+        assert torch.equal(got, expected)
 
 
 def test_constructors_errors_are_torchs(layer_file: Namespace) -> None:
@@ -268,7 +313,7 @@ def test_imported_blocks_are_swapped_after_construction(
     assert list(model.state_dict()) == list(candidate.state_dict())
     cuda = ours["CudaConvTranspose2d"]
     layers = [m for m in candidate.modules() if isinstance(m, nn.ConvTranspose2d)]
-    assert len(layers) == 5 and all(isinstance(layer, cuda) for layer in layers)
+    assert len(layers) == 5 and all(isinstance(layer, ours["_CudaForward"]) for layer in layers)
     assert [type(layer).__name__ for layer in layers] == [
         "ConvTranspose2d",
         "Special",

@@ -308,6 +308,80 @@ def test_hooks_are_called_once_with_tensors(made: Made) -> None:
     assert all(file.programs)
 
 
+#: How each kind of hook is put on a module, or on all of them: it keeps what it sees.
+HOOKS: dict[str, Callable[[nn.Module, Callable[..., None]], Any]] = {
+    "forward": lambda module, keep: module.register_forward_hook(lambda _, given, result: keep(given, result)),
+    "forward with keywords": lambda module, keep: module.register_forward_hook(
+        lambda _, given, named, result: keep(given, named, result), with_kwargs=True
+    ),
+    "forward always": lambda module, keep: module.register_forward_hook(
+        lambda _, given, result: keep(given, result), always_call=True
+    ),
+    "before": lambda module, keep: module.register_forward_pre_hook(lambda _, given: keep(given)),
+    "before with keywords": lambda module, keep: module.register_forward_pre_hook(
+        lambda _, given, named: keep(given, named), with_kwargs=True
+    ),
+    "backward": lambda module, keep: module.register_full_backward_hook(lambda _, into, out: keep(into, out)),
+    "before backward": lambda module, keep: module.register_full_backward_pre_hook(lambda _, out: keep(out)),
+    "old backward": lambda module, keep: module.register_backward_hook(lambda _, into, out: keep(into, out)),
+    "every forward": lambda _, keep: nn.modules.module.register_module_forward_hook(
+        lambda module, given, result: keep(type(module).__name__.removeprefix("Cuda"), given, result)
+    ),
+    "before every forward": lambda _, keep: nn.modules.module.register_module_forward_pre_hook(
+        lambda module, given: keep(type(module).__name__.removeprefix("Cuda"), given)
+    ),
+    "every backward": lambda _, keep: nn.modules.module.register_module_full_backward_hook(
+        lambda module, into, out: keep(type(module).__name__.removeprefix("Cuda"), into, out)
+    ),
+    "before every backward": lambda _, keep: nn.modules.module.register_module_full_backward_pre_hook(
+        lambda module, out: keep(type(module).__name__.removeprefix("Cuda"), out)
+    ),
+}
+
+
+@pytest.mark.rotates(6)
+@pytest.mark.parametrize(("text", "place"), [(BLOCK, "up"), (BLOCK, "act"), (SEQUENCE, "up.0")])
+@pytest.mark.parametrize(
+    ("kind", "gradients"), [*((kind, True) for kind in HOOKS), *((kind, False) for kind in HOOKS if "back" not in kind)]
+)
+def test_hooks_see_what_they_see_of_the_model(made: Made, kind: str, text: str, place: str, gradients: bool) -> None:
+    given = inputs() if text is BLOCK else [torch.randn(3, 5, 4, 4)]
+    text = text.replace("inplace=True", "inplace=False")  # which PyTorch refuses behind hooks on every gradient
+    seen = []
+    for model in made(text).models():
+        found: list[Any] = []
+
+        def keep(*values: Any, found: list[Any] = found) -> None:
+            found.append(values)
+
+        owned = [tensor.clone().requires_grad_(gradients) for tensor in given]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old backward hooks
+            handle = HOOKS[kind](model.get_submodule(place), keep)
+            try:
+                with torch.set_grad_enabled(gradients):
+                    result = model(*owned)
+                if gradients:
+                    result.square().sum().backward()
+            finally:
+                handle.remove()
+        seen.append((found, result, [tensor.grad for tensor in owned]))
+    assert seen[1][0] and alike(*seen), seen
+
+
+def alike(ours: Any, theirs: Any) -> bool:
+    """Whether tensors, names and None stand at the same places, the tensors close."""
+    if isinstance(theirs, Tensor):
+        return isinstance(ours, Tensor) and ours.shape == theirs.shape and close(ours, theirs, 2e-2)
+    if isinstance(theirs, dict):
+        return (
+            isinstance(ours, dict) and list(ours) == list(theirs) and alike(list(ours.values()), list(theirs.values()))
+        )
+    if isinstance(theirs, list | tuple):
+        return len(ours) == len(theirs) and all(map(alike, ours, theirs))
+    return bool(ours == theirs) or {ours, theirs} == {"Model", "ModelNew"}
+
+
 def test_modules_that_are_compiled_by_themselves(made: Made) -> None:
     file = made(BLOCK)
     ours, theirs = file.models()

@@ -92,10 +92,17 @@ TYPE_TESTS = [
     ("m.__class__ is not nn.ConvTranspose1d", "m.__class__ != nn.ConvTranspose1d"),
     ("nn.Sequential is type(m)", "nn.Sequential == type(m)"),
     ("type(m) is  not\\\n nn.Sequential", "type(m) !=\\\n nn.Sequential"),
+    ("(kind  # is it\n is # not\n not\\\n (nn.Sequential))", "(kind  # is it\n != # not\n \\\n (nn.Sequential))"),
     ("(kind) is (nn.ConvTranspose2d)", "(kind) == (nn.ConvTranspose2d)"),
     ("x is None is nn.Sequential is not y", "x is None == nn.Sequential != y"),
     ("type(m) in (nn.Conv2d, nn.ConvTranspose2d)", "type(m) in (nn.Conv2d, nn.ConvTranspose2d)"),
     ("type(m) is nn.Conv2d", "type(m) is nn.Conv2d"),
+    ("type(m) is int", "type(m) is int"),
+    ("x.__class__ is None", "x.__class__ is None"),
+    ("type(m) is kind", "type(m) == kind"),
+    ("type(m) is type(n)", "type(m) == type(n)"),
+    ("a.__class__ is not b.__class__", "a.__class__ != b.__class__"),
+    ("a is b", "a is b"),
 ]
 
 
@@ -161,6 +168,21 @@ def test_renames_what_means_the_model_and_nothing_else() -> None:
         name = "Model"
     ''')
     assert whole(rewrite(source)) == expected
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_class_with_private_names_keeps_its_own(end: str) -> None:
+    """Python completes them by the class's name, and so a state's."""
+    source = dedented("""
+        import torch.nn as nn
+
+        class Model(nn.Module):
+            def __init__(self):
+                super(Model, self).__init__()
+                self.__up = nn.ConvTranspose2d(1, 1, 1)
+    """).rstrip()
+    expected = source.replace("class Model", "@_cuda_model\nclass Model").replace("nn.ConvT", "CudaConvT")
+    assert whole(rewrite(source + end)) == f"{expected}\n\n\nModelNew = Model\n"
 
 
 def test_redirects_base_classes_and_local_imports() -> None:

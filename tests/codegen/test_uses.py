@@ -362,6 +362,39 @@ BODIES: dict[str, tuple[str, list[str], str]] = {
         [],
         "eval in line",
     ),
+    "annotations alone": (
+        """
+        y: torch.Tensor = self.up(x)
+        skip: torch.Tensor
+        z: torch.Tensor
+        z = y + skip
+        other: torch.Tensor
+        return torch.tanh(z) * 2
+        """,
+        ["tanh(y + output0) * 2"],
+        "",
+    ),
+    "an annotation of what the rest reads": (
+        """
+        y = self.up(x)
+        y = torch.relu(y)
+        skip: torch.Tensor
+        return self.conv(y + skip)
+        """,
+        ["max(y, 0) + output0"],
+        "",
+    ),
+    "a frame": (
+        """
+        import inspect
+        y = self.up(x)
+        z = torch.relu(y)
+        z = z * 2
+        return z if z.shape[-1] < 12 else z + inspect.currentframe().f_locals["y"]
+        """,
+        [],
+        "currentframe in line +5 may read any name",
+    ),
     "an f-string": (
         '''
         y = self.up(x)

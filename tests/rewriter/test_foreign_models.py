@@ -327,13 +327,54 @@ def test_a_class_that_is_indented_by_tabs(model_file: Write) -> None:
     ("imports", "body", "words"),
     [
         ("max = 16", "return self.up(F.conv_transpose2d(x, self.weight))", "binds max, which the generated file needs"),
-        ("", "return self.up(F.conv_transpose2d(x[:0], self.weight))", "runs on an empty batch"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(model_file: Write, imports: str, body: str, words: str) -> None:
     with pytest.raises(ModelFileError, match=words) as caught:
         optimized(model_file(model(imports, body)))
     assert "\n" not in str(caught.value)
+
+
+def test_what_pytorch_must_run_is_left_to_it_and_the_rest_is_written(model_file: Write) -> None:
+    """Under transforms, of complex numbers, without a result; a layer that meets an empty batch is replaced."""
+    text = """\
+        import torch
+        from torch import nn
+        from torch.func import functional_call, grad, vmap
+
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.up, self.member = nn.ConvTranspose2d(4, 4, 2, 2), nn.ConvTranspose2d(4, 2, 3)
+                self.weights = nn.Parameter(torch.randn(3, 4, 2, 3, 3) / 9)
+                self.wave = nn.ConvTranspose1d(2, 2, 4, 2, dtype=torch.complex64)
+                self.crop, self.mask = nn.ConvTranspose2d(4, 2, 3, 1, (8, 0), groups=2), nn.ConvTranspose2d(4, 1, 2, 2)
+
+            def member_of(self, weight, x):
+                return torch.relu(functional_call(self.member, {"weight": weight}, (x,)))
+
+            def forward(self, x, z, rois):
+                x = torch.tanh(self.up(x))
+                slope = grad(lambda y: nn.functional.conv_transpose2d(y, self.weights[0]).square().mean())(x)
+                members = vmap(self.member_of, (0, None))(self.weights, x)
+                masks = torch.relu(self.mask(rois))
+                return members.mean(0), slope, self.wave(z).abs(), self.crop(x), masks
+
+        def get_inputs():
+            return [torch.randn(1, 4, 7, 7), torch.randn(2, 2, 5, dtype=torch.complex64), torch.randn(0, 4, 3, 3)]
+        """
+    outcome = optimized(model_file(text))
+    assert outcome.written, outcome.reasons
+    assert {check.layer.name for check in outcome.replaced} == {"up", "mask"}
+    assert all(check.layer.behind for check in outcome.replaced)
+    transform = "a functorch transform (vmap, grad, jvp) is active"
+    assert {name.partition(", line")[0]: reason for name, reason in outcome.left.items()} == {
+        "line 18": transform,
+        "member": transform,
+        "wave": "its numbers are complex",
+        "crop": "its result has no elements",
+    }
+    assert outcome.not_checked[0] == "mask in the model: get_inputs() gives an empty batch"
 
 
 def test_a_layer_that_forward_makes_is_refused_in_words(model_file: Write) -> None:

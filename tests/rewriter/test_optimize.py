@@ -21,7 +21,7 @@ from codegen_helpers import DENSE, EXAMPLES, by_kind, executed, generated_text
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tconv import emulator
-from tconv.cli.optimize import _archs, _cells
+from tconv.cli.optimize import _archs, _cells, _summary
 from tconv.cli.reports import page
 from tconv.codegen import generate
 from tconv.codegen.generate import PlannedLayer
@@ -113,8 +113,43 @@ def mixed(model_file: Write) -> Path:
     return model_file(MODEL)
 
 
+#: Draws numbers that no seed decides.
+NEVER_THE_SAME = """
+    import os
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.wave = nn.ConvTranspose1d(3, 4, 2), nn.ConvTranspose1d(1, 1, 2, dtype=torch.complex64)
+        def forward(self, x):
+            y = torch.relu(self.up(x))
+            return y * (1 + os.urandom(1)[0]) + self.wave(y[:, :1] + 0j).abs().mean()
+
+    def get_inputs():
+        return [torch.rand(2, 3, 5)]
+"""
+
+
 def request_for(model: Path, **options: object) -> Request:
     return Request(model, model.with_name("out.py"), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.rotates(3)
+def test_a_model_that_nobody_can_judge_is_written_and_says_so(model_file: Write) -> None:
+    model = model_file(NEVER_THE_SAME)
+    outcome = optimize(request_for(model))
+    assert outcome.written and outcome.report is None and outcome.unjudged
+    (layer,) = outcome.layers
+    assert layer.verdict is not None and layer.verdict.equal and layer.layer.behind, "each layer is judged"
+    note = next(each for each in outcome.not_checked if each.startswith("the whole file: "))
+    assert "called twice on the same inputs" in note and "gives two results" in note
+    assert _summary(outcome)[0].startswith("each layer equal") and "the whole file not judged" in _summary(outcome)[0]
+    told = to_dict(outcome)
+    assert told["unjudged"] == outcome.unjudged and told["left"] == {"wave": "its numbers are complex"}
+    html = page(told)
+    assert "each layer equal, the whole file not judged; not timed" in html and "its numbers are complex" in html
 
 
 def test_writes_a_file_that_is_equal_and_says_what_is_left(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +462,7 @@ def test_trouble_is_one_line_and_exit_2(tmp_path: Path) -> None:
     output.write_text("mine")
     process = command(EXAMPLES / "unet.py", "-o", output)
     shown, errors = process.communicate(timeout=60)
-    assert (process.returncode, shown, len(errors.splitlines())) == (2, "", 1)
+    assert (process.returncode, shown, len(errors.splitlines())) == (2, "", 1), errors
     assert "--force" in errors and output.read_text() == "mine"
 
 

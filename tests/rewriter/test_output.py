@@ -69,7 +69,9 @@ def test_a_file_stays_beside_the_modules_that_it_imports(tmp_path: Path) -> None
         check_neighbours(folder / "out.py", model, line)
         with pytest.raises(Trouble, match=r"imports (helper|package), which lies beside it.* -o .*models/model_new.py"):
             check_neighbours(other / "out.py", model, line)
-    for line in ("import torch", "from . import helper", "import json", "import ("):
+    with pytest.raises(Trouble, match=r"imports \.helper, which lies beside it"):
+        check_neighbours(other / "out.py", model, "from . import helper")
+    for line in ("import torch", "import json", "import ("):
         check_neighbours(other / "out.py", model, line)
 
 

@@ -180,6 +180,8 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     for check in outcome.layers:
         if check.layer.left:
             yield f"Left to PyTorch: {check.layer.name}: {check.layer.reason}."
+    for name, reason in outcome.left.items():
+        yield f"Left to PyTorch: {name}: {reason}."
     for reason in dict.fromkeys(outcome.apart):
         yield f"Not fused: {reason}."
     if outcome.load_inline == "not built":
@@ -224,7 +226,10 @@ def _summary(outcome: Outcome) -> tuple[str, str]:
     speedup = outcome.speedup
     if not outcome.written:
         return "equal, and no layer faster than PyTorch: nothing was written", "bold red"
+    equal = "each layer equal" if outcome.unjudged else "equal"
+    whole = ", the whole file not judged" if outcome.unjudged else ""
     if speedup is None:
-        return "equal; not timed" if outcome.on_gpu else "equal in the emulator; not timed: no GPU", "bold green"
+        timed = "; not timed" if outcome.on_gpu else " in the emulator; not timed: no GPU"
+        return f"{equal}{timed}{whole}", "bold green"
     words, style = speed(speedup)
-    return f"equal; {words}", style
+    return f"{equal}; {words}{whole}", style

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TypeGuard
 
 from tconv.codegen.names import Names
-from tconv.codegen.uses import Uses, bound_names
+from tconv.codegen.uses import Uses, bound_names, reader_of_frames
 from tconv.pointwise.calls import known_calls
 from tconv.sandbox.behind import FORWARD, FUSED, LAYER, POINTWISE, Place, place_of
 
@@ -31,6 +31,8 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 _IN_PLACE = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 _COMPARISONS = (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+#: Deletions, and annotations alone.
+_WITHOUT_VALUE = (ast.Delete, ast.AnnAssign)
 #: What may have effects.
 _BUSY = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.comprehension)
 _CONCATENATIONS = ("torch.cat", "torch.concat", "torch.concatenate")
@@ -196,6 +198,7 @@ class _Fuser:
             for line in range(token.start[0], token.end[0] + 1)
         }
         self._uses: dict[ast.FunctionDef, Uses] = {}
+        self._frames = reader_of_frames(self._tree)
         self._apart: dict[Place, str] = {}
         self._sites: list[FusedSite] = []
         self._looked_at: set[Place] = set()
@@ -313,7 +316,7 @@ class _Fuser:
         """Adds to a chain the statements behind it, as many as leave no value in between to others."""
         assert chain.name is not None
         first = _Step(chain.statement, chain.name, frozenset({chain.name}))
-        read = self._read([chain.expression], frozenset(), chain.layer)
+        read, declared = self._read([chain.expression], frozenset(), chain.layer), set[str]()
         first = replace(first, captured=first.region & read)
         steps = [first]
         part: tuple[ast.stmt, ast.expr] | None = None
@@ -325,13 +328,22 @@ class _Fuser:
             if (gone := _deleted(statement)) and gone <= before.region - {before.kept}:
                 steps.append(replace(before, statement=statement, region=before.region - gone))
                 continue
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):  # without a value
+                declared.add(statement.target.id)
+                captured = before.captured | ({statement.target.id} & read - before.region)
+                steps.append(replace(before, statement=statement, captured=captured))
+                continue
             kept = self._kept(statement, before.region)
             if kept is None:
                 joined = self._joined_in(statement, before.region)
                 part = self._part(statement, before.region) if joined is None else (statement, joined.call)
+                if part is not None:
+                    captured = before.captured | (declared & self._read([part[1]], before.region, None))
+                    steps[-1] = replace(before, captured=captured)
                 break
-            read |= self._read([statement], before.region, None)
-            captured = before.captured | ({kept} & read - before.region)
+            own = self._read([statement], before.region, None)
+            read |= own
+            captured = before.captured | ({kept} & read - before.region) | (declared & own)
             steps.append(_Step(statement, kept, before.region | {kept}, captured))
         while steps[1:] or part is not None:
             chain.ends = self._who_sees(function, block, chain, steps, part)
@@ -344,7 +356,7 @@ class _Fuser:
                 part = None
             else:
                 steps.pop()
-                while isinstance(steps[-1].statement, ast.Delete):
+                while isinstance(steps[-1].statement, _WITHOUT_VALUE):
                     steps.pop()
 
     def _who_sees(
@@ -371,7 +383,7 @@ class _Fuser:
 
     def _uses_of(self, function: ast.FunctionDef) -> Uses:
         if function not in self._uses:
-            self._uses[function] = Uses(function, self._names)
+            self._uses[function] = Uses(function, self._names, self._frames)
         return self._uses[function]
 
     def _kept(self, statement: ast.stmt, region: frozenset[str]) -> str | None:
@@ -660,7 +672,7 @@ class _Fuser:
 
         alike, name = follow(chain.expression, None), chain.name
         for statement in chain.statements:
-            if isinstance(statement, ast.Delete):
+            if isinstance(statement, _WITHOUT_VALUE):
                 continue
             if not isinstance(statement, ast.Assign | ast.Return):
                 return []

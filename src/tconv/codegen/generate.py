@@ -41,6 +41,7 @@ _OPERATOR_NAME = '"tconv_DIGEST"'
 _BRINGS_MODULES = re.compile(
     r"(Lazy)?ConvTranspose[123]d|__class__|__dict__|__import__|eval|exec|getattr|globals|hub|import_module|jit|load|vars"
 )
+_RELATIVE = re.compile(r"^[ \t]*from[ \t]*\.", re.MULTILINE)
 #: A base class that the rewriter has left, with what stands before it.
 _DERIVED = re.compile(rf"{FORWARD}, [\w.]+")
 #: A class for layers: of those that the model does not name only what is built elsewhere needs any.
@@ -180,7 +181,12 @@ NO_TAILS = Tails()
 
 
 def generate(
-    source: Rewritten, layers: Sequence[PlannedLayer], gpu: Gpu, float32: str = "match", tails: Tails = NO_TAILS
+    source: Rewritten,
+    layers: Sequence[PlannedLayer],
+    gpu: Gpu,
+    float32: str = "match",
+    tails: Tails = NO_TAILS,
+    left: Sequence[str] = (),
 ) -> str:
     """The text of the file. The same arguments give the same bytes.
 
@@ -190,11 +196,13 @@ def generate(
         gpu: what was planned for.
         float32: the precision that was asked for: ``"match"``, ``"tf32"`` or ``"fp32"``.
         tails: none in a file without programs.
+        left: names of modules that stay PyTorch's, and of calls, which have none.
 
     Raises:
         ModelFileError: the user's file uses a name that the generated part needs.
     """
     _check_names(source)
+    left = [*(layer.name for layer in layers if layer.left and not layer.called), *left]
     planned = [layer for layer in layers if not layer.left]
     plans = [plan for layer in planned for plan in layer.variants.values()]
     behind = list(dict.fromkeys(each for layer in planned for each in layer.behind))
@@ -220,7 +228,7 @@ def generate(
             "_BEHIND = {}\n": _dict_of("_BEHIND", _behind(planned)),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
             "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
-            "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{p.name}"' for p in layers if p.left and not p.called]),
+            "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
             '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
             "_PLANNED = _Gpu(227 * 1024, True, 1)\n": f"_PLANNED = _Gpu(227 * 1024, True, {gpu.multiprocessors})\n",
             _place("    # ", "what a layer knows of itself"): methods(problem, "Layer", {"describe"}),
@@ -233,7 +241,7 @@ def generate(
     called = any(layer.called for layer in layers)
     wanted = {
         "where functions are called": called or "cuda_conv_transpose" in source.body,
-        "where layers are built elsewhere": (elsewhere := _built_elsewhere(source, layers)),
+        "where layers are built elsewhere": (elsewhere := bool(left) or _built_elsewhere(source)),
         "where layers are lazy": elsewhere or "CudaLazyConvTranspose" in source.body,
         "where a kernel runs any dense layer": kernel_source.ANY_DENSE_LAYER in families,
         "where tiles run other channels": any(map(kernel_source.adapts, families)),
@@ -277,12 +285,10 @@ def tails_text() -> str:
     return "\n".join(text[text.index(first) : text.index(behind)] for first, behind in _OF_TAILS)
 
 
-def _built_elsewhere(source: Rewritten, layers: Sequence[PlannedLayer]) -> bool:
-    """Whether the model may have modules that the file's own text does not construct, or leaves some to PyTorch."""
-    if any(layer.left and not layer.called for layer in layers):
-        return True
+def _built_elsewhere(source: Rewritten) -> bool:
+    """Whether the model may have modules that the file's own text does not construct."""
     imported = {path.partition(".")[0] for path in source.module_names.values() if path}
-    if imported - {"torch", *sys.stdlib_module_names}:
+    if imported - {"torch", *sys.stdlib_module_names} or _RELATIVE.search(source.body):
         return True
     own = _DERIVED.sub("", source.prologue + source.body)
     tokens = tokenize.generate_tokens(io.StringIO(own).readline)

@@ -7,6 +7,7 @@ binding of it in its scope says so, or all are the same import. ``F = nn.functio
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
@@ -86,8 +87,8 @@ class Names(ast.NodeVisitor):
         return owner is not None and owner.runs_later and owner is self._used_in[node]
 
     def is_builtin(self, node: ast.Name) -> bool:
-        """Whether a name is bound nowhere."""
-        return self._used_in[node].owner(node.id) is None
+        """Whether a name is one of Python's own, and bound nowhere."""
+        return self._used_in[node].owner(node.id) is None and hasattr(builtins, node.id)
 
     def module_names(self, name: str) -> Iterator[ast.Name]:
         """Every use of the module's own `name`, whether it is read or bound."""

@@ -5,8 +5,8 @@ Edits are made at the positions of the syntax tree; every other byte stays as th
 - constructions ``nn.ConvTranspose2d(...)``, under any import form and under names that are assigned from them; classes
   that are derived from it, ``class Up(nn.ConvTranspose2d)``, have the new forward before torch's,
 - uses of ``F.conv_transpose2d`` and ``torch.conv_transpose2d``, called or handed on,
-- tests whether a class is that very one, ``type(m) is nn.ConvTranspose2d``: they ask whether it is equal to it, which
-  classes of the file are. So are theirs of ``nn.Sequential``.
+- tests whether a class is that very one, ``type(m) is nn.ConvTranspose2d``, or another object's: they ask whether it is
+  equal to it, which classes of the file are. So are those of ``nn.Sequential``.
 
 Functions that TorchScript compiles stay as they are, and what is built in a call of ``torch.jit.script`` or
 ``torch.jit.trace``: it does not know the functions of the file. Of layers that are built elsewhere and come to it,
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tconv.codegen.names import Names
@@ -37,7 +37,8 @@ _CLASSES = {
     for n in _DIMENSIONS
 }
 _SEQUENCES = ("torch.nn.Sequential", "torch.nn.modules.Sequential", "torch.nn.modules.container.Sequential")
-_IS = re.compile(r"\bis(\s+not)?\b")
+#: Comments are told from what stands between two operands.
+_IS = re.compile(r"#[^\n]*|\bis(?:[ \t]+not)?\b|\bnot\b")
 _FUNCTIONS = {
     f"{module}.conv_transpose{n}d": f"cuda_conv_transpose{n}d"
     for module in ("torch", "torch.nn.functional")
@@ -146,16 +147,28 @@ class _Rewriter:
             raise ModelFileError(f"{self._name}: {found}; {advice}")
 
     def _renames(self) -> Iterator[_Edit]:
+        renamed = not self._has_private_names()
         for node in self._names.module_classes(self._model):
             start = self._offset(node)
             keyword = re.compile(rb"class[\s\\]+").match(self._bytes, start)
             name_start = keyword.end() if keyword else start
-            yield _Edit(name_start, name_start + len(self._model.encode()), "ModelNew")
+            if renamed:
+                yield _Edit(name_start, name_start + len(self._model.encode()), "ModelNew")
             first = self._line_start(min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]))
             indent = self._bytes[self._line_start(node.lineno) : start].decode()
             yield _Edit(first, first, f"{indent}@{DECORATOR}{self._newline()}")
-        for use in self._names.module_names(self._model):
+        for use in self._names.module_names(self._model) if renamed else ():
             yield self._replace(use, "ModelNew")
+        if not renamed:
+            ends = self._newline()
+            text = f"{ends}{ends}ModelNew = {self._model}{ends}"
+            yield _Edit(len(self._bytes), len(self._bytes), text if self._bytes.endswith(b"\n") else ends + text)
+
+    def _has_private_names(self) -> bool:
+        """Whether the class has names that Python completes by the class's own, as ``self.__up``."""
+        inside = (inner for node in self._names.module_classes(self._model) for inner in ast.walk(node))
+        names = (str(getattr(node, "attr", getattr(node, "id", ""))) for node in inside)
+        return any(name.startswith("__") and not name.endswith("__") for name in names)
 
     # ---- transposed convolutions
 
@@ -204,16 +217,29 @@ class _Rewriter:
         """``type(m) is nn.ConvTranspose2d`` as ``type(m) == nn.ConvTranspose2d``."""
         left = node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
-            if isinstance(operator, ast.Is | ast.IsNot) and any(map(self._is_replaced, (left, right))):
+            sides = left, right
+            asks = any(map(self._is_replaced, sides)) or (any(map(_is_class_of, sides)) and not self._is_plain(sides))
+            if isinstance(operator, ast.Is | ast.IsNot) and asks:
                 between = self._bytes[self._end(left) : self._offset(right)].decode()
                 equal = "==" if isinstance(operator, ast.Is) else "!="
-                yield _Edit(self._end(left), self._offset(right), _IS.sub(equal, between, count=1))
+                for word in _IS.finditer(between):
+                    begin, end = (self._end(left) + len(between[:at].encode()) for at in word.span())
+                    if not word[0].startswith("#"):
+                        yield _Edit(begin, end, "" if word[0] == "not" else equal)
             left = right
 
     def _is_replaced(self, node: ast.expr) -> bool:
         """Whether a node stands for a class of torch's in whose place the file may have one."""
         dotted = self._names.dotted(node) or ""
         return dotted in _CLASSES or dotted in _SEQUENCES
+
+    def _is_plain(self, sides: Sequence[ast.expr]) -> bool:
+        """Whether one of two expressions is None, a class of Python's, or one of torch's that no file has."""
+        plain = (
+            self._names.is_builtin(each) if isinstance(each, ast.Name) else isinstance(each, ast.Constant)
+            for each in sides
+        )
+        return any(plain) or any((self._names.dotted(each) or "").startswith("torch.") for each in sides)
 
     # ---- positions: the tree counts lines from 1 and columns in UTF-8 bytes
 
@@ -260,3 +286,10 @@ class _Rewriter:
             pieces += [self._bytes[position : edit.start], edit.text.encode()]
             position = edit.end
         return b"".join([*pieces, self._bytes[position:end]]).decode()
+
+
+def _is_class_of(node: ast.expr) -> bool:
+    """Whether a node is ``type(x)`` or ``x.__class__``."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "type" and len(node.args) == 1
+    return isinstance(node, ast.Attribute) and node.attr == "__class__"

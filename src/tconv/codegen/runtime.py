@@ -18,6 +18,7 @@ from collections import namedtuple
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
 
@@ -390,14 +391,19 @@ class _ConvTranspose(torch.autograd.Function):
         return (*_gradients(ctx, gradient), None)
 
 
+def _pytorch(x, weight, bias, *options):
+    """PyTorch's own operator."""
+    return getattr(torch, f"conv_transpose{len(options[0])}d")(x, weight, bias, *options)
+
+
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
-    return _run(_planned((x, weight, bias), options), x, weight, bias)
+    plan = _planned((x, weight, bias), options)
+    return _as_theirs(_pytorch(x, weight, bias, *options), x, weight) if plan is None else _run(plan, x, weight, bias)
 
 
 def _operators_shape(x, weight, bias, *options):
-    theirs = getattr(torch, f"conv_transpose{x.dim() - 2}d")(x, weight, bias, *options)
-    return _as_theirs(x.new_empty(theirs.shape), x, weight)
+    return _as_theirs(x.new_empty(_pytorch(x, weight, bias, *options).shape), x, weight)
 
 
 def _define(space):
@@ -460,28 +466,38 @@ def _conv_transpose(
     # ---- where tails are fused
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
-    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
+        return y if tensors[0] is input else y.squeeze(0)
+    plan = _planned(tensors, options)
+    if plan is None:
+        return _pytorch(input, weight, bias, *options)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        y = _ConvTranspose.apply(*tensors, *options, plan)
     else:
-        y = _run(_planned(tensors, options), *tensors)
+        y = _run(plan, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
 
 def _planned(tensors, options):
-    """The launch for these tensors; errors are PyTorch's own."""
+    """The launch for these tensors; None where PyTorch's own operator is to run: it gives its errors, too.
+
+    It does for what is no transposed convolution with a result, for types without a kernel, and where PyTorch must see
+    what is computed.
+    """
     x, weight, bias = tensors
     given = [t for t in tensors if t is not None]
-    if any(t.dtype not in _PRECISIONS for t in given):
-        kernels = ", ".join(map(str, _PRECISIONS))
-        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in given)}")
-    dims = len(options[0])
+    if any(t.dtype != x.dtype or t.device != x.device for t in given) or x.dtype not in _PRECISIONS or _seen_through():
+        return None
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
-    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in given):
-        # Not a transposed convolution. PyTorch knows best what is wrong with it.
-        getattr(torch, f"conv_transpose{dims}d")(x, weight, bias, *options)
-        raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
-    return plan
+    return _plan(len(options[0]), x.dtype, *shapes, *options, _gpu(x.device))
+
+
+# Missing in some versions of PyTorch.
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
+
+
+def _seen_through():
+    """Whether torch.func, forward-mode differentiation or a trace of torch.jit looks at what is computed."""
+    return _transforms() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
 
 
 # ---- where functions are called
@@ -735,6 +751,8 @@ def _fused(tensors, options, tail):
     if _wants_gradients([*tensors, *around]):
         return None
     plan = _planned(tensors, options)
+    if plan is None:
+        return None
     program = None if tail.function or tail.modules else ""
     operands, beside = (), bool(around)
     # ---- where tails are fused
@@ -797,10 +815,10 @@ class _Equal(type):
     """Of a class that is equal to torch's, where types are compared or are the keys of a table."""
 
     def __eq__(cls, other):
-        return cls is other or (isinstance(other, type) and other is vars(cls).get("_theirs"))
+        return cls is other or (isinstance(other, type) and other is vars(cls).get("_stands_for"))
 
     def __hash__(cls):
-        return type.__hash__(vars(cls).get("_theirs", cls))
+        return type.__hash__(vars(cls).get("_stands_for", cls))
 
 
 class _CudaForward:
@@ -832,7 +850,8 @@ def _on_cuda(theirs):
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = _Equal(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__, "_theirs": theirs})
+    names = {"__module__": _CudaForward.__module__, "_stands_for": theirs}
+    ours = _Equal(theirs.__name__, (_CudaForward, theirs), names)
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     # ---- where layers are lazy
     if getattr(theirs, "cls_to_become", None):  # what a lazy module becomes
@@ -864,7 +883,7 @@ def _cuda_class(kind, parametrized):
     forward = type(theirs.__name__, (_CudaForward, theirs), {})
     equal = _Equal if type(kind) is type else type("_Equal", (_Equal, type(kind)), {})
     names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return equal(kind.__name__, (kind, forward), {**names, "_theirs": kind, "__reduce_ex__": _reduced})
+    return equal(kind.__name__, (kind, forward), {**names, "_stands_for": kind, "__reduce_ex__": _reduced})
 
 
 def _reduced(module, protocol):
@@ -897,7 +916,7 @@ def _swap(model):
 class CudaSequential(nn.Sequential, metaclass=_Equal):
     """torch's class; modules behind a layer run in its kernel where this file has one for that."""
 
-    _theirs = nn.Sequential
+    _stands_for = nn.Sequential
 
     def forward(self, input):
         modules = list(self)

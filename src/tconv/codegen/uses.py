@@ -13,8 +13,8 @@ from tconv.codegen.names import Names
 
 #: Functions that may read any name of the function that calls them.
 _READ_ALL = frozenset({"dir", "eval", "exec", "locals", "vars"})
-#: So may these, of functions that called them.
-_FRAMES = frozenset({"_getframe", "currentframe", "stack"})
+#: So may who calls these, of functions that called him.
+_FRAMES = frozenset({"_getframe", "currentframe", "getouterframes"})
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 #: They leave a block before its end.
 _LEAVES_BLOCK = (ast.Break, ast.Continue)
@@ -26,10 +26,11 @@ class Uses:
 
     Args:
         names: those of its file.
+        frames: what in the file may look at functions that are running, as `reader_of_frames` tells it.
     """
 
-    def __init__(self, function: ast.FunctionDef, names: Names) -> None:
-        self._names = names
+    def __init__(self, function: ast.FunctionDef, names: Names, frames: str | None = None) -> None:
+        self._names, self._frames = names, frames
         self._nodes = list(ast.walk(function))
         self._parents = {child: node for node in self._nodes for child in ast.iter_child_nodes(node)}
         self._order: dict[ast.AST, int] = {}
@@ -46,9 +47,7 @@ class Uses:
         for node in self._nodes:
             if isinstance(node, ast.Name) and node.id in _READ_ALL and self._names.is_builtin(node):
                 return f"{node.id} in line {node.lineno} may read any name"
-            if isinstance(node, ast.Attribute) and node.attr in _FRAMES:
-                return f"{node.attr} in line {node.lineno} may read any name"
-        return None
+        return self._frames
 
     def hiding(
         self, bound: ast.Name, inside: Collection[ast.AST], first: ast.stmt, behind: Sequence[ast.stmt] | None
@@ -120,6 +119,14 @@ def _bound_anew(name: str, uses: Sequence[ast.Name], behind: Sequence[ast.stmt])
         if any(isinstance(node, _LEAVES_BLOCK) for node in own):
             return False
     return False
+
+
+def reader_of_frames(tree: ast.Module) -> str | None:
+    """What in a file may look at the names of functions that are running: a clause; None for nothing."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _FRAMES:
+            return f"{node.attr} in line {node.lineno} may read any name"
+    return None
 
 
 def bound_names(statement: ast.stmt) -> set[str]:

@@ -20,6 +20,7 @@ class Check:
         got: what was measured, in the unit that the rule's name implies.
         allowed: the most (or the value) that the rule allows.
         reason: what a reader needs beside the numbers; for a failed check, what is wrong and where.
+        about: which of several tries of the rule it tells of.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Check:
     got: float | str | None = None
     allowed: float | str | None = None
     reason: str = ""
+    about: str = ""
 
     def __post_init__(self) -> None:
         # Some of the words are a candidate's own: they begin no line of their own and steer no terminal.

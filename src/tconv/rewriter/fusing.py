@@ -15,7 +15,7 @@ from tconv.pointwise.program import SUM
 from tconv.sandbox.behind import Place, parted
 from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import TIMEOUT_SECONDS, Trace, Tracer, decode_trace
-from tconv.sandbox.worker import Workshop
+from tconv.sandbox.worker import WorkerFailed, Workshop
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,6 @@ def with_tails(
 
     Raises:
         ModelFileError: the file cannot be read.
-        WorkerFailed: its process ended, or took too long.
     """
     source = interface.completed(read_source(model), model.name)
     try:
@@ -104,7 +103,7 @@ def with_tails(
                 refused |= wrong
             final = fuse(source, calls, refused, _comments(fused, traced, programs), compiled=compiled)
             traced = run(final)
-    except ModelFileError as error:
+    except (ModelFileError, WorkerFailed) as error:
         return Fused(found, apart=(f"the file with tails does not run: {error}",))
     apart = [f"line {place[0]}: {reason}" for place, reason in sorted({**fused.apart, **refused}.items())]
     apart += _of_sequences(traced, reasons)
@@ -154,7 +153,7 @@ def _refused(
     fused: FusedSource, traced: Trace, programs: Mapping[str, str], reasons: Mapping[str, str]
 ) -> dict[Place, str]:
     """The sites whose kernels gain nothing: none of their tails has a program or a place, or none was reached."""
-    unseen = "what stands behind it is in training mode, or hooked"
+    unseen = "what stands behind it is in training mode or hooked, or PyTorch runs the layer itself there"
     wrong: dict[Place, str] = {}
     for number, site in enumerate(fused.sites):
         found = [parted(each) for each in traced.sites.get(number, ())]

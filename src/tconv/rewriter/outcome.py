@@ -60,6 +60,8 @@ class Outcome:
         searched: what the search found.
         shared_gpu: other programs used the GPU while times were taken.
         apart: why calls of layers have nothing handed to their kernels, one clause each.
+        left: calls that PyTorch's operator must run, by their names, and why; not among `layers`.
+        unjudged: why the whole file cannot be judged, where the model file is such.
     """
 
     request: Request
@@ -75,6 +77,8 @@ class Outcome:
     searched: Searched = field(default_factory=Searched)
     shared_gpu: bool = False
     apart: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+    unjudged: str = ""
 
     @property
     def replaced(self) -> tuple[LayerCheck, ...]:
@@ -115,6 +119,7 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
         "output": request.output.name,
         "written": outcome.written,
         "equal": outcome.equal,
+        "unjudged": outcome.unjudged,
         "reasons": list(outcome.reasons),
         "speedup": outcome.speedup,
         "precision": request.precision,
@@ -128,6 +133,7 @@ def to_dict(outcome: Outcome) -> dict[str, Any]:
         "search_mistakes": list(outcome.searched.mistakes),
         "search_kept": outcome.searched.kept,
         "apart": list(outcome.apart),
+        "left": dict(outcome.left),
         "layers": [_layer_to_dict(check) for check in outcome.layers],
         "whole_file": None if outcome.report is None else outcome.report.to_dict(),
         "seconds": {step: round(taken, 3) for step, taken in outcome.seconds.items()},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
 import secrets
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tconv.errors import Trouble
+from tconv.sandbox.imports import imported, place_of, relative_imports
 from tconv.sandbox.source_scan import GENERATED_MARK
 
 
@@ -46,19 +46,14 @@ def check_neighbours(output: Path, model: Path, source: str) -> None:
     """
     if output.resolve().parent == model.resolve().parent:
         return
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except SyntaxError:
-        return  # said where the file is read
-    named = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    named += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
-    for name in dict.fromkeys(name.partition(".")[0] for name in named):
-        beside = model.with_name(name)
-        if name and (beside.with_suffix(".py").is_file() or (beside / "__init__.py").is_file()):
-            raise Trouble(
-                f"{model.name} imports {name}, which lies beside it, and would not be found beside {output}: "
-                f"write the file there, with -o {default_output(model)}"
-            )
+    there, here = place_of(model.resolve(), source), place_of(output.resolve(), source)
+    relative = relative_imports(source)
+    lost = relative[:1] or [name for name in imported(source) if there.finds(name) and not here.finds(name)]
+    if lost:
+        raise Trouble(
+            f"{model.name} imports {lost[0]}, which lies beside it, and would not be found beside {output}: "
+            f"write the file there, with -o {default_output(model)}"
+        )
 
 
 @dataclass(frozen=True)

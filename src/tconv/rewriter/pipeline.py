@@ -80,7 +80,7 @@ def plan_layers(
     }
     tuned, measured = _as_of_layers(tuned, with_programs), _as_of_layers(measured, with_programs)
     counts = Counter({problem: layer.count for layer, problem in zip(trace.layers, asked, strict=True)})
-    times = {each: _seconds(Question(each), gpu, families, tuned, measured) for each in counts if each.batch}
+    times = {each: _seconds(Question(each), gpu, families, tuned, measured) for each in counts}
     families = _worth_their_lines(times, counts) or tuple(families)
     tuned = _of_these(families, tuned, measured)
 
@@ -90,8 +90,6 @@ def plan_layers(
 
     own: dict[Problem, list[Plan]] = {}
     for traced, problem in zip(trace.layers, asked, strict=True):
-        if problem.batch == 0:
-            raise ModelFileError(f"{model.name}: {traced.name} runs on an empty batch: let get_inputs() give samples")
         try:
             own[problem] = plans(problem, families)
         except Unplannable as refusal:
@@ -132,6 +130,8 @@ def plan_layers(
         )
         for traced, problem, reason in zip(trace.layers, asked, left, strict=True)
     )
+    for name, reason in trace.left.items() if not layers else ():
+        raise ModelFileError(f"{model.name}: nothing can be replaced: of {name}, {reason}")
     if not layers:
         raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to replace")
     if all(layer.left for layer in layers):
@@ -166,6 +166,7 @@ def build(
     text: str | None = None,
     tails: Tails = NO_TAILS,
     interface: Interface = MODEL,
+    left: Collection[str] = (),
 ) -> str:
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
@@ -174,6 +175,7 @@ def build(
         text: the model file's with its tails handed over; its own if None.
         tails: what is known of those.
         interface: by what the model file is used.
+        left: further modules that PyTorch runs, as `Trace.left` has them.
     """
     source = interface.completed(read_source(model), model.name) if text is None else text
     keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]
@@ -181,7 +183,8 @@ def build(
     plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
     with threads() as pool:
         settled = dict(zip(plans, pool.map(partial(_without_spills, gpu=gpu), plans), strict=True))
-    return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted, tails)
+    left = sorted({*left} - {layer.name for layer in layers})
+    return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted, tails, left)
 
 
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:

@@ -16,7 +16,9 @@ import torch
 from tconv.codegen.generate import PlannedLayer, builtins_needed
 from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
+from tconv.evaluation.files.control import excuses
 from tconv.evaluation.files.routes import COMPILED_TYPES
+from tconv.evaluation.files.side import CannotJudge
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
 from tconv.evaluation.steps import Steps
@@ -85,6 +87,7 @@ class _Job:
     compiled: Compiler = field(default_factory=Compiler)
     pool: Executor | None = None
     shared: bool = False
+    empty: tuple[str, ...] = ()
 
     def run(self) -> Outcome:
         """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
@@ -97,6 +100,8 @@ class _Job:
             self.say(f"tracing {model.name}")
             interface, timeout_s = self.request.interface, self.request.timeout_s
             found = trace(model, interface, timeout_s=timeout_s, workshop=self.workshop, to_judge=True)
+            names = ", ".join(layer.name for layer in found.layers if layer.empty)
+            self.empty = (f"{names} in the model: get_inputs() gives an empty batch",) if names else ()
             fused = self._with_tails(found)
             gpu = self._gpu()
             searched = Searched()
@@ -106,7 +111,8 @@ class _Job:
                 known, alone = self._tuned(gpu), not self.shared
                 wanted = self.request.precision
                 searched = search(fused.trace, gpu, pool, wanted, self._resolve, known, alone, fused.programs)
-            return replace(self._written(fused, gpu, searched), searched=searched, apart=fused.apart)
+            written = self._written(fused, gpu, searched)
+            return replace(written, searched=searched, apart=fused.apart, left=found.left)
 
     def _with_tails(self, found: Trace) -> Fused:
         request = self.request
@@ -158,7 +164,8 @@ class _Job:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
         request = self.request
         while True:
-            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails, request.interface)
+            left = fused.trace.left
+            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails, request.interface, left)
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
@@ -177,10 +184,19 @@ class _Job:
         self, written: Draft, text: str, checks: tuple[LayerCheck, ...], gpu: Gpu, wanted: Wanted, takes_slower: bool
     ) -> Outcome:
         """The judgement of the whole draft, which goes to its place with what was found if it is as good as asked."""
-        report = self._judge(written.path, gpu, wanted)
-        notes = self._not_checked(checks)
+        report, unjudged = self._judge(written.path, gpu, wanted)
+        notes = (*self.empty, *self._not_checked(checks), *([f"the whole file: {unjudged}"] if unjudged else []))
+        notes += () if report is None else excuses(report.verdict.checks)
         outcome = Outcome(
-            self.request, gpu, self.on_gpu, checks, report, self._load_inline(), notes, shared_gpu=self.shared
+            self.request,
+            gpu,
+            self.on_gpu,
+            checks,
+            report,
+            self._load_inline(),
+            notes,
+            shared_gpu=self.shared,
+            unjudged=unjudged,
         )
         if outcome.equal and (takes_slower or not outcome.slower):
             written.rewrite(with_findings(text, outcome))
@@ -234,24 +250,31 @@ class _Job:
             checks += check_layers(file, [layer], archs, self.compiled, gpu=gpu_there, bench=self.request.bench)
         return tuple(checks)
 
-    def _judge(self, path: Path, gpu: Gpu, wanted: Wanted) -> Report | None:
-        """The whole file beside the model file. On a GPU this builds load_inline; without one the emulator runs it."""
+    def _judge(self, path: Path, gpu: Gpu, wanted: Wanted) -> tuple[Report | None, str]:
+        """The whole file beside the model file, and why not, where that cannot be judged beside its own class.
+
+        On a GPU this builds load_inline; without one the emulator runs it.
+        """
         request = self.request
         if self.on_gpu and request.missing:
-            return None
-        return judging.judge(
-            request.model,
-            path,
-            interface=request.interface,
-            device="cuda" if self.on_gpu else "cpu",
-            precision=wanted,
-            training=True,
-            bench=self.on_gpu and request.bench,
-            timeout_s=request.timeout_s,
-            workshop=self.workshop,
-            floor_seconds=lambda problem: floor_seconds(problem, gpu),
-            say=self.say,
-        )
+            return None, ""
+        try:
+            report = judging.judge(
+                request.model,
+                path,
+                interface=request.interface,
+                device="cuda" if self.on_gpu else "cpu",
+                precision=wanted,
+                training=True,
+                bench=self.on_gpu and request.bench,
+                timeout_s=request.timeout_s,
+                workshop=self.workshop,
+                floor_seconds=lambda problem: floor_seconds(problem, gpu),
+                say=self.say,
+            )
+        except CannotJudge as error:
+            return None, str(error)
+        return report, ""
 
     def _load_inline(self) -> str:
         if not self.on_gpu:

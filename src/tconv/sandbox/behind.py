@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tconv.dispatch import passing_mode
+
 #: The function of written files that calls a layer with what stands behind it.
 FUSED = "cuda_fused"
 #: Where a call stands: first line and column, last line and column, as `ast` counts.
@@ -180,7 +182,8 @@ class Tails:
         result = layer(*inputs, **options)
         given = dict(zip(("input", "weight"), inputs, strict=False)) | options
         ours = _kind(layer) == LAYER and not (isinstance(layer, nn.Module) and self._runtime["_is_hooked"](layer))
-        if ours and result.dim() == _batched_dims(layer, given) and all(map(self._runtime["_is_plain"], modules)):
+        ours = ours and result.dim() == _batched_dims(layer, given) and not result.is_complex()
+        if ours and passing_mode() is None and all(map(self._runtime["_is_plain"], modules)):
             notes = self._runtime["_Notes"](tuple(result.shape), result)
             calls = notes.of(run)
             if before or behind:

@@ -20,11 +20,13 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 from tconv.errors import Trouble
+from tconv.sandbox.imports import lies_around, place_of
 
 #: Packages whose name on PyPI is not that of the module.
 _PACKAGE_OF = {"cv2": "opencv-python", "PIL": "pillow", "skimage": "scikit-image", "yaml": "pyyaml"}
@@ -128,7 +130,7 @@ class LoadedModel:
 
 def of_model_file(kind: type) -> bool:
     """Whether a model file defines the class."""
-    return kind.__module__.startswith(_MODULE)
+    return kind.__module__.rpartition(".")[2].startswith(_MODULE)
 
 
 def class_name(kind: type) -> str:
@@ -178,12 +180,16 @@ def load(
     """
     path = Path(path).resolve()
     source = read_source(path)
-    module = ModuleType(f"{_MODULE}{path.stem}")
-    module.__file__ = str(path)
+    place = place_of(path, source)
+    name = _MODULE + re.sub(r"\W", "_", path.stem)
+    module = ModuleType(f"{place.package}.{name}" if place.package else name)
+    module.__file__, module.__package__ = str(path), place.package
+    if place.package:
+        module.__spec__ = ModuleSpec(module.__name__, None, origin=str(path))
     vars(module).update(names)
-    # Dataclasses and pickling look a class's module up; imports of files beside this one work as in a script.
+    # Dataclasses and pickling look a class's module up.
     sys.modules[module.__name__] = module
-    sys.path.insert(0, str(path.parent))
+    place.enter()
     with blamed(path, "the file"), _as_a_script(path):
         program = interface.completed(source, path.name) if text is None else text
         exec(compile(program, str(path), "exec"), module.__dict__)
@@ -285,6 +291,8 @@ def _explain(error: BaseException, path: Path, doing: str) -> str:
         return f"{path.name} line {error.lineno}: {error.msg}: the file is not valid Python {version}"
     if isinstance(error, ModuleNotFoundError) and error.name:
         module = error.name.partition(".")[0]
+        if (near := lies_around(path, module)) is not None:
+            return f"{path.name} imports {error.name}, which {near} does not have; PYTHONPATH says where else to look"
         package = _PACKAGE_OF.get(module, module)
         return f"{path.name} imports {error.name}, which is not installed: pip install {package}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]

@@ -29,6 +29,7 @@ class Convolution:
     Args:
         problem: for a transposed one of a dtype that has a precision here, else None.
         multiply_adds: products of an input element with a weight that it computes.
+        empty: it is a transposed one of which padding leaves nothing; such a one has no problem.
     """
 
     x: Tensor
@@ -37,6 +38,7 @@ class Convolution:
     result: Tensor
     problem: Problem | None
     multiply_adds: int
+    empty: bool = False
 
     def to_dict(self, state: Mapping[str, Tensor]) -> dict[str, Any]:
         """JSON-able, without the tensors: weight and bias by their names in `state`, None for other tensors."""
@@ -112,7 +114,8 @@ def _convolution(args: tuple[Any, ...], result: Tensor) -> Convolution:
     products = (x if transposed else result).numel() * (weight.numel() // max(1, weight.shape[0]))
     problem = None
     precision = _precision(x.dtype)
-    if transposed and precision is not None and x.dim() == weight.dim():
+    empty = transposed and 0 in result.shape[2:]
+    if transposed and precision is not None and x.dim() == weight.dim() and not empty:
         layer = Layer(
             x.dim() - 2,
             x.shape[1],
@@ -126,7 +129,7 @@ def _convolution(args: tuple[Any, ...], result: Tensor) -> Convolution:
             precision,
         )
         problem = Problem(layer, x.shape[0], _three(x.shape[2:], 1), _three(output_padding, 0))
-    return Convolution(x, weight, bias, result, problem, products)
+    return Convolution(x, weight, bias, result, problem, products, empty)
 
 
 def _precision(dtype: torch.dtype) -> Precision | None:

@@ -18,7 +18,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
+from tconv.dispatch import passing_mode
 from tconv.precision import allows_tf32
 from tconv.problem import Problem
 from tconv.sandbox.behind import Callees, Place, Tails, parted
@@ -31,6 +33,8 @@ from tconv.sandbox.worker import Workshop
 #: Loading, constructing and one forward pass.
 TIMEOUT_SECONDS = 300.0
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_FUNCTIONS = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+_NO_RESULT, _COMPLEX = "its result has no elements", "its numbers are complex"
 #: What a process of torch maps before it computes anything.
 _BASE_BYTES = 8 * 2**30
 
@@ -47,6 +51,7 @@ class TracedLayer:
         line: of the model file, for a call of a function that stands there.
         tails: what is called behind it as the file is written, as `behind.Tails` notes it; "" where nothing is.
         in_evaluation: the same of the model in evaluation mode, where that is another one.
+        empty: it ran on an empty batch, and `problem` has one sample.
         scripted: TorchScript runs it, in a module of that name.
         compiled: of the model file, lines that TorchScript has compiled there.
     """
@@ -58,6 +63,7 @@ class TracedLayer:
     line: int | None = None
     tails: tuple[str, ...] = ()
     in_evaluation: tuple[str, ...] = ()
+    empty: bool = False
     scripted: bool = False
     compiled: tuple[int, ...] = ()
 
@@ -87,6 +93,7 @@ class Trace:
         sites: what tails call, by the number of the call that hands them over.
         modules: the classes of modules that tails call, by their names in `torch.nn`.
         apart: why layers that are modules have no tails, by their names, where the model file's text does not show it.
+        left: calls that PyTorch's operator must run, by the names that layers have, and why; not among `layers`.
     """
 
     layers: tuple[TracedLayer, ...]
@@ -94,6 +101,7 @@ class Trace:
     sites: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     apart: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
 
 
 def layers(
@@ -177,33 +185,54 @@ class Tracer:
 def _trace(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> dict[str, Any]:
     try:
         with _fake_tensors():
-            found = record(model, tails, evaluates)
+            found = _recorded(model, tails, evaluates)
     except ModelFileError as unreal:
         try:
             with _limited_memory(), torch.no_grad():
-                found = record(model, tails, evaluates)
+                found = _recorded(model, tails, evaluates)
         except ModelFileError as error:
             if "allocate" not in str(error):
                 raise
             raise ModelFileError(f"{error}. It was run for real, since with fake tensors: {unreal}") from None
-    return {"layers": [asdict(layer) for layer in found], "tf32": allows_tf32()}
+    return {"layers": [asdict(layer) for layer in found.layers()], "tf32": allows_tf32(), "left": found.left}
 
 
 def _fake_tensors() -> AbstractContextManager[Any]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    stack = ExitStack()
+    stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+    stack.enter_context(_Copies())
+    return stack
 
 
-def record(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> list[TracedLayer]:
+class _Copies(TorchFunctionMode):
+    """Copies of fake tensors are clones: PyTorch's own of those that are no parameters end the process."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is not torch.Tensor.__deepcopy__:
+            return func(*args, **(kwargs or {}))
+        tensor, known = args
+        if id(tensor) not in known:
+            known[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return known[id(tensor)]
+
+
+def record(model: LoadedModel) -> list[TracedLayer]:
     """The transposed convolutions that PyTorch runs in one forward pass, in this process.
-
-    Args:
-        tails: notes what the model hands to them.
-        evaluates: a model in training mode runs in evaluation mode as well, to be seen there.
 
     Raises:
         ModelFileError: the model does not run.
+    """
+    return _recorded(model).layers()
+
+
+def _recorded(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> _NamedRecorder:
+    """The recorder of one forward pass.
+
+    Args:
+        tails: notes what the model hands to its layers.
+        evaluates: a model in training mode runs in evaluation mode as well, to be seen there.
     """
     module = model.construct(0, *model.init_args, **model.init_kwargs)
     if not isinstance(module, nn.Module):
@@ -221,7 +250,26 @@ def record(model: LoadedModel, tails: Tails | None = None, evaluates: bool = Fal
     if not _has_tensor(outputs):
         kind = type(outputs).__name__
         raise ModelFileError(f"forward in {model.path.name} returns no tensor but {kind}: return one")
-    return recorder.layers()
+    return recorder
+
+
+class _Calls(TorchFunctionMode):
+    """While it is entered, knows of the transposed convolution that is called why PyTorch must compute it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.why = ""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _FUNCTIONS:
+            return func(*args, **kwargs)
+        is_complex = any(isinstance(each, torch.Tensor) and each.is_complex() for each in (*args, *kwargs.values()))
+        self.why = _COMPLEX if is_complex else passing_mode() or ""
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.why = ""
 
 
 class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
@@ -238,6 +286,9 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         self._behind: dict[bool, dict[TracedLayer, Counter[str]]] = {False: {}, True: {}}
         #: The model runs once more, in evaluation mode.
         self.evaluates = False
+        #: As `Trace.left`.
+        self.left: dict[str, str] = {}
+        self._calls = _Calls()
 
     def watching(self) -> ExitStack:
         """While it is entered, the recorder knows which modules are running."""
@@ -246,6 +297,7 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         left = nn.modules.module.register_module_forward_hook(lambda *_: self._leave(), always_call=True)
         stack.callback(entered.remove)
         stack.callback(left.remove)
+        stack.enter_context(self._calls)
         return stack
 
     def _leave(self) -> None:
@@ -255,7 +307,11 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         result = super().__torch_dispatch__(func, types, args, kwargs)
         while self.convolutions:  # taken out at once: they hold tensors
             call = self.convolutions.pop()
-            if call.problem is not None:
+            why = _NO_RESULT if call.empty else self._calls.why
+            if why:
+                self._last = None
+                self.left.setdefault(self._name(), why)
+            elif call.problem is not None:
                 self._last = found = self._layer(call.problem)
                 self._found[found] += not self.evaluates
                 self._behind[self.evaluates].setdefault(found, Counter())[""] += 1
@@ -280,19 +336,32 @@ class _NamedRecorder(Recorder):  # type: ignore[no-untyped-call]
         ]
 
     def _layer(self, problem: Problem) -> TracedLayer:
-        module = self._inside[-1] if self._inside else None
-        name = self._names.get(module, type(module).__name__) if module is not None else ""
+        module, empty = self._running(), problem.batch == 0
+        problem = replace(problem, batch=max(1, problem.batch))
+        layer = TracedLayer(self._name(), problem, empty=empty)
         if isinstance(module, torch.jit.ScriptModule):
             compiled = re.findall(rf"# {re.escape(self._path)}:(\d+):", str(module.inlined_graph))
-            return TracedLayer(name, problem, called=True, scripted=True, compiled=tuple(sorted({*map(int, compiled)})))
+            return replace(layer, called=True, scripted=True, compiled=tuple(sorted({*map(int, compiled)})))
         if isinstance(module, _TRANSPOSED):
             self._note_end(module)
-            return TracedLayer(name, problem)
+            return layer
+        file, line = self._caller()
+        return replace(layer, called=True, line=line if file == self._path else None)
+
+    def _running(self) -> nn.Module | None:
+        return self._inside[-1] if self._inside else None
+
+    def _name(self) -> str:
+        """Of the module that runs, with the place of the call where that is none of the layer itself."""
+        module = self._running()
+        name = self._names.get(module, type(module).__name__) if module is not None else ""
+        if isinstance(module, (torch.jit.ScriptModule, *_TRANSPOSED)):
+            return name
         file, line = self._caller()
         here = file == self._path
         users = line if self._tails is None or not here else self._tails.lines[line - 1]
         where = f"line {users}" if here else f"{Path(file).name} line {line}"
-        return TracedLayer(f"{name}, {where}" if name else where, problem, 1, True, line if here else None)
+        return f"{name}, {where}" if name else where
 
     def _note_end(self, layer: nn.Module) -> None:
         """Why what stands behind a layer is not its tail, where the model file's text does not show it."""
@@ -356,4 +425,4 @@ def decode_trace(fields: dict[str, Any]) -> Trace:
     """The answer of `Tracer.trace` and `Tracer.fused`, after a passage through JSON."""
     sites = {int(number): tuple(calls) for number, calls in fields.get("sites", {}).items()}
     modules, apart = tuple(fields.get("modules", ())), fields.get("apart", {})
-    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"], sites, modules, apart)
+    return Trace(tuple(map(decode_layer, fields["layers"])), fields["tf32"], sites, modules, apart, fields["left"])

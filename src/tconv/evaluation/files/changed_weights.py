@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.files.case import IN_EVALUATION, IN_TRAINING
+from tconv.evaluation.files.near_ties import NearTies, hangs_on_rounding
 from tconv.evaluation.files.pair import HOST, ROUNDING, Pair, near
 from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route, type_of
 from tconv.evaluation.files.samples import mapped
@@ -39,6 +40,9 @@ class _Expected:
         pair.calls.beside(plain)
         return cls(inputs, state, plain.outputs["output"])
 
+    def ties(self, pair: Pair) -> NearTies:
+        return pair.ties(self.inputs, self.state, IN_EVALUATION, False).of("output")
+
     def wrong(self, pair: Pair, got: Any) -> str:
         """What is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
         if near(got, self.outputs, TF32_OPERANDS):  # weights that are not the right ones are further away
@@ -46,7 +50,8 @@ class _Expected:
         plain = pair.plain(self.inputs, self.state, IN_EVALUATION, False)
         others = pair.finer(plain, self.inputs, self.state, IN_EVALUATION, False)
         comparisons = pair.comparisons()
-        comparisons.add(got, self.outputs, *(None if each is None else each["output"] for each in others))
+        exact, rounded = (None if each is None else each["output"] for each in others)
+        comparisons.add(got, self.outputs, exact, rounded, self.ties(pair))
         return next(iter(Verdict(tuple(comparisons.checks())).reasons), "")
 
 
@@ -59,6 +64,8 @@ def check_weights(pair: Pair) -> list[Check]:
     trained = [each.name for each in parameters if each.requires_grad and each.name == each.first]
     if not trained:
         return [Check(WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
+    if renamed := [name for name in tied if name not in state]:
+        return [Check(WEIGHTS, None, reason=f"not checked: Model's state has {renamed[0]} under another name")]
     state, cast = _castable(state)
     other = halved_in_places(state, trained, IN_EVALUATION)
     # Who looks at one weight alone to see whether any has changed does not see the others' change, or that of this one.
@@ -154,15 +161,17 @@ def _followed(
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
         loud = route in ("copy", "cast", "format")
         told = str(error) if f"(in {words})" in str(error) else f"after {words}, {error}"
-        return Check(WEIGHTS, None if loud else False, reason="not checked: " * loud + told)
+        return Check(WEIGHTS, None if loud else False, reason="not checked: " * loud + told, about=words)
     except CandidateFailed as failure:
         raise CandidateFailed(f"after {words}, {failure}") from None
     if route == "cast" and state is not None:
         # Whether it follows is asked, and neither what type it gives nor how fine its arithmetic is there.
-        got, outputs = _cast(got, torch.float64), _cast(outputs, torch.float64)
+        got, outputs = (mapped(each, _floats_wide) for each in (got, outputs))
     if route == "format":  # in which memory format a result is asked where the model is as it was built
         got, outputs = (mapped(each, Tensor.contiguous) for each in (got, outputs))
-    form = same_outputs(got, outputs, numbers=allowed)
+    form = expected.ties(pair).form(same_outputs(got, outputs, numbers=allowed), outputs)
+    if hangs_on_rounding(form):
+        return Check(WEIGHTS, None, reason=form.reason, about=words)
     if not form.passed:
         wrong = form.reason
     elif route == "cast":
@@ -173,7 +182,7 @@ def _followed(
     if route == "cast":
         remedy = "compute in the type of what is given, or raise an error"
     what = f"the result is not that of the weights it has: {remedy}"
-    return Check(WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "")
+    return Check(WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "", about=words)
 
 
 def _castable(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], torch.dtype | None]:
@@ -189,6 +198,11 @@ def _castable(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], torch.dtype 
 
 def _all_cast(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: _cast(tensor, dtype) for name, tensor in state.items()}
+
+
+def _floats_wide(tensor: Tensor) -> Tensor:
+    """Floating-point numbers in float64, and zeros for others: which is the larger hangs on the type."""
+    return tensor.double() if tensor.is_floating_point() else torch.zeros_like(tensor)
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from tconv.evaluation.files.case import Case, coarser
+from tconv.evaluation.files.near_ties import NearTies
 from tconv.evaluation.files.whole_model import OutputComparison, Results
 from tconv.evaluation.verdict import Check
 from tconv.sandbox.exchange import tensors
@@ -28,8 +30,15 @@ class Comparisons:
         self._outputs: dict[str, OutputComparison] = {}
         self._in_float64 = True
 
-    def add(self, got: Any, pytorch: Any, exact: Any, rounded: Any) -> None:
-        """Count in one draw: a candidate's outputs and `Model`'s, these in float64 and on rounded operands or None."""
+    def add(self, got: Any, pytorch: Any, exact: Any, rounded: Any, ties: NearTies | None = None) -> None:
+        """Count in one draw: a candidate's outputs and `Model`'s, these in float64 and on rounded operands or None.
+
+        Those are left out that have other shapes, as where a number of points hangs on rounding.
+
+        Args:
+            ties: of this draw.
+        """
+        exact, rounded = (value if shapes(value) == shapes(pytorch) else None for value in (exact, rounded))
         self._in_float64 = self._in_float64 and exact is not None
         others = [dict(tensors(value)) for value in (pytorch, exact, rounded)]
         for path, tensor in tensors(got):
@@ -39,7 +48,8 @@ class Comparisons:
             if exact is None:
                 dtype = coarser(dtype, self._case.coarsest)
             comparison = self._outputs.setdefault(path, OutputComparison(dtype, self._device))
-            comparison.add(Results(tensor, others[0][path], others[1].get(path), others[2].get(path)))
+            settled = None if ties is None else partial(ties.settled, path)
+            comparison.add(Results(tensor, others[0][path], others[1].get(path), others[2].get(path)), settled)
 
     def checks(self, mode: str = "") -> list[Check]:
         """The rules for whole models on every output; in a `mode` on every buffer, too."""
@@ -52,3 +62,8 @@ class Comparisons:
             where += f", {mode}" if mode else ""
             checks += comparison.checks(where, self._case.traced.products, self._in_float64)
         return checks
+
+
+def shapes(outputs: Any) -> dict[str, torch.Size]:
+    """Of each tensor among a model's outputs, by its path."""
+    return {path: tensor.shape for path, tensor in tensors(outputs)}

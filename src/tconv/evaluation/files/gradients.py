@@ -12,17 +12,15 @@ from torch import Tensor
 
 from tconv.errors import OutOfMemory
 from tconv.evaluation.files.case import IN_TRAINING
+from tconv.evaluation.files.near_ties import hangs_on_rounding
 from tconv.evaluation.files.other_inputs import first_sample_twice, small_inputs
 from tconv.evaluation.files.pair import HOST, Pair
 from tconv.evaluation.files.side import CandidateRaised, Outcome
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import OutputComparison, Results, same_outputs
 from tconv.evaluation.rules import same_form
-from tconv.evaluation.tolerance import TF32_OPERANDS
 from tconv.evaluation.verdict import GRADIENTS, INFERENCE_ONLY, Check
-from tconv.precision import of_kind
-from tconv.problem import TF32
-from tconv.sandbox.exchange import largest_bytes, tensors
+from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 _ENABLED = "with gradients enabled"
@@ -32,8 +30,6 @@ _OTHER_WAYS = {
     "ends": "in evaluation, of the first output alone, after another call, the first weight and the last frozen",
     "all": "in evaluation, of the first output alone, after another call, all parameters frozen",
 }
-#: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
-_MOVED_UNITS = 16
 #: Draws of that for gradients that are further off than what one draw makes of them: it may have met no kink.
 _MOVED_DRAWS = 12
 
@@ -128,7 +124,12 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
         # Where none flows on any of them it is inference only there; not where one does on another.
         flows = any(check.passed for of_way in found.values() for check in of_way)
         checks += [
-            replace(check, passed=False if flows else check.passed, reason=f"{_OTHER_WAYS[which]}: {check.reason}")
+            replace(
+                check,
+                passed=False if flows else check.passed,
+                reason=f"{_OTHER_WAYS[which]}: {check.reason}",
+                about=which,
+            )
             for which, of_way in found.items()
             for check in of_way
             if not check.passed
@@ -161,11 +162,13 @@ def _compared(
     training: bool,
 ) -> list[Check]:
     outputs, gradients = _split(got.outputs)
-    form = same_outputs(outputs, expected.outputs[0])
+    ties = pair.ties(inputs, state, IN_TRAINING, way.training)
+    form = ties.form(same_outputs(outputs, expected.outputs[0]), expected.outputs[0])
     if not form.passed:
-        return [replace(form, name=f"{form.name}, {_ENABLED}", reason=f"{_ENABLED}: {form.reason}")]
+        named = replace(form, name=f"{form.name}, {_ENABLED}")
+        return [named if hangs_on_rounding(form) else replace(named, reason=f"{_ENABLED}: {form.reason}")]
     comparisons = pair.comparisons()
-    comparisons.add(outputs, *expected.outputs)
+    comparisons.add(outputs, *expected.outputs, ties)
     checks = [check for check in comparisons.checks(_ENABLED) if check.passed is False]
     flowing = {name: tensor for name, tensor in gradients.items() if isinstance(tensor, Tensor)}
     models = {name: tensor for name, tensor in expected.gradients[0].items() if tensor is not None and tensor.any()}
@@ -243,7 +246,7 @@ def _moved(
     cut_off: bool = False,
 ) -> tuple[Any, Any]:
     """Outputs and gradients of operands that are moved, as the draw of that number does; None if there are none."""
-    options = {"move": _move(pair, [inputs, state]), "move_seed": IN_TRAINING + number, "cut_off": cut_off}
+    options = {"move": pair.rounding([inputs, state]), "move_seed": IN_TRAINING + number, "cut_off": cut_off}
     return _gradients_or_none(pair, inputs, state, way, "float64" if in_float64 else "plain", **options)
 
 
@@ -262,16 +265,6 @@ def _backward(
     if mode:
         options["mode"] = mode
     return pair.plain(inputs, state, IN_TRAINING, way.training, gradients=way.of, way=way.other, **options)
-
-
-def _move(pair: Pair, values: Any) -> float:
-    """The part by which operands are moved: what their types, and TF32 where it is allowed, may round them by."""
-    narrowest = max(torch.finfo(each.dtype).eps for _, each in tensors(values) if each.is_floating_point())
-    if narrowest > torch.finfo(torch.float32).eps:
-        return narrowest
-    problems = [problem for problem in pair.case.full.problems if problem is not None]
-    rounded = pair.wanted == "tf32" or (pair.wanted == "match" and any(of_kind(each) in TF32 for each in problems))
-    return TF32_OPERANDS / 2 if rounded and narrowest > torch.finfo(torch.float64).eps else _MOVED_UNITS * narrowest
 
 
 def _inference_only(reason: str, training: bool) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,8 +31,9 @@ _Given = tuple[list[Any], dict[str, Tensor]]
 def check_infinite_values(pair: Pair) -> list[Check]:
     """Whether a number that is infinite or none, of the weights or the inputs, reaches all results that it must reach.
 
-    It must where `Model` gives no finite number, whichever of the two it is, in float64 as well: PyTorch may spread it.
-    A candidate may spread it, too, to any result: nobody takes that for one.
+    It must where `Model` gives no finite number, whichever of the two it is, in float64 as well, since PyTorch may
+    spread it, and where there are more of them, which may be the largest numbers somewhere. A candidate may spread it,
+    too, to any result: nobody takes that for one.
     """
     seed = IN_EVALUATION
     inputs = small_inputs(pair, seed)
@@ -47,7 +48,12 @@ def check_infinite_values(pair: Pair) -> list[Check]:
             with suppress(ModelFileError):  # it may make tensors of its own
                 others.append(pair.plain(*with_nan, seed, False, mode="float64"))
             pair.calls.beside(plain)
-            checks.append(_one(pair.calls, given, seed, words, plain.outputs["output"], _reached([plain, *others])))
+            with suppress(ModelFileError):  # where it spreads, other numbers may be the largest
+                others.append(pair.plain(*_spread(inputs, state, place), seed, False))
+            expected, *outputs = (each.outputs["output"] for each in (plain, *others))
+            if any(not same_outputs(each, expected, dtypes=False).passed for each in outputs):
+                continue  # which shape a result has hangs on the values
+            checks.append(_one(pair.calls, given, seed, words, expected, _reached([plain, *others])))
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
 
@@ -72,10 +78,25 @@ def _with(inputs: list[Any], state: dict[str, Tensor], place: str, value: float)
         tensor[(0,) * tensor.dim()] = value
         return tensor
 
+    return _replaced(inputs, state, place, changed)
+
+
+def _replaced(inputs: list[Any], state: dict[str, Tensor], place: str, changed: Callable[[Tensor], Tensor]) -> _Given:
     if place in state:
         return inputs, {**state, place: changed(state[place])}
     chosen = dict(tensors(inputs, _INPUT))[place]
     return mapped(inputs, lambda tensor: changed(tensor) if tensor is chosen else tensor), state
+
+
+def _spread(inputs: list[Any], state: dict[str, Tensor], place: str) -> _Given:
+    """With NaN in all of a weight's kernel, or of an input's channel."""
+
+    def changed(tensor: Tensor) -> Tensor:
+        tensor = tensor.clone()
+        tensor[(0,) * min(2, tensor.dim())] = math.nan
+        return tensor
+
+    return _replaced(inputs, state, place, changed)
 
 
 def _reached(outcomes: Sequence[Outcome]) -> dict[str, Tensor]:
@@ -88,8 +109,6 @@ def _reached(outcomes: Sequence[Outcome]) -> dict[str, Tensor]:
         path: ~tensor.isfinite() for path, tensor in first.items() if tensor.is_floating_point() or tensor.is_complex()
     }
     for tree in others:
-        # Which shape an output has may hang on the values.
-        found = {path: there for path, there in found.items() if path in tree and tree[path].shape == there.shape}
         found = {path: there & ~tree[path].isfinite() for path, there in found.items()}
     return found
 
@@ -104,7 +123,7 @@ def _one(calls: Calls, given: _Given, seed: int, words: str, expected: Any, reac
         raise CandidateFailed(f"where {words}, {failure}") from None
     form = same_outputs(_without_numbers(got), _without_numbers(expected))
     if not form.passed:
-        return Check(NAME, False, reason=f"where {words}: {form.reason}")
+        return Check(NAME, False, reason=f"where {words}: {form.reason}", about=words)
     theirs = dict(tensors(expected))
     for path, tensor in tensors(got):
         if path not in reached:
@@ -113,7 +132,7 @@ def _one(calls: Calls, given: _Given, seed: int, words: str, expected: Any, reac
         if len(missed):
             index = tuple(map(int, missed[0]))
             values = f"{tensor[index].item():.6g}, Model's {theirs[path][index].item():.6g}"
-            return Check(NAME, False, reason=f"where {words} the element at {list(index)} is {values}")
+            return Check(NAME, False, reason=f"where {words} the element at {list(index)} is {values}", about=words)
     return Check(NAME, True)
 
 

@@ -22,12 +22,14 @@ from torch import Tensor
 from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
 from tconv.evaluation.files.case import BUILT_DRAWS, MODEL_DRAWS, SEED, Case
+from tconv.evaluation.files.changed_weights import WEIGHTS
+from tconv.evaluation.files.control import excused, require_results
 from tconv.evaluation.files.one_layer import layer_alone
 from tconv.evaluation.files.pair import Reference
-from tconv.evaluation.files.replacement import check_replacement
+from tconv.evaluation.files.replacement import PARTS, check_replacement
 from tconv.evaluation.files.results import check_results
 from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
-from tconv.evaluation.files.side import Arguments, CandidateFailed, Shapes, Side, Traced
+from tconv.evaluation.files.side import Arguments, CandidateFailed, CannotJudge, Shapes, Side, Traced
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.timed_results import check_timed
 from tconv.evaluation.files.variations import variations, varied_shape
@@ -85,6 +87,7 @@ def judge(
 
     Raises:
         ModelFileError: the model file is at fault. What is wrong with the candidate is in the report.
+        CannotJudge: of these, that it runs, and nothing can be compared with what it gives.
         Trouble: this machine cannot judge the candidate.
     """
     if not 0 < timeout_s <= _LONGEST_SECONDS:
@@ -102,11 +105,14 @@ def judge(
         court.wanted = understood(precision, court.model.allows_tf32())
         case, not_checked = court.own_case()
         say("building and comparing the whole file")
-        verdict = court.check(case)
-        if verdict.equal:
-            say("changing weights and taking gradients")
-            options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
-            verdict = replace(verdict, checks=(*verdict.checks, *court.check_replacement(case, **options)))
+        try:
+            verdict = court.check(case)
+            if verdict.equal:
+                say("changing weights and taking gradients")
+                options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
+                verdict = replace(verdict, checks=(*verdict.checks, *court.check_replacement(case, **options)))
+        except ModelFileError as error:  # it has run: on its own inputs, as it was built
+            raise CannotJudge(str(error)) from None
         if vary_arguments:
             say("comparing with other arguments")
         varied = tuple(court.varied()) if vary_arguments else ()
@@ -198,12 +204,34 @@ class _Court:
         )
 
     def check(self, case: Case) -> Verdict:
-        """The verdict on one case, in a new process of the candidate."""
-        return check_results(self._reference(case), self._open_candidate)
+        """The verdict on one case, in a new process of the candidate.
+
+        Raises:
+            CannotJudge: nothing can be compared with what `Model` gives.
+        """
+        reference = self._reference(case)
+        found = check_results(reference, self._open_candidate)
+        if found.verdict.equal:
+            require_results(found.verdict.checks)
+        if found.verdict.equal or not self._has_control():
+            return found.verdict
+        control = check_results(reference, self._open_control, found.stage)
+        checks = excused(found.verdict.checks, control.verdict.checks)
+        require_results(checks)
+        return replace(found.verdict, checks=tuple(checks))
 
     def check_replacement(self, case: Case, **options: Any) -> list[Check]:
         """What equal results leave open, in a process of the candidate's in which nothing has run yet."""
-        return check_replacement(self._reference(case), self._open_candidate, **options)
+        reference = self._reference(case)
+        found = check_replacement(reference, self._open_candidate, **options)
+        failing = [part for part, checks in found.items() if any(check.passed is False for check in checks)]
+        if failing and self._has_control():
+            # A part may hang on what those before it have left behind; what all calls together show, on any.
+            last = len(PARTS) if "" in failing else PARTS.index(failing[-1]) + 1
+            control = check_replacement(reference, self._open_control, **options, parts=PARTS[:last])
+            for part in failing:
+                found[part] = excused(found[part], control.get(part, ()), each=part in (WEIGHTS, ""))
+        return [check for checks in found.values() for check in checks]
 
     def _reference(self, case: Case) -> Reference:
         self.model.narrow = case.narrow and self.device.type == "cpu"
@@ -213,6 +241,16 @@ class _Court:
         candidate = self._open(self._candidate, CANDIDATE, CandidateFailed)
         candidate.narrow = self.model.narrow
         return candidate
+
+    def _has_control(self) -> bool:
+        """Not where the candidate has removed the folder through which values pass."""
+        return self.workshop.directory.is_dir()
+
+    def _open_control(self) -> Side:
+        """`Model` in a candidate's place."""
+        control = self._open(*self._model, CandidateFailed)
+        control.narrow = self.model.narrow
+        return control
 
     def own_case(self) -> tuple[Case, tuple[str, ...]]:
         """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""
@@ -271,7 +309,8 @@ class _Court:
             return None
 
     def varied(self) -> list[Variation]:
-        """The verdicts with other sizes and with other constructor arguments, of those that `Model` itself takes."""
+        """The verdicts with other sizes and with other constructor arguments, of those that `Model` itself takes and
+        can be judged with."""
         values = self.model.signature()
         example = self.model.inputs(SEED)
         found = []
@@ -284,9 +323,9 @@ class _Court:
             try:
                 self.model.construct(SEED, arguments)
                 traced = self.model.trace(inputs(SEED))
+                verdict = self.check(Case(arguments, inputs, traced, traced, thorough=False))
             except ModelFileError:
                 continue
-            verdict = self.check(Case(arguments, inputs, traced, traced, thorough=False))
             found.append(Variation(changes, verdict))
         return found
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tconv.evaluation.files.calls import same_values_of
 from tconv.evaluation.files.case import BUILT_DRAWS, IN_EVALUATION, IN_TRAINING, SEED
+from tconv.evaluation.files.near_ties import hangs_on_rounding
 from tconv.evaluation.files.pair import HOST, ROUNDING, Pair, near
 from tconv.evaluation.files.samples import some_samples
 from tconv.evaluation.files.weights import randomised
@@ -31,7 +32,8 @@ def check_as_built(pair: Pair) -> list[Check]:
         pytorch = plain.outputs
         size = largest_bytes(pytorch)
         got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST)
-        form = same_outputs(got, pytorch)
+        ties = pair.ties(inputs, state, seed)
+        form = ties.form(same_outputs(got, pytorch), pytorch)
         if not form.passed:
             return [form]
         if seed == SEED:
@@ -39,7 +41,7 @@ def check_as_built(pair: Pair) -> list[Check]:
             again = _same_bits(got, pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST))
             if not (again.passed or repeats):
                 again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
-        comparisons.add(got, pytorch, *pair.finer(plain, inputs, state, seed))
+        comparisons.add(got, pytorch, *pair.finer(plain, inputs, state, seed), ties)
     return [form, again, *comparisons.checks()]
 
 
@@ -104,12 +106,14 @@ def _in_mode(
     pair.calls.beside(plain)
     size = largest_bytes(plain.outputs)
     got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST, training=training)
-    form = same_outputs(got, plain.outputs)
+    ties = pair.ties(inputs, state, seed, training)
+    form = ties.form(same_outputs(got, plain.outputs), plain.outputs)
     buffers = {name: tensor.to(state[name].device) for name, tensor in plain.outputs["buffers"].items()}
     if not form.passed:
-        return [replace(form, name=f"{form.name}, {mode}", reason=f"{mode}: {form.reason}")], buffers
+        named = replace(form, name=f"{form.name}, {mode}")
+        return [named if hangs_on_rounding(form) else replace(named, reason=f"{mode}: {form.reason}")], buffers
     comparisons = pair.comparisons()
-    comparisons.add(got, plain.outputs, *pair.finer(plain, inputs, state, seed, training))
+    comparisons.add(got, plain.outputs, *pair.finer(plain, inputs, state, seed, training), ties)
     of_mode = comparisons.checks(mode)
     return [Check(mode, True)] if Verdict(tuple(of_mode)).equal else of_mode, buffers
 

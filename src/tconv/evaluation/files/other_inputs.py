@@ -12,6 +12,7 @@ from torch import Tensor
 from tconv.evaluation.bits import same_bytes
 from tconv.evaluation.draws import reversed_storage
 from tconv.evaluation.files.case import IN_EVALUATION
+from tconv.evaluation.files.near_ties import hangs_on_rounding
 from tconv.evaluation.files.pair import HOST, Pair
 from tconv.evaluation.files.samples import mapped, some_samples
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes
@@ -93,14 +94,18 @@ def _one(pair: Pair, kind: _Kind, inputs: list[Any], state: dict[str, Tensor]) -
     except CandidateFailed as failure:
         raise CandidateFailed(f"given {words}, {failure}") from None
     got = _plainly_laid_out(outcome.outputs["output"])
-    form = same_outputs(got, expected)
+    ties = pair.ties(inputs, state, seed, False, **kind.options).of("output")
+    form = ties.form(same_outputs(got, expected), expected)
+    if hangs_on_rounding(form):
+        return []
     if not form.passed:
-        return [Check(NAME, False, reason=f"given {words}: {form.reason}")]
+        return [Check(NAME, False, reason=f"given {words}: {form.reason}", about=words)]
     others = pair.finer(plain, inputs, state, seed, False)
     comparisons = pair.comparisons()
-    comparisons.add(got, expected, *(None if each is None else _plainly_laid_out(each["output"]) for each in others))
+    exact, rounded = (None if each is None else _plainly_laid_out(each["output"]) for each in others)
+    comparisons.add(got, expected, exact, rounded, ties)
     reasons = Verdict(tuple(comparisons.checks())).reasons
-    return [Check(NAME, False, reason=f"given {words}: {reasons[0]}")] if reasons else []
+    return [Check(NAME, False, reason=f"given {words}: {reasons[0]}", about=words)] if reasons else []
 
 
 def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:

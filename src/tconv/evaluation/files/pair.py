@@ -10,13 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tconv.errors import OutOfMemory
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import Case
-from tconv.evaluation.files.comparisons import Comparisons
+from tconv.evaluation.files.comparisons import Comparisons, shapes
+from tconv.evaluation.files.near_ties import SCALE, NearTies
 from tconv.evaluation.files.side import Outcome, Side
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import distance
 from tconv.evaluation.precision import Wanted
+from tconv.evaluation.tolerance import TF32_OPERANDS
 from tconv.precision import of_kind
 from tconv.problem import TF32
 from tconv.sandbox.exchange import tensors
@@ -26,6 +29,8 @@ from tconv.sandbox.model_file import ModelFileError
 HOST = torch.device("cpu")
 #: Relative distances up to this one may be rounding, in whatever type; another result is further away.
 ROUNDING = 0.1
+#: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
+_MOVED_UNITS = 16
 #: A state is taken whose results are numbers in more than this share.
 _NUMBERS = 0.5
 
@@ -116,6 +121,36 @@ class Reference:
         options = {"mode": "rounded", "exempt": exempt, "by_samples": by_samples, "training": training}
         return self.model.forward(inputs, state, seed=seed, on=HOST, **options).outputs
 
+    def ties(
+        self, inputs: list[Any], state: dict[str, Tensor], seed: int, training: bool | None = None, **options: Any
+    ) -> NearTies:
+        """What of the results of a call hangs on rounding; `options` are those of `Subject.forward`.
+
+        In a mode, buffers are among the results, beside the "output".
+        """
+        move = SCALE * self.rounding([inputs, state])
+
+        def moved(number: int) -> Any:
+            for mode in ("float64", "plain"):
+                given = {"mode": mode, "by_samples": mode == "float64", "move": move, "move_seed": number, **options}
+                with contextlib.suppress(ModelFileError, OutOfMemory):
+                    return self.plain(inputs, state, seed, training, **given).outputs
+            return None
+
+        return NearTies(moved)
+
+    def rounding(self, values: Any) -> float:
+        """The part by which rounding moves operands: that of their types, and of TF32 where it is allowed."""
+        float32 = torch.finfo(torch.float32).eps
+        types = (each.dtype for _, each in tensors(values) if each.is_floating_point())
+        narrowest = max((torch.finfo(each).eps for each in types), default=float32)
+        if narrowest > float32:
+            return narrowest
+        problems = [problem for problem in self.case.full.problems if problem is not None]
+        rounded = self.wanted == "tf32" or (self.wanted == "match" and any(of_kind(each) in TF32 for each in problems))
+        in_float64 = narrowest <= torch.finfo(torch.float64).eps
+        return TF32_OPERANDS / 2 if rounded and not in_float64 else _MOVED_UNITS * narrowest
+
     def comparisons(self) -> Comparisons:
         """For the outputs of a draw or of more."""
         return Comparisons(self.case, self.device)
@@ -142,6 +177,7 @@ class Pair(Reference):
 
 
 def near(one: Any, other: Any, relative: float) -> bool:
-    """Whether no tensor of two results of the same form is further from the other's than that, pooled."""
-    theirs = dict(tensors(other))
-    return all(distance(tensor, theirs[path]) <= relative for path, tensor in tensors(one))
+    """Whether two results have tensors of the same shapes, none of them further from the other's than that, pooled."""
+    ours, theirs = dict(tensors(one)), dict(tensors(other))
+    alike = shapes(one) == shapes(other)
+    return alike and all(distance(tensor, theirs[path]) <= relative for path, tensor in ours.items())

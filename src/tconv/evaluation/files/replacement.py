@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 import torch
@@ -16,6 +16,9 @@ from tconv.evaluation.files.pair import Pair, Reference
 from tconv.evaluation.files.side import CandidateFailed, Side
 from tconv.evaluation.verdict import GRADIENTS, Check
 
+#: In this order.
+PARTS = (WEIGHTS, other_inputs.NAME, infinite_values.NAME, GRADIENTS)
+
 
 def check_replacement(
     reference: Reference,
@@ -24,32 +27,42 @@ def check_replacement(
     training: bool,
     types: Sequence[torch.dtype],
     emulated: bool,
-) -> list[Check]:
+    parts: Collection[str] = PARTS,
+) -> dict[str, list[Check]]:
     """Put a candidate whose results are equal to the rules for weights that change and for gradients.
 
     Args:
         training: a candidate without gradients fails.
         types: it is also called in those of them that are not its own.
         emulated: its kernels run in the emulator.
+        parts: of `PARTS` those that are looked at.
+
+    Returns:
+        The checks of each part, and under "" those of all calls together.
 
     Raises:
         ModelFileError: when `Model` fails where it ran before.
     """
+    functions: tuple[Callable[[Pair], list[Check]], ...] = (
+        check_weights,
+        other_inputs.check_other_inputs,
+        infinite_values.check_infinite_values,
+        partial(check_gradients, training=training),
+    )
+    checks: dict[str, list[Check]] = {}
     try:
         with open_candidate() as candidate:
             candidate.construct(SEED, reference.case.arguments)
             pair = Pair.of(reference, candidate, types=types, emulated=emulated)
-            checks: list[Check] = []
-            for name, part in (
-                (WEIGHTS, check_weights),
-                (other_inputs.NAME, other_inputs.check_other_inputs),
-                (infinite_values.NAME, infinite_values.check_infinite_values),
-                (GRADIENTS, partial(check_gradients, training=training)),
-            ):
+            for name, part in zip(PARTS, functions, strict=True):
+                if name not in parts:
+                    continue
+                checks[name] = []
                 try:
-                    checks += part(pair)
+                    checks[name] = part(pair)
                 except OutOfMemory as error:  # gradients take more than what was judged so far
-                    checks.append(Check(name, None, reason=f"not checked: {error}"))
-            return [*checks, *(check for check in pair.calls.checks() if check.passed is False)]
+                    checks[name] = [Check(name, None, reason=f"not checked: {error}")]
+            checks[""] = [check for check in pair.calls.checks() if check.passed is False]
     except CandidateFailed as failure:
-        return [Check("runs", False, reason=str(failure))]
+        checks[next(reversed(checks), "")] = [Check("runs", False, reason=str(failure))]
+    return checks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 from tconv.evaluation.files.case import SEED
 from tconv.evaluation.files.many_layers import check_as_built, check_in_modes
@@ -13,13 +15,32 @@ from tconv.evaluation.files.side import CandidateFailed, Side
 from tconv.evaluation.files.weights import check_parameters, check_state
 from tconv.evaluation.verdict import Check, Verdict
 
+#: In this order, each only where all before it hold.
+Stage = Literal["state", "as built", "in modes"]
 
-def check_results(reference: Reference, open_candidate: Callable[[], Side]) -> Verdict:
+
+@dataclass
+class Results:
+    """What came of comparing.
+
+    Args:
+        stage: the last one that was begun.
+    """
+
+    verdict: Verdict
+    stage: Stage
+
+
+def check_results(reference: Reference, open_candidate: Callable[[], Side], last: Stage = "in modes") -> Results:
     """Build both sides with the case's arguments and compare them.
+
+    Args:
+        last: the stage after which nothing further is compared.
 
     Raises:
         ModelFileError: when `Model` fails. What the candidate does wrong is part of the verdict.
     """
+    stage: Stage = "state"
     arguments = reference.case.arguments
     state, parameters = reference.built(SEED), reference.model.parameters()
     checks: list[Check] = []
@@ -29,17 +50,19 @@ def check_results(reference: Reference, open_candidate: Callable[[], Side]) -> V
             checks += check_state(candidate.construct(SEED, arguments), state)
             if all(check.passed for check in checks):
                 checks.append(check_parameters(candidate.parameters(), parameters))
-            if all(check.passed for check in checks):
+            if all(check.passed for check in checks) and last != stage:
+                stage = "as built"
                 pair = Pair.of(reference, candidate)
                 layer = layer_alone(pair.case, state)
                 found = check_as_built(pair) if layer is None else check_one_layer(pair, layer, state)
-                if pair.case.thorough and Verdict(tuple(found)).equal:
+                if pair.case.thorough and Verdict(tuple(found)).equal and last != stage:
+                    stage = "in modes"
                     found += check_in_modes(pair)
                 checks += pair.calls.added_to(found)
                 # What cannot be seen, as in a program that refuses to run under a recorder, is no fault.
-                if pair.case.thorough:
+                if pair.case.thorough and last == "in modes":
                     with contextlib.suppress(CandidateFailed):
                         operators = candidate.operators()
     except CandidateFailed as failure:
         checks.append(Check("runs", False, reason=str(failure)))
-    return Verdict(tuple(checks), operators)
+    return Results(Verdict(tuple(checks), operators), stage)

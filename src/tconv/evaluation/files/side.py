@@ -29,6 +29,10 @@ Shapes = Sequence[tuple[int, ...] | None]
 _NAMES = ("changed", "late", "rebound", "overwritten", "marked", "traces", "shared")
 
 
+class CannotJudge(ModelFileError):
+    """`Model` runs, and nothing can be compared with what it gives."""
+
+
 class CandidateFailed(Exception):
     """The candidate raised, crashed, hung or left in the middle; the message is one line."""
 
@@ -162,11 +166,12 @@ class Side:
         """Build the module after seeding; returns its state_dict."""
         tree = self._exchange.write(list(arguments))
         state = self._read(self._call("construct", "the constructor", seed=seed, arguments=tree))
+        failure = CannotJudge if self._failure is ModelFileError else self._failure
         if not isinstance(state, dict):
-            raise self._failure(f"{self._path.name}: its state_dict() is no dict")
+            raise failure(f"{self._path.name}: its state_dict() is no dict")
         if others := [str(name) for name, value in state.items() if not isinstance(value, Tensor)]:
             what = f"in its state_dict() {', '.join(others)} is no tensor: such a state cannot be compared"
-            raise self._failure(f"{self._path.name}: {what}; keep it in a buffer")
+            raise failure(f"{self._path.name}: {what}; keep it in a buffer")
         return {str(name): tensor for name, tensor in state.items()}
 
     def parameters(self) -> tuple[Parameter, ...]:

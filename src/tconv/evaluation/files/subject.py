@@ -207,7 +207,8 @@ class Subject:
             with blamed(self._file.path, "load_state_dict"):
                 module.load_state_dict(weights)
         if training is not None:
-            module.train(training)
+            with blamed(self._file.path, f"train({training})"):
+                module.train(training)
         with blamed(self._file.path, "copy.deepcopy"):
             if mode == "float64":
                 module = deep_copy(module).double()

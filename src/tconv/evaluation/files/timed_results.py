@@ -61,10 +61,12 @@ def _wrong_in(calls: list[TimedOutputs], reference: Reference, state: dict[str, 
     comparisons = reference.comparisons()
     for call in calls:
         plain = reference.plain(call.inputs, state, SEED)
-        form = same_outputs(call.outputs, plain.outputs)
-        if not form.passed:
+        ties = reference.ties(call.inputs, state, SEED)
+        form = ties.form(same_outputs(call.outputs, plain.outputs), plain.outputs)
+        if form.passed is False:
             return form.reason
-        comparisons.add(call.outputs, plain.outputs, *reference.finer(plain, call.inputs, state, SEED))
+        if form.passed:
+            comparisons.add(call.outputs, plain.outputs, *reference.finer(plain, call.inputs, state, SEED), ties)
     return next(iter(Verdict(tuple(comparisons.checks())).reasons), "")
 
 
