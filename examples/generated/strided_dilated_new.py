@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 489, the kernels at line 557.
+# The model file begins at line 518, the kernels at line 586.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
 #                                                     float16: direct: 4224 blocks of 128, 13312 bytes of shared memory
@@ -10,12 +10,14 @@
 import functools
 import hashlib
 import inspect
+import itertools
 import operator
 import warnings
 from collections import namedtuple
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
 
@@ -360,27 +362,36 @@ class _ConvTranspose(torch.autograd.Function):
     def backward(ctx, gradient):
         return (*_gradients(ctx, gradient), None)
 
+def _pytorch(x, weight, bias, *options):
+    """PyTorch's own operator."""
+    return getattr(torch, f"conv_transpose{len(options[0])}d")(x, weight, bias, *options)
+
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
-    return _run(_planned((x, weight, bias), options), x, weight, bias)
+    plan = _planned((x, weight, bias), options)
+    return _as_theirs(_pytorch(x, weight, bias, *options), x, weight) if plan is None else _run(plan, x, weight, bias)
 
 def _operators_shape(x, weight, bias, *options):
-    theirs = getattr(torch, f"conv_transpose{x.dim() - 2}d")(x, weight, bias, *options)
-    return _as_theirs(x.new_empty(theirs.shape), x, weight)
+    return _as_theirs(x.new_empty(_pytorch(x, weight, bias, *options).shape), x, weight)
 
-def _define(name):
-    """The operator of that name; None where PyTorch has none."""
+def _define(space):
+    """The operator of this load of the file, in that namespace; None where PyTorch has none.
+
+    To define a name again would take the operator away from the load that has it: each has a name of its own.
+    """
     if not hasattr(torch.library, "custom_op"):
         return None
+    names = itertools.chain(["conv_transpose"], map("conv_transpose_{}".format, itertools.count(2)))
+    name = next(each for each in names if not hasattr(getattr(torch.ops, space), each))
     sizes = "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt groups, SymInt[] dilation"
     schema = f"(Tensor x, Tensor weight, Tensor? bias, {sizes}) -> Tensor"
-    defined = torch.library.custom_op(name, _operator, mutates_args=(), schema=schema)
+    defined = torch.library.custom_op(f"{space}::{name}", _operator, mutates_args=(), schema=schema)
     defined.register_fake(_operators_shape)
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_a38960eea52864d8::conv_transpose")
+_OPERATOR = _define("tconv_640d248d25c9999c")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -411,29 +422,46 @@ def _conv_transpose(
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
-    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
+        return y if tensors[0] is input else y.squeeze(0)
+    plan = _planned(tensors, options)
+    if plan is None:
+        return _pytorch(input, weight, bias, *options)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        y = _ConvTranspose.apply(*tensors, *options, plan)
     else:
-        y = _run(_planned(tensors, options), *tensors)
+        y = _run(plan, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
 def _planned(tensors, options):
-    """The launch for these tensors; errors are PyTorch's own."""
+    """The launch for these tensors; None where PyTorch's own operator is to run: it gives its errors, too.
+
+    It does for what is no transposed convolution with a result, for types without a kernel, and where PyTorch must see
+    what is computed.
+    """
     x, weight, bias = tensors
     given = [t for t in tensors if t is not None]
-    if any(t.dtype not in _PRECISIONS for t in given):
-        kernels = ", ".join(map(str, _PRECISIONS))
-        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in given)}")
-    dims = len(options[0])
+    if any(t.dtype != x.dtype or t.device != x.device for t in given) or x.dtype not in _PRECISIONS or _seen_through():
+        return None
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
-    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in given):
-        # Not a transposed convolution. PyTorch knows best what is wrong with it.
-        getattr(torch, f"conv_transpose{dims}d")(x, weight, bias, *options)
-        raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
-    return plan
+    return _plan(len(options[0]), x.dtype, *shapes, *options, _gpu(x.device))
+
+# Missing in some versions of PyTorch.
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
+
+def _seen_through():
+    """Whether torch.func, forward-mode differentiation or a trace of torch.jit looks at what is computed."""
+    return _transforms() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
+
+class _Equal(type):
+    """Of a class that is equal to torch's, where types are compared or are the keys of a table."""
+
+    def __eq__(cls, other):
+        return cls is other or (isinstance(other, type) and other is vars(cls).get("_stands_for"))
+
+    def __hash__(cls):
+        return type.__hash__(vars(cls).get("_stands_for", cls))
 
 class _CudaForward:
     def forward(self, input, output_size=None):
@@ -449,7 +477,8 @@ def _on_cuda(theirs):
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
+    names = {"__module__": _CudaForward.__module__, "_stands_for": theirs}
+    ours = _Equal(theirs.__name__, (_CudaForward, theirs), names)
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     return ours
 

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 624, the kernels at line 716.
+# The model file begins at line 668, the kernels at line 760.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
@@ -22,12 +22,14 @@
 import functools
 import hashlib
 import inspect
+import itertools
 import operator
 import warnings
 from collections import namedtuple
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 _FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
 
@@ -412,27 +414,36 @@ class _ConvTranspose(torch.autograd.Function):
     def backward(ctx, gradient):
         return (*_gradients(ctx, gradient), None)
 
+def _pytorch(x, weight, bias, *options):
+    """PyTorch's own operator."""
+    return getattr(torch, f"conv_transpose{len(options[0])}d")(x, weight, bias, *options)
+
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
-    return _run(_planned((x, weight, bias), options), x, weight, bias)
+    plan = _planned((x, weight, bias), options)
+    return _as_theirs(_pytorch(x, weight, bias, *options), x, weight) if plan is None else _run(plan, x, weight, bias)
 
 def _operators_shape(x, weight, bias, *options):
-    theirs = getattr(torch, f"conv_transpose{x.dim() - 2}d")(x, weight, bias, *options)
-    return _as_theirs(x.new_empty(theirs.shape), x, weight)
+    return _as_theirs(x.new_empty(_pytorch(x, weight, bias, *options).shape), x, weight)
 
-def _define(name):
-    """The operator of that name; None where PyTorch has none."""
+def _define(space):
+    """The operator of this load of the file, in that namespace; None where PyTorch has none.
+
+    To define a name again would take the operator away from the load that has it: each has a name of its own.
+    """
     if not hasattr(torch.library, "custom_op"):
         return None
+    names = itertools.chain(["conv_transpose"], map("conv_transpose_{}".format, itertools.count(2)))
+    name = next(each for each in names if not hasattr(getattr(torch.ops, space), each))
     sizes = "SymInt[] stride, SymInt[] padding, SymInt[] output_padding, SymInt groups, SymInt[] dilation"
     schema = f"(Tensor x, Tensor weight, Tensor? bias, {sizes}) -> Tensor"
-    defined = torch.library.custom_op(name, _operator, mutates_args=(), schema=schema)
+    defined = torch.library.custom_op(f"{space}::{name}", _operator, mutates_args=(), schema=schema)
     defined.register_fake(_operators_shape)
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_e48174261f6f306d::conv_transpose")
+_OPERATOR = _define("tconv_2dd63b02a2813227")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -468,29 +479,48 @@ def _conv_transpose(
         return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
     if _OPERATOR is not None and torch.compiler.is_compiling():
         y = _OPERATOR(*tensors, *options)
-    elif torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, _planned(tensors, options))
+        return y if tensors[0] is input else y.squeeze(0)
+    plan = _planned(tensors, options)
+    if plan is None:
+        return _pytorch(input, weight, bias, *options)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        y = _ConvTranspose.apply(*tensors, *options, plan)
     else:
-        y = _run(_planned(tensors, options), *tensors)
+        y = _run(plan, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
 def _planned(tensors, options):
-    """The launch for these tensors; errors are PyTorch's own."""
+    """The launch for these tensors; None where PyTorch's own operator is to run: it gives its errors, too.
+
+    It does for what is no transposed convolution with a result, for types without a kernel, and where PyTorch must see
+    what is computed.
+    """
     x, weight, bias = tensors
     given = [t for t in tensors if t is not None]
-    if any(t.dtype not in _PRECISIONS for t in given):
-        kernels = ", ".join(map(str, _PRECISIONS))
-        raise TypeError(f"this model has kernels for {kernels}; got {', '.join(str(t.dtype) for t in given)}")
-    dims = len(options[0])
+    if any(t.dtype != x.dtype or t.device != x.device for t in given) or x.dtype not in _PRECISIONS or _seen_through():
+        return None
     shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    plan = _plan(dims, x.dtype, *shapes, *options, _gpu(x.device))
-    if plan is None or any(t.dtype != x.dtype or t.device != x.device for t in given):
-        # Not a transposed convolution. PyTorch knows best what is wrong with it.
-        getattr(torch, f"conv_transpose{dims}d")(x, weight, bias, *options)
-        raise ValueError(f"this model has no kernel for the shapes {shapes} with {options}")
-    return plan
+    return _plan(len(options[0]), x.dtype, *shapes, *options, _gpu(x.device))
+
+# Missing in some versions of PyTorch.
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
+
+def _seen_through():
+    """Whether torch.func, forward-mode differentiation or a trace of torch.jit looks at what is computed."""
+    return _transforms() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
 
 # ---- what stands behind a layer --------------------------------------------------------------------------------------
+
+# What sees a module's result, the gradient of that, or all arguments of a call; hooks that see its inputs alone may.
+_HOOKS = ("_forward_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+
+def _is_hooked(module):
+    return any(getattr(module, name, None) for name in (*_HOOKS, "_compiled_call_impl"))
+
+def _watched():
+    """Whether somebody is told of every module's calls, or of their gradients."""
+    names = ("forward", "forward_pre", "backward", "backward_pre")
+    return any(getattr(nn.modules.module, f"_global_{name}_hooks", None) for name in names)
 
 class _Tail:
     """What stands behind a layer: a function of its result, and tensors beside that result in a concatenation."""
@@ -528,8 +558,10 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
         return tail.joined(tail(layer(*inputs, **options)))
     ours = isinstance(layer, functools.partial) and layer.func is _conv_transpose
     if isinstance(layer, _CudaForward):
-        ours = type(layer).forward is _CudaForward.forward and "forward" not in vars(layer)
-        ours = ours and not (layer._forward_hooks or getattr(layer, "_left", False))
+        own = type(layer).forward is not _CudaForward.forward or type(layer).__call__ is not nn.Module.__call__
+        ours = not own and "forward" not in vars(layer)
+        ours = ours and not (_is_hooked(layer) or getattr(layer, "_left", False))
+    ours = ours and not _watched()
     if ours:
         return layer(*inputs, tail=tail, **options)
     return tail.joined(tail(layer(*inputs, **options)))
@@ -548,6 +580,8 @@ def _fused(tensors, options, tail):
     if _wants_gradients([*tensors, *around]):
         return None
     plan = _planned(tensors, options)
+    if plan is None:
+        return None
     program = None if tail.function or tail.modules else ""
     operands, beside = (), bool(around)
     if program is None or _wants_gradients(operands):
@@ -567,6 +601,15 @@ def _fused(tensors, options, tail):
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
+class _Equal(type):
+    """Of a class that is equal to torch's, where types are compared or are the keys of a table."""
+
+    def __eq__(cls, other):
+        return cls is other or (isinstance(other, type) and other is vars(cls).get("_stands_for"))
+
+    def __hash__(cls):
+        return type.__hash__(vars(cls).get("_stands_for", cls))
+
 class _CudaForward:
     def forward(self, input, output_size=None, tail=None):
         dims = len(self.kernel_size)
@@ -581,7 +624,8 @@ def _on_cuda(theirs):
 
     It has torch's name, in repr and where weights are initialised by class names; it is pickled by its own.
     """
-    ours = type(theirs.__name__, (_CudaForward, theirs), {"__module__": _CudaForward.__module__})
+    names = {"__module__": _CudaForward.__module__, "_stands_for": theirs}
+    ours = _Equal(theirs.__name__, (_CudaForward, theirs), names)
     ours.__qualname__ = f"Cuda{theirs.__name__}"
     return ours
 
