@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from tconv.errors import Trouble
-from tconv.sandbox.digest import digest
+from tconv.sandbox import digest
 from tconv.sandbox.exchange import Exchange, Malformed, tensors
 from tconv.sandbox.records import Record, Unportable, restored
 
@@ -316,27 +316,34 @@ def test_torch_names_are_those_of_a_table(tree: Any, tmp_path: Path) -> None:
 # ---- other processes of the same user
 
 
+@pytest.fixture(params=[0, digest.SHORT_BYTES], ids=["weighted", "hashed"])
+def short_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "SHORT_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("short_bytes")
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 4 * 2**20 + 7])
 def test_a_digest_tells_bytes_apart(size: int) -> None:
     plain = torch.randint(0, 256, (size,), dtype=torch.uint8)
-    kept = digest(plain, 5)
-    assert digest(plain.clone(), 5) == kept != digest(plain, 6)
+    kept = digest.digest(plain, 5)
+    assert digest.digest(plain.clone(), 5) == kept != digest.digest(plain, 6)
     # Where words lie does not matter.
-    assert digest(torch.cat([plain[:1], plain])[1:], 5) == kept
+    assert digest.digest(torch.cat([plain[:1], plain])[1:], 5) == kept
     for place in {0, size // 2, size - 1}:
         for bit in (1, 128):
             plain[place] ^= bit
-            assert digest(plain, 5) != kept
+            assert digest.digest(plain, 5) != kept
             plain[place] ^= bit
 
 
+@pytest.mark.usefixtures("short_bytes")
 def test_a_digest_tells_the_order() -> None:
     plain = torch.randint(0, 256, (16 * 2**20,), dtype=torch.uint8)
     first, second, *_ = plain.split(4 * 2**20)
-    assert digest(torch.cat([second, first]), 5) != digest(torch.cat([first, second]), 5)
+    assert digest.digest(torch.cat([second, first]), 5) != digest.digest(torch.cat([first, second]), 5)
     # All signs of so many numbers.
     numbers = torch.randn(64, dtype=torch.float64)
-    assert digest((-numbers).view(torch.uint8), 5) != digest(numbers.view(torch.uint8), 5)
+    assert digest.digest((-numbers).view(torch.uint8), 5) != digest.digest(numbers.view(torch.uint8), 5)
 
 
 def test_bytes_that_were_changed_on_the_way(tmp_path: Path) -> None:

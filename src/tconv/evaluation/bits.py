@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tconv.sandbox.digest import weighted
+from tconv.sandbox.digest import SHORT_BYTES, hashed, weighted
 
 #: Words that are compared at once.
 _PIECE = 2**22
@@ -36,11 +36,14 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
 def fingerprint(tensor: Tensor) -> Fingerprint:
     """The fingerprint of shape, dtype and bits; one changed element, or bit, always gives another.
 
-    The total is that of all words, each times an odd number of its own, modulo 2^64.
+    The total is a hash of few bytes; else that of all words, each times an odd number of its own, modulo 2^64.
     """
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    if tensor.numel() * tensor.element_size() <= SHORT_BYTES:
+        with torch._C.DisableTorchFunction():
+            return Fingerprint(shape, dtype, hashed(_words(tensor), _seed()))
     generator = torch.Generator(tensor.device).manual_seed(_seed())
-    total = int(weighted(_words(tensor), generator))
-    return Fingerprint(tuple(tensor.shape), tensor.dtype, total % 2**64)
+    return Fingerprint(shape, dtype, int(weighted(_words(tensor), generator)) % 2**64)
 
 
 def contents(tensor: Tensor) -> int:

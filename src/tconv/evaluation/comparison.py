@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -49,9 +50,18 @@ def worst(got: Tensor, expected: Tensor, allowed: Tensor, *, first: int = 0, row
     # What is infinite, or no number, decides nothing; only that a number is none is wrong all the same.
     undecided = ~allowed.isfinite() & (wide.isfinite() | ~expected.isfinite())
     ratio.masked_fill_(undecided | (wide == expected), 0.0)
-    at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), got.shape))  # NaN counts as the largest
+    at = _index(int(ratio.argmax()), got.shape)  # NaN counts as the largest
     furthest = float(ratio[at].nan_to_num(nan=math.inf, posinf=math.inf))
     return Worst(furthest, _place(at, first, row), float(wide[at]), float(expected[at]), float(allowed[at]))
+
+
+def _index(element: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Equals `torch.unravel_index`, which imports a good second's worth of torch when it is first called."""
+    found = list[int]()
+    for length in reversed(shape):
+        element, place = divmod(element, length)
+        found.append(place)
+    return tuple(reversed(found))
 
 
 def _place(at: tuple[int, ...], first: int, row: int) -> tuple[int, ...]:

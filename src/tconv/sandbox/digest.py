@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
+#: Up to so many are hashed. Of more, products with random numbers take a fraction of that time on a GPU, and no copy.
+SHORT_BYTES = 2**20
 #: So many words have random numbers of their own: drawing those takes longer than all else. And rows of words that are
 #: multiplied at once.
 _ROW, _ROWS = 2**16, 2**2
@@ -13,18 +17,28 @@ _ROW, _ROWS = 2**16, 2**2
 def digest(plain: Tensor, seed: int) -> int:
     """A number that other bytes give with a probability of at most 2^-32, to whoever does not know the seed.
 
-    The sum of all words of 32 bits, each times a random number, modulo 2^64. It is the same on every device, and takes
-    a fraction of the time of a cryptographic one.
+    It is the same on every device: of few bytes a hash, of more the sum of all words of 32 bits, each times a random
+    number, modulo 2^64.
 
     Args:
         plain: bytes, of dtype uint8, without gaps.
     """
+    if plain.numel() <= SHORT_BYTES:
+        return hashed(plain, seed)
     if plain.storage_offset() % 4:
         plain = plain.clone()
     whole = plain.numel() // 4 * 4
     generator = torch.Generator().manual_seed(seed)
     words = weighted(plain[:whole].view(torch.int32), generator)
     return int(words + weighted(plain[whole:], generator))
+
+
+def hashed(plain: Tensor, seed: int) -> int:
+    """64 bits of a cryptographic hash of the seed and the tensor's bytes, which lie without gaps."""
+    with torch._C.DisableTorchFunction():  # modes that a program has entered cost more than all else here
+        found = hashlib.sha256(plain.cpu().numpy(), usedforsecurity=False)  # type: ignore[arg-type]
+    found.update(seed.to_bytes(8, "little"))
+    return int.from_bytes(found.digest()[:8], "little")
 
 
 def weighted(words: Tensor, generator: torch.Generator) -> Tensor:

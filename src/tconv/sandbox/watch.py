@@ -12,9 +12,8 @@ import pickle
 import random
 import sys
 import time
-from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -42,22 +41,36 @@ class Watch:
 
     def __init__(self) -> None:
         self._implementations, self._hooks = _implementations(), _hooks()
-        self._known = [
-            (f"{prefix}.{name}", names, name, value)
-            for prefix, names, constants_too in _watched()
-            for name, value in names.items()
-            if (constants_too or callable(value)) and f"{prefix}.{name}" not in _FOLLOWS_A_FLAG
+        self._places = [
+            _Place(prefix, names, known, inherited)
+            for prefix, names, constants_too, inherited in _watched()
+            for known in [{name: value for name, value in names.items() if constants_too or callable(value)}]
         ]
 
     def rebound(self) -> list[str]:
         """Dotted names that are gone or now mean something else, but for what PyTorch itself wraps later on."""
-        others = [known for known in self._known if known[1].get(known[2]) is not known[3]]
-        # What several classes inherit is named once.
-        found: dict[tuple[str, int], str] = {}
-        for dotted, names, name, _ in others:
-            if not _is_pytorchs(names.get(name)):
-                found.setdefault((name, id(names.get(name))), dotted)
-        return [*found.values(), *sorted(_implementations() - self._implementations), *sorted(_hooks() - self._hooks)]
+        found = [name for place in self._places for name in place.rebound()]
+        return [*found, *sorted(_implementations() - self._implementations), *sorted(_hooks() - self._hooks)]
+
+
+class _Place(NamedTuple):
+    """A module or class: its dotted name, its names as they are at each look and as they were, and what it inherits.
+
+    It is looked at after each call, so each name is looked up once, where it is defined.
+    """
+
+    dotted: str
+    names: Mapping[str, Any]
+    known: Mapping[str, Any]
+    inherited: frozenset[str]
+
+    def rebound(self) -> list[str]:
+        names = self.names
+        others = [name for name, value in self.known.items() if names.get(name) is not value]
+        if not self.inherited.isdisjoint(names):  # a method of its own now comes before one that it inherits
+            others += sorted(self.inherited.intersection(names))
+        dotted = [(f"{self.dotted}.{name}", names.get(name)) for name in others]
+        return [name for name, value in dotted if not _is_pytorchs(value) and name not in _FOLLOWS_A_FLAG]
 
 
 def modes() -> dict[str, Any]:
@@ -126,24 +139,19 @@ def _hooks() -> set[str]:
     return {f"{owner}.{name}" for owner, name, hooks in named if name.startswith(_HOOKS) and hooks}
 
 
-def _watched() -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Dotted prefix, names with values, and whether constants count: those of this package do."""
+def _watched() -> Iterator[tuple[str, Mapping[str, Any], bool, frozenset[str]]]:
+    """Dotted prefix, names with values, whether constants count (those of this package do), and methods inherited."""
     for theirs in _MODULES:
-        yield theirs.__name__, vars(theirs), False
-    for owner in _CLASSES:
-        # With what it inherits: a method of its own would come before that.
-        yield f"{owner.__module__}.{owner.__name__}", _with_inherited(owner), False
+        yield theirs.__name__, vars(theirs), False, frozenset()
+    for owner in dict.fromkeys(base for each in _CLASSES for base in each.__mro__):
+        methods = {name for base in owner.__mro__[1:] for name, value in vars(base).items() if callable(value)}
+        yield f"{owner.__module__}.{owner.__name__}", vars(owner), False, frozenset(methods.difference(vars(owner)))
     for name, module in list(sys.modules.items()):
         if name.startswith(_PACKAGE):
-            yield name, vars(module), True
+            yield name, vars(module), True, frozenset()
             for value in list(vars(module).values()):
                 if isinstance(value, type) and value.__module__ == name:
-                    yield f"{name}.{value.__name__}", vars(value), False
-
-
-def _with_inherited(owner: type) -> Mapping[str, Any]:
-    """What a class and its bases have, as it is at each look."""
-    return ChainMap(*(cast("dict[str, Any]", vars(base)) for base in owner.__mro__))
+                    yield f"{name}.{value.__name__}", vars(value), False, frozenset()
 
 
 def _is_pytorchs(value: Any) -> bool:
