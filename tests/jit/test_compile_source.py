@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tconv.errors import CompileError, MissingToolchain
 from tconv.jit import compile as compiling
 from tconv.jit import toolchain
-from tconv.jit.compile import compile_source
+from tconv.jit.compile import Compiled, compile_source
 
 _SPILLS = """
 extern "C" __global__ void __launch_bounds__(1024, 2) spills(float* y, const float* x) {
@@ -40,6 +42,12 @@ def test_spills_are_reported() -> None:
     assert compiled.registers == 32
     assert compiled.spill_bytes > 100
     assert compiled.stack_bytes > 100
+
+
+@pytest.mark.parametrize("numbers", [(32, 0, 0), (255, 8, 2**33), (None, None, None)])
+def test_what_is_kept_comes_back(numbers: tuple[Any, ...]) -> None:
+    compiled = Compiled(b"\x7fELF", *numbers, log="said", seconds=2.0)
+    assert Compiled.from_bytes(compiled.to_bytes()) == replace(compiled, log="", seconds=0.0)
 
 
 def test_the_report_covers_every_kernel_of_a_unit(scale_source: str) -> None:

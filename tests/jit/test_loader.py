@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from tconv.errors import NotWarmedUp
 from tconv.jit import loader
+from tconv.jit.compile import Compiled
 from tconv.kernels import source
 from tconv.planner import DIRECT, MMA, WGMMA, Gpu, Kernel, Plan
 from tconv.planner.wgmma.builder import wgmma_tile
@@ -40,6 +42,26 @@ def test_a_kernel_is_compiled_once(cache_directory: Path, plan: Plan, monkeypatc
     monkeypatch.setattr(loader, "compile_source", lambda *a, **k: compiled.append(a) or compile_source(*a, **k))
     assert loader.build(plan.kernel, "sm_90") != cubin
     assert len(compiled) == 1
+
+
+def test_a_kernel_that_spills_is_compiled_for_fewer_blocks_once(
+    cache_directory: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the compiler reported is kept beside the cubin: nothing is compiled to learn it again."""
+    compiled: list[Compiled] = []
+
+    def spills(source: str, arch: str, **options: Any) -> Compiled:
+        fewer = replace(compile_source(source, arch, **options), spill_bytes=0 if compiled else 8)
+        compiled.append(fewer)
+        return fewer
+
+    compile_source = loader.compile_source
+    monkeypatch.setattr(loader, "compile_source", spills)
+    fitting, first = loader.compile_kernel(plan.kernel, "sm_80")
+    assert fitting.tile.blocks < plan.kernel.tile.blocks and len(compiled) == 2
+    monkeypatch.setattr(loader, "compile_source", None)
+    again, second = loader.compile_kernel(plan.kernel, "sm_80")
+    assert again == fitting and second.cubin == first.cubin and second.registers == first.registers
 
 
 def test_a_damaged_entry_is_compiled_anew(cache_directory: Path, plan: Plan) -> None:

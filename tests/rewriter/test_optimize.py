@@ -27,7 +27,8 @@ from tconv.codegen import generate
 from tconv.codegen.generate import PlannedLayer
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.errors import OutOfMemory, Trouble
-from tconv.jit.compile import Compiled, compile_source
+from tconv.jit.compile import Compiled
+from tconv.jit.loader import compile_kept
 from tconv.planner import DIRECT, Gpu, Kernel
 from tconv.problem import Layer, Problem
 from tconv.rewriter import check, run
@@ -160,7 +161,7 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(mixed: Path, monkeypa
 
     def compile_and_note(source: str, *args: Any, **kwargs: Any) -> Any:
         compiled.add(source)
-        return compile_source(source, *args, **kwargs)
+        return compile_kept(source, *args, **kwargs)
 
     def run_and_note(source: str, *args: Any, **kwargs: Any) -> None:
         emulated.add(source)
@@ -170,7 +171,7 @@ def test_writes_a_file_that_is_equal_and_says_what_is_left(mixed: Path, monkeypa
         beside.append(len(list(output.parent.glob(".out_*"))))
         return draft(output, text)
 
-    monkeypatch.setattr(check, "compile_source", compile_and_note)
+    monkeypatch.setattr(check, "compile_kept", compile_and_note)
     monkeypatch.setattr(check, "run", run_and_note)
     monkeypatch.setattr(run, "draft", draft_and_count)
     outcome = optimize(request_for(mixed), steps.append)
@@ -400,9 +401,9 @@ def test_a_text_is_compiled_once(model_file: Write, monkeypatch: pytest.MonkeyPa
 
     def compile_and_count(source: str, arch: str, **options: Any) -> Any:
         compiled[source, arch] += 1
-        return compile_source(source, arch, **options)
+        return compile_kept(source, arch, **options)
 
-    monkeypatch.setattr(check, "compile_source", compile_and_count)
+    monkeypatch.setattr(check, "compile_kept", compile_and_count)
     outcome = optimize(request_for(model_file(TWO_SIZES), archs=("sm_80", "sm_90a")))
     assert outcome.written and len(outcome.replaced) == 2
     # In its own type, and in the two of 16 bits.

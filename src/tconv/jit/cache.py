@@ -1,9 +1,9 @@
 """Compiled kernels on disk, shared by processes. An entry that is not whole is no entry.
 
 The store is `cuda.core`'s: one file an entry, written aside and renamed, the least recently read ones dropped above a
-size. It returns what the file holds, so an entry of ours is the cubin followed by a checksum over its key and itself:
-a truncated, overwritten or misplaced file is a miss, and the next write heals it. (Tools that read cubins do not mind
-the bytes behind.)
+size. It returns what the file holds, so an entry of ours is the cubin with its report, followed by a checksum over its
+key and itself: a truncated, overwritten or misplaced file is a miss, and the next write heals it. (Tools that read
+cubins do not mind the bytes behind.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tconv.settings import settings
 
 _log = logging.getLogger("tconv")
 _MOST_BYTES = 512 * 2**20
+#: Part of every key: entries of another format are not found.
+_FORMAT = "with a report"
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
@@ -38,7 +40,9 @@ class CacheInfo:
 
 
 class KernelCache:
-    """Cubins by key in one directory. Nothing is created before the first use, and no error of the disk gets out.
+    """Cubins, with what follows them, by key in one directory.
+
+    Nothing is created before the first use, and no error of the disk gets out.
 
     Args:
         directory: None keeps nothing.
@@ -139,7 +143,7 @@ def cache_key(source: str, arch: str, *, name: str, headers: Path | None, header
             code_type="c++",
             options=program_options(arch, name, headers),
             target_type="cubin",
-            extra_digest=header_digest.encode(),
+            extra_digest=f"{_FORMAT} {header_digest}".encode(),
         )
     )
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 import re
 import signal
+import struct
 import sys
 import time
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from tconv.settings import settings
 _WITH_CACHE = (13, 0)
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+#: Registers, spilled bytes and stack bytes as an entry of the cache has them.
+_REPORT, _NOT_REPORTED = struct.Struct("<3q"), -1
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,18 @@ class Compiled:
     stack_bytes: int | None
     log: str = field(repr=False)
     seconds: float
+
+    def to_bytes(self) -> bytes:
+        """The cubin and, behind it, the three numbers, where tools that read cubins do not look."""
+        numbers = (self.registers, self.spill_bytes, self.stack_bytes)
+        return self.cubin + _REPORT.pack(*(_NOT_REPORTED if number is None else number for number in numbers))
+
+    @classmethod
+    def from_bytes(cls, entry: bytes) -> Compiled:
+        """What `to_bytes` wrote; the log was not kept, and nothing was compiled."""
+        cubin, numbers = entry[: -_REPORT.size], _REPORT.unpack(entry[-_REPORT.size :])
+        registers, spilled, stack = (None if number == _NOT_REPORTED else number for number in numbers)
+        return cls(cubin, registers, spilled, stack, log="", seconds=0.0)
 
 
 def compile_source(source: str, arch: str, *, name: str = "tconv_kernel", headers: Path | None = None) -> Compiled:

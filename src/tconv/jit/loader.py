@@ -201,16 +201,7 @@ def build(kernel: Kernel[Any], arch: str) -> bytes:
 
 
 def _build(kernel: Kernel[Any], arch: str) -> bytes:
-    kept, digest = default_cache(), header_digest()
-    key = cache_key(unit(kernel, _NAME), arch, name=_NAME, headers=header_directory(), header_digest=digest)
-    cubin = kept.get(key)
-    if cubin is None:
-        _, compiled = compile_kernel(kernel, arch)
-        _log.info("compiled %s for %s in %.2f s", kernel.layer.describe(), arch, compiled.seconds)
-        cubin = compiled.cubin
-        if header_digest() == digest:  # else it may be of headers that were changed while NVRTC read them
-            kept.put(key, cubin)
-    return cubin
+    return compile_kernel(kernel, arch)[1].cubin
 
 
 def compile_kernel(kernel: Kernel[Any], arch: str, name: str = _NAME) -> tuple[Kernel[Any], Compiled]:
@@ -224,11 +215,30 @@ def compile_kernel(kernel: Kernel[Any], arch: str, name: str = _NAME) -> tuple[K
         MissingToolchain, CompileError: as `compile_source`.
     """
     while True:
-        compiled = compile_source(unit(kernel, _NAME), arch, name=name, headers=header_directory())
+        compiled = compile_kept(unit(kernel, _NAME), arch, name=name, headers=True)
+        if compiled.seconds:
+            _log.info("compiled %s for %s in %.2f s", kernel.layer.describe(), arch, compiled.seconds)
         blocks = kernel.tile.blocks
         if not compiled.spill_bytes or blocks == 1 or blocks * kernel.threads * _MOST_REGISTERS <= _REGISTERS:
             return kernel, compiled
         kernel = replace(kernel, tile=replace(kernel.tile, blocks=blocks * 3 // 4))
+
+
+def compile_kept(source: str, arch: str, *, name: str, headers: bool = False) -> Compiled:
+    """As `compile_source`, with this package's headers or without any; from the cache, without a log, if it is there.
+
+    Raises:
+        MissingToolchain, CompileError: as `compile_source`.
+    """
+    kept, digest = default_cache(), header_digest() if headers else ""
+    path = header_directory() if headers else None
+    key = cache_key(source, arch, name=name, headers=path, header_digest=digest)
+    if (entry := kept.get(key)) is not None:
+        return Compiled.from_bytes(entry)
+    compiled = compile_source(source, arch, name=name, headers=path)
+    if not headers or header_digest() == digest:  # else it may be of headers that were changed while NVRTC read them
+        kept.put(key, compiled.to_bytes())
+    return compiled
 
 
 def load(cubin: bytes, name: str, shared_bytes: int, device: int) -> Any:

@@ -25,7 +25,8 @@ from tconv.evaluation.programs import check_program
 from tconv.evaluation.reference import conv_transpose
 from tconv.evaluation.tolerance import Tolerance
 from tconv.evaluation.verdict import Verdict
-from tconv.jit.compile import Compiled, compile_source
+from tconv.jit.compile import Compiled
+from tconv.jit.loader import Launcher, compile_kept, load_all, written_by
 from tconv.kernels.source import Launched
 from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, floor_seconds
@@ -209,7 +210,7 @@ def compile_text(source: str, kernel: str, arch: str) -> Compiled:
         Trouble: it does not know the arch.
     """
     try:
-        return compile_source(source, arch, name=kernel)
+        return compile_kept(source, arch, name=kernel)
     except CompileError as error:
         if "gpu-architecture" not in error.log:
             raise
@@ -323,8 +324,6 @@ class _Launched:
 
 def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str], Compiled], gpu: Gpu) -> Candidate:
     """The launch by cuda.core, as a candidate."""
-    from tconv.jit.loader import Launcher, load_all, written_by
-
     device = torch.cuda.current_device()
 
     def ask(source: str, name: str, arguments: tuple[int, ...]) -> list[int]:
