@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from dataclasses import dataclass
 
@@ -30,9 +31,17 @@ def folded(text: Text, constants: Constants) -> str:
 class _Folding:
     text: Text
     constants: Constants
+    #: What was made of nodes, with the scopes they stand in: loops and operators look at their parts more than once.
+    _made: dict[tuple[int, int], tuple[str, Scope | None]] = dataclasses.field(default_factory=dict, compare=False)
 
     def of(self, node: Node, scope: Scope | None) -> str:
         """The text of a node; nothing where nothing is left of a statement."""
+        key = (node.id, id(scope))
+        if key not in self._made:
+            self._made[key] = (self._make(node, scope), scope)
+        return self._made[key][0]
+
+    def _make(self, node: Node, scope: Scope | None) -> str:
         if node.type in _FUNCTIONS:
             scope = scope_of_function(node, scope)
         elif node.type in STRUCTS and node.child_by_field_name("body") is not None:

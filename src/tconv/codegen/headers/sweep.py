@@ -24,9 +24,10 @@ _HEADING = "// ----"
 
 def swept(texts: Sequence[str], user: str) -> list[str]:
     """`texts` without the functions, types, constants and members that neither they nor `user` mention."""
+    settled: set[str] = set()
     while True:
         mentioned = _Mentions.of(user, *texts)
-        less = [_without_unused(text, mentioned) for text in texts]
+        less = [_without_unused(text, mentioned, settled) for text in texts]
         if less == list(texts):
             return less
         texts = less
@@ -61,7 +62,8 @@ class _Item:
     loses_last: bool = False
 
 
-def _without_unused(text: str, mentioned: _Mentions) -> str:
+def _without_unused(text: str, mentioned: _Mentions, settled: set[str]) -> str:
+    """`text` without some of what nothing mentions; definitions whose locals are all used come to be `settled`."""
     parsed = Text(text)
     top = list(_items(parsed, parsed.root))
     # What defines a name at the top does not use it: other definitions of it are specializations.
@@ -75,7 +77,12 @@ def _without_unused(text: str, mentioned: _Mentions) -> str:
             cut.append(item)
         else:
             cut += _unused_members(parsed, item.node, mentioned)
-            cut += _unused_locals(parsed, item.node)
+            definition = parsed.between(item.start, item.end)
+            if definition not in settled:
+                unused = list(_unused_locals(parsed, item.node))
+                cut += unused
+                if not unused:
+                    settled.add(definition)
     return _removed(parsed, cut) if cut else text
 
 
