@@ -15,7 +15,7 @@ from tconv.planner.plan import tile_fields
 from tconv.problem import TF32
 
 #: Those that mutations name show mistakes best. The sanitizers see them with their mutations.
-rotates = pytest.mark.rotates(40, by="name", always=NAMED)
+rotates = pytest.mark.rotates(60, by="name", always=NAMED)
 
 
 @rotates
