@@ -377,7 +377,7 @@ def test_what_pytorch_must_run_is_left_to_it_and_the_rest_is_written(model_file:
     assert outcome.not_checked[0] == "mask in the model: get_inputs() gives an empty batch"
 
 
-def test_a_layer_that_forward_makes_is_refused_in_words(model_file: Write) -> None:
+def test_a_layer_that_forward_makes_has_no_state_to_compare(model_file: Write) -> None:
     text = """\
 import torch
 from torch import nn
@@ -396,8 +396,9 @@ def get_inputs():
     return [torch.rand(2, 3, 4, 4)]
 """
     outcome = optimized(model_file(text))
-    assert not outcome.written and outcome.report is not None
-    assert any("Missing key(s) in state_dict" in reason for reason in outcome.report.verdict.reasons)
+    assert outcome.written and outcome.report is None
+    assert "Model beside its own class fails it" in outcome.unjudged
+    assert "Missing key(s) in state_dict" in outcome.unjudged
 
 
 def test_weights_drawn_by_numpy(model_file: Write) -> None:
