@@ -251,5 +251,5 @@ def test_reports_name_the_file(write: Write, shared: None) -> None:
     report = write("net.py", NET).with_name("report.json")
     paths = (report.with_name("net.py"), write("new.py", CANDIDATE))
     code, out, _ = tconv("verify", *paths, *OPTIONS, "--device", "cpu", "--json", report)
-    assert code == 0 and out.splitlines()[-1] == "equal"
+    assert code == 0 and out.splitlines()[-1] == "equal (default checks)"
     assert json.loads(report.read_text())["model"] == "net.py"

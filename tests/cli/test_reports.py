@@ -75,7 +75,7 @@ def test_nothing_is_fetched_and_nothing_runs() -> None:
 
 def test_times_stand_beside_bars_of_their_length() -> None:
     found = Elements(page(judged(report(timing=TIMING), comparing=1.0, timing=4.0)))
-    assert "equal; 4x faster" in found.words
+    assert "equal (default checks); 4x faster" in found.words
     for words in ("PyTorch, channels_last", "2 ms", "0.5 ms", "0.25 ms", "20th to 80th", "by turns", "20 µs"):
         assert words in found.words
     # PyTorch, its other setting, ModelNew and the floor; then the steps.
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_open_and_in_words() -> None:
 
 def test_an_untimed_report_has_no_bars() -> None:
     found = Elements(page(judged(report())))
-    assert "equal; not timed" in found.words and "not checked" in found.words
+    assert "equal (default checks); not timed" in found.words and "not checked" in found.words
     assert found.widths() == []
 
 

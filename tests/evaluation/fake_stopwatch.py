@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tconv.evaluation.files import samples, timed_call
 from tconv.evaluation.files.subject import Subject
 from tconv.evaluation.files.timed_files import Stopwatch
-from tconv.evaluation.timing import Call, nothing
+from tconv.evaluation.timing import Call, nothing, quantile
 
 
 class Operators(TorchDispatchMode):
@@ -23,23 +23,25 @@ class Operators(TorchDispatchMode):
 
 
 class OperatorClock:
+    """Its times are not steady, so that all rounds are taken."""
+
     def warm_up(self, call: Call) -> None:
         call()
 
     def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         times = []
-        for _ in range(count):
+        for number in range(count):
             between()
             with Operators() as operators:
                 call()
-            times.append(operators.count + 0.5)
+            times.append(operators.count + 0.5 + 0.125 * (number % 2))
         return times
 
     def synchronised_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
         return self.device_ms(call, count, between)
 
     def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
-        return max(self.device_ms(call, count, between))
+        return quantile(self.device_ms(call, count, between), 0.5)
 
 
 class FakeStopwatch(Stopwatch):
@@ -52,14 +54,14 @@ class FakeStopwatch(Stopwatch):
 class LargeStopwatch(FakeStopwatch):
     """To which any call is a large one."""
 
-    def __init__(self, path: str, interface: list[str], directory: str, side: str) -> None:
+    def __init__(self, **arguments: Any) -> None:
         timed_call._LARGE_BYTES = 1000
-        super().__init__(path, interface, directory, side)
+        super().__init__(**arguments)
 
 
 class FewAtOnce(Subject):
     """To which any inputs are large ones."""
 
-    def __init__(self, path: str, interface: list[str], device: str, directory: str, side: str) -> None:
+    def __init__(self, **arguments: Any) -> None:
         samples._AT_ONCE_BYTES = 1000
-        super().__init__(path, interface, device, directory, side)
+        super().__init__(**arguments)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from strict import judge
 
 from tconv.evaluation.accumulation import Float32Accumulation, in_float32
-from tconv.evaluation.files.judge import judge
 from tconv.sandbox.worker import Workshop
 
 NARROW = [torch.float16, torch.bfloat16]

@@ -57,7 +57,7 @@ def test_an_equal_candidate(tmp_path: Path) -> None:
     report, shown = tmp_path / "report.json", tmp_path / "report.html"
     written = ("--json", report, "--html", shown)
     code, out, err = in_a_process("verify", CORPUS / "plain.py", CORPUS / "honest_scatter.py", "--device=cpu", *written)
-    assert (code, out[-1]) == (0, "equal")
+    assert (code, out[-1]) == (0, "equal (default checks)")
     # What begins after ten seconds of silence is told.
     assert all(line.startswith("tconv: ") for line in err.splitlines()), err
     assert out[0] == "honest_scatter.py beside plain.py, on the CPU"
@@ -72,7 +72,7 @@ def test_an_equal_candidate(tmp_path: Path) -> None:
 
 def test_pytorchs_own_operator_is_named(tconv: Run) -> None:
     code, out, _ = tconv("verify", CORPUS / "plain.py", CORPUS / "honest_functional.py", "--device=cpu")
-    assert (code, out[-1]) == (0, "equal")
+    assert (code, out[-1]) == (0, "equal (default checks)")
     assert "calls PyTorch's own transposed convolution: aten.convolution (transposed)" in out
 
 
@@ -80,8 +80,8 @@ def test_missing_gradients_are_said_and_training_refuses_them(tconv: Run, tmp_pa
     files = CORPUS / "plain.py", CORPUS / "honest_autograd_function.py"
     report = tmp_path / "report.html"
     code, out, _ = tconv("verify", *files, "--device=cpu", "--html", report)
-    assert (code, out[-1]) == (0, "equal; inference only")
-    assert "equal; inference only; not timed" in report.read_text()
+    assert (code, out[-1]) == (0, "equal (default checks); inference only")
+    assert "equal (default checks); inference only; not timed" in report.read_text()
     code, out, _ = tconv("verify", *files, "--device=cpu", "--training")
     assert code == 1
     assert out[-1].startswith("NOT EQUAL: gradients: inference only: no gradient flows; honest_autograd_function.py: ")
@@ -91,7 +91,7 @@ def test_missing_gradients_are_said_and_training_refuses_them(tconv: Run, tmp_pa
 def test_a_wrong_candidate_with_other_arguments(tconv: Run) -> None:
     code, out, err = tconv("verify", CORPUS / "plain.py", CORPUS / "wrong_bias_ignored.py", "--vary-arguments")
     assert code == 1 and all(line.startswith("tconv: ") for line in err.splitlines()), err
-    assert out[-1].startswith("NOT EQUAL: with bias=True: own inputs: at [")
+    assert out[-1].startswith("NOT EQUAL: with bias=True: every element: at [")
     assert any(line.startswith("bias=True") and "FAILED" in line for line in out)
 
 
@@ -183,7 +183,7 @@ TIMING = Timing(
 
 def test_the_last_line() -> None:
     equal = Report("model.py", "new.py", "cuda", "match", Verdict((Check("a", True),)), timing=TIMING)
-    assert last_line(equal).plain == "equal; 6.8x faster"
+    assert last_line(equal).plain == "equal (default checks); 6.8x faster"
     assert speed(0.34) == ("0.34x: SLOWER than PyTorch", "bold red")
     assert speed(0.997) == ("as fast as PyTorch (1.00x)", "bold green")
     assert speed(1.019)[0] == "as fast as PyTorch (1.02x)"

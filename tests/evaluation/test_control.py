@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from strict import judge
 
 from tconv.evaluation.files.control import excused, excuses, require_results
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.side import CannotJudge
 from tconv.evaluation.verdict import Check
 from tconv.sandbox.worker import Workshop

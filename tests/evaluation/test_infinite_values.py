@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from strict import judge
 
 from tconv.evaluation.files.infinite_values import NAME
-from tconv.evaluation.files.judge import judge
 from tconv.sandbox.worker import Workshop
 
 pytestmark = pytest.mark.rotates(9)

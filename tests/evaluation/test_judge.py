@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from strict import judge
 
 from tconv.errors import Trouble
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.report import Report
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.worker import Workshop

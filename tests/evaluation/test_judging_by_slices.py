@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from peak import Peak  # type: ignore[import-not-found]
+from strict import judge
 from test_equality import DENSE, failed, honest  # type: ignore[import-not-found]
 from torch import Tensor
 
@@ -17,7 +18,6 @@ from tconv.evaluation.equality import check_layer
 from tconv.evaluation.files import judge as judging
 from tconv.evaluation.files import whole_model
 from tconv.evaluation.files.case import IN_EVALUATION, SEED, Case
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.pair import Reference
 from tconv.evaluation.files.side import Outcome, Traced
 from tconv.evaluation.files.whole_model import OutputComparison, Results
@@ -152,7 +152,7 @@ class Side:
 
 
 def beside(model: Side) -> Reference:
-    return Reference(CASE, model, "match", torch.device("cpu"))  # type: ignore[arg-type]
+    return Reference(CASE, model, "match", torch.device("cpu"), "strict")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("few", "asked_again"), [(1.0001, False), (1.5, True), (float("nan"), True)])
@@ -218,7 +218,7 @@ def test_results_count_where_inputs_are_cut_down(
     """Inputs of draws in other states, on a GPU: here of 2 kB, whose results have 14."""
     monkeypatch.setattr(judging, "_SMALL_BYTES", 12_000)
     path = write("model.py", MODEL.format(name="Model", more="pass"))
-    court = judging._Court(workshop, (path, INTERFACE), path, torch.device("cpu"), "match", 60, 0)
+    court = judging._Court(workshop, (path, INTERFACE), path, torch.device("cpu"), "match", 60, 0, "strict", ())
     with court.model:
         court.device = torch.device("cuda")  # it is asked nothing
         case, _ = court.own_case()

@@ -252,7 +252,7 @@ def test_outputs_that_change_after_the_call_are_noticed(
     write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.path", [*sys.path])
-    subject = Subject(str(write("model.py", GOOD)), MODEL, "cpu", str(tmp_path), "here")
+    subject = Subject(str(write("model.py", GOOD)), MODEL, "cpu", str(tmp_path), "here", digests=True, keeps=1)
     subject.construct(0, subject.arguments())
     plain = subject._write
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from strict import judge
 
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from strict import judge
 from torch import Tensor
 
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.near_ties import NearTies, hangs_on_rounding
 from tconv.evaluation.files.side import CannotJudge
 from tconv.evaluation.files.whole_model import same_outputs

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from strict import judge
 from torch import Tensor
 
 from tconv.evaluation.equality import check_layer
-from tconv.evaluation.files.judge import judge
+from tconv.evaluation.files.levels import Level
 from tconv.evaluation.precision import arithmetic, measured
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.stopwatch import CudaClock
@@ -125,3 +126,58 @@ def test_a_candidate_that_is_pytorch_itself_is_as_fast(workshop: Workshop) -> No
     assert report.timing.speedup == pytest.approx(1, rel=0.25)
     assert set(report.timing.alternatives) == {"cudnn.benchmark", "channels_last"}
     assert report.timing.settings["gradients"] == "off"
+
+
+MODEL = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(8, 8, 3, 2)
+
+    def forward(self, x):
+        return UP
+
+def get_inputs():
+    return [torch.rand(4, 8, 16, 16)]
+"""
+#: Where a candidate launches, and behind what.
+LAUNCHES = {
+    "on the current stream": "HERE",
+    "on the default stream": "self.there(x)",
+    "on another stream that waits": "self.aside(x, True)",
+    "on another stream that does not wait": "self.aside(x, False)",
+}
+METHODS = """
+    def there(self, x):
+        with torch.cuda.stream(torch.cuda.default_stream()):
+            return HERE
+
+    def aside(self, x, waits):
+        stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
+        if waits:
+            stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            y = HERE
+        here.wait_stream(stream)
+        return y
+"""
+
+
+@pytest.mark.parametrize("level", ["default", "strict"])
+@pytest.mark.parametrize("here", ["self.up(x)", "torch.relu(self.up(x))"])  # one layer, and more
+@pytest.mark.parametrize("launch", LAUNCHES)
+def test_on_which_stream_a_candidate_launches(
+    workshop: Workshop, tmp_path: Path, launch: str, here: str, level: Level
+) -> None:
+    model, candidate = tmp_path / "model.py", tmp_path / "candidate.py"
+    model.write_text(MODEL.replace("UP", here))
+    text = MODEL.replace("class Model(", "class ModelNew(").replace("UP", LAUNCHES[launch])
+    candidate.write_text(text.replace("\ndef get_inputs", METHODS + "\ndef get_inputs").replace("HERE", here))
+    report = judge(model, candidate, level=level, workshop=workshop)
+    waits = launch in ("on the current stream", "on another stream that waits")
+    assert report.equal is (waits or level == "default"), report.reasons
+    assert report.verdict.default_stream_only is not waits
+    assert waits or level == "default" or "launch on the current stream" in report.reasons[0]

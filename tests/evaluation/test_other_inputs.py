@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from strict import judge
 
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.other_inputs import NAME
 from tconv.evaluation.report import Report
 from tconv.sandbox.worker import Workshop

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from strict import judge
 
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.parts import further_out
 from tconv.evaluation.files.whole_model import OutputComparison, Results
 from tconv.sandbox.worker import Workshop

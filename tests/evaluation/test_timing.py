@@ -51,6 +51,32 @@ def test_calls_take_turns_and_change_their_order() -> None:
     assert found["reference"].series.median == 35.0 and found["reference"].host_us == 11.0
 
 
+@pytest.mark.parametrize(
+    ("times", "rounds", "counts"),
+    [
+        ([1.0, 1.01], 4, [10, 10, 10, 10]),
+        ([4.9, 4.95], 4, [10, 4, 4, 4]),
+        ([50.0, 50.5], 4, [10, 3, 3, 3]),
+        ([1.0, 1.5], 10, [10] * 10),
+    ],
+)
+def test_steady_times_are_taken_less_often(times: list[float], rounds: int, counts: list[int]) -> None:
+    asked: list[int] = []
+
+    class Steady(FakeClock):
+        def device_ms(self, call: Call, count: int, between: Call = nothing) -> list[float]:
+            asked.append(count)
+            return (times * count)[:count]
+
+    clock = Steady({}, {"candidate": 1.0})
+    found = interleave(clock, {"candidate": lambda: "candidate"}, steady=0.02)
+    assert len(asked) == rounds and asked == counts
+    assert len(found["candidate"].device_ms) == sum(counts)
+    asked.clear()
+    interleave(clock, {"candidate": lambda: "candidate"})
+    assert asked == [10] * 10
+
+
 def test_quantiles_are_interpolated_and_outliers_do_not_move_the_median() -> None:
     assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
     assert quantile([7.0], 0.2) == 7.0

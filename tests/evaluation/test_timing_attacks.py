@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from fake_stopwatch import FakeStopwatch, FewAtOnce, LargeStopwatch
+from strict import judge
 
 from tconv.evaluation.files import timed_call
-from tconv.evaluation.files.judge import judge
 from tconv.evaluation.files.side import Side
 from tconv.evaluation.files.timed_call import TimedCall
 from tconv.evaluation.report import Report

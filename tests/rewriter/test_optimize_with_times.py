@@ -196,9 +196,9 @@ def test_the_table_and_the_last_line(job: Callable[..., Outcome], capsys: pytest
     assert lines[0].split()[-4:] == ["ms", "PyTorch", "speed-up", "floor"]
     assert lines[1].split()[:4] == ["a", "2-D", "2→2", "k2"]
     assert lines[1].split()[-7:] == ["1e-07", "(1e-07,", "2e-07)", "2", "1", "0.50x", "0.5"]
-    assert lines[-1] == "equal; 6.8x faster"
+    assert lines[-1] == "equal (default checks); 6.8x faster"
     _show(job({"a": SLOW, "b.0": SLOW, CALL: SLOW}, whole=0.3))
-    assert capsys.readouterr().out.splitlines()[-1] == "equal; 0.3x: SLOWER than PyTorch"
+    assert capsys.readouterr().out.splitlines()[-1] == "equal (default checks); 0.3x: SLOWER than PyTorch"
 
 
 def test_long_names_are_not_cut(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,10 +217,11 @@ def test_without_nvcc_the_layers_times_add_up(job: Callable[..., Outcome], capsy
     _show(outcome)
     lines = capsys.readouterr().out.splitlines()
     assert "load_inline not built: nvcc not found: conda install it" in lines
-    assert lines[-1] == "equal; 3.5x faster"
+    assert lines[-1] == "each layer equal; 3.5x faster"
     assert to_dict(outcome)["load_inline"] == "not built"
     shown = page(to_dict(outcome))
-    assert "equal; 3.5x faster" in shown and "load_inline not built: nvcc not found: conda install it" in shown
+    assert "each layer equal, the whole file not judged; 3.5x faster" in shown
+    assert "load_inline not built: nvcc not found: conda install it" in shown
 
 
 def test_the_page_has_every_layer(job: Callable[..., Outcome]) -> None:

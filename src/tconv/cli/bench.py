@@ -13,6 +13,7 @@ from tconv.cli.options import (
     ModelName,
     Precision,
     PrecisionOption,
+    StrictOption,
     TimeoutOption,
     interface_of,
 )
@@ -21,6 +22,7 @@ from tconv.cli.options import (
 def bench(
     model: ModelFile,
     candidate: CandidateFile,
+    strict: StrictOption = False,
     precision: PrecisionOption = Precision.match,
     json: JsonOption = None,
     html: HtmlOption = None,
@@ -31,4 +33,5 @@ def bench(
 ) -> int:
     """Compare a candidate's ModelNew with Model, and time both on the GPU where they are equal."""
     interface = interface_of(model_name, inputs, init)
-    return judged(model, candidate, json, html, interface=interface, precision=precision, bench=True, timeout_s=timeout)
+    options = {"interface": interface, "precision": precision, "strict": strict, "timeout_s": timeout}
+    return judged(model, candidate, json, html, bench=True, **options)  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ def judged(
     vary_arguments: bool = False,
     training: bool = False,
     bench: bool = False,
+    strict: bool = False,
     timeout_s: float,
 ) -> int:
     """Judge a candidate file, print and write what was found, and return the exit code.
@@ -35,6 +36,7 @@ def judged(
     Args:
         json: where the report goes as JSON, too.
         html: where it goes as a page, too.
+        strict: at the strict level.
         interface, device, precision, vary_arguments, training, bench, timeout_s: as in
             `tconv.evaluation.files.judge.judge`.
     """
@@ -55,6 +57,7 @@ def judged(
                 training=training,
                 precision=precision.value,
                 bench=bench,
+                level="strict" if strict else "default",
                 timeout_s=timeout_s,
                 say=steps,
                 floor_seconds=_floor_seconds() if bench else None,

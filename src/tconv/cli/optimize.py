@@ -13,7 +13,7 @@ from tconv.cli import exit_codes
 from tconv.cli.console import progress, results
 from tconv.cli.options import HtmlOption, InitOption, InputsOption, ModelFile, ModelName, Precision, interface_of
 from tconv.cli.reports import check_writable, write_reports
-from tconv.cli.verdict_table import speed
+from tconv.cli.verdict_table import equal_at, speed
 from tconv.errors import Trouble
 
 if TYPE_CHECKING:
@@ -226,7 +226,10 @@ def _summary(outcome: Outcome) -> tuple[str, str]:
     speedup = outcome.speedup
     if not outcome.written:
         return "equal, and no layer faster than PyTorch: nothing was written", "bold red"
-    equal = "each layer equal" if outcome.unjudged else "equal"
+    report = outcome.report
+    equal = "each layer equal"
+    if report is not None:
+        equal = equal_at(report.level, report.verdict.inference_only, report.verdict.default_stream_only)
     whole = ", the whole file not judged" if outcome.unjudged else ""
     if speedup is None:
         timed = "; not timed" if outcome.on_gpu else " in the emulator; not timed: no GPU"

@@ -50,6 +50,9 @@ PrecisionOption = Annotated[
 ]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="REPORT.json", help="Write the report here, too.")]
 HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="REPORT.html", help="Write it as a web page, too.")]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Every check by itself, and those against candidates that mean to deceive.")
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=1, metavar="SECONDS", help="For each step in the candidate's process.")
 ]

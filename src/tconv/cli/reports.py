@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tconv.cli.verdict_table import speed
+from tconv.cli.verdict_table import equal_at, speed
 from tconv.errors import Trouble
 
 
@@ -70,10 +70,15 @@ def page(report: dict[str, Any]) -> str:
     judged = report["whole_file"] if optimized else report
     layers = report["layers"] if optimized else []
     speedup = report["speedup"] if optimized else (judged["timing"] or {}).get("speedup")
+    found = judged["verdict"] if judged else {}
+    words = "each layer equal, the whole file not judged"
+    if judged:
+        words = equal_at(judged["level"], found["inference_only"], found["default_stream_only"])
     return environment.get_template("report.html").render(
         optimized=optimized,
         judged=judged,
         equal=report["equal"],
+        words=words,
         title=f"{report['model']} by tconv" if optimized else f"{report['candidate']} beside {report['model']}",
         speed="not timed" if speedup is None else speed(speedup)[0],
         slower=speedup is not None and speedup < 1,

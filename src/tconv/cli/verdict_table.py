@@ -39,19 +39,25 @@ def show(report: Report) -> int:
 
 
 def last_line(report: Report) -> Text:
-    """``equal; 6.8x faster``, ``equal; inference only``, in red ``equal; 0.3x: SLOWER than PyTorch``, what is wrong."""
+    """What is wrong, or ``equal (default checks); 6.8x faster``, ``equal (strict)``; a slower one in red."""
     from rich.text import Text
-
-    from tconv.evaluation.verdict import INFERENCE_ONLY
 
     if not report.equal:
         first = report.reasons[0] if report.reasons else "nothing was checked"
         return Text(f"NOT EQUAL: {first}", style="red")
-    equal = f"equal; {INFERENCE_ONLY}" if report.verdict.inference_only else "equal"
+    equal = equal_at(report.level, report.verdict.inference_only, report.verdict.default_stream_only)
     if report.timing is None:
         return Text(equal, style="green")
     words, style = speed(report.timing.speedup)
     return Text(f"{equal}; {words}", style=style)
+
+
+def equal_at(level: str, inference_only: bool, default_stream_only: bool) -> str:
+    """``equal (default checks); inference only``: at which level a candidate is equal, and with which limits."""
+    from tconv.evaluation.verdict import DEFAULT_STREAM_ONLY, INFERENCE_ONLY
+
+    limits = [INFERENCE_ONLY] * inference_only + [DEFAULT_STREAM_ONLY] * default_stream_only
+    return "; ".join([f"equal ({'strict' if level == 'strict' else 'default checks'})", *limits])
 
 
 #: Ratios this close to one are the noise of a measurement.

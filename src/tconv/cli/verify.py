@@ -18,6 +18,7 @@ from tconv.cli.options import (
     ModelName,
     Precision,
     PrecisionOption,
+    StrictOption,
     TimeoutOption,
     interface_of,
 )
@@ -41,6 +42,7 @@ def verify(
     training: Annotated[
         bool, typer.Option("--training", help="Refuse a candidate that lacks gradients which Model has.")
     ] = False,
+    strict: StrictOption = False,
     precision: PrecisionOption = Precision.match,
     json: JsonOption = None,
     html: HtmlOption = None,
@@ -60,5 +62,6 @@ def verify(
         precision=precision,
         vary_arguments=vary_arguments,
         training=training,
+        strict=strict,
         timeout_s=timeout,
     )

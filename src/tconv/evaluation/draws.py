@@ -58,8 +58,8 @@ def non_contiguous(operands: Operands) -> Operands:
 
 def offset_storage(operands: Operands) -> Operands:
     """The same values, each tensor starting one element into its storage: no longer aligned for vector loads."""
-    bias = None if operands.bias is None else _shifted(operands.bias)
-    return Operands(_shifted(operands.x), _shifted(operands.weight), bias)
+    bias = None if operands.bias is None else shifted_storage(operands.bias)
+    return Operands(shifted_storage(operands.x), shifted_storage(operands.weight), bias)
 
 
 def reversed_storage(tensor: Tensor) -> Tensor:
@@ -68,6 +68,8 @@ def reversed_storage(tensor: Tensor) -> Tensor:
     return tensor.permute(order).contiguous().permute(order)
 
 
-def _shifted(tensor: Tensor) -> Tensor:
+def shifted_storage(tensor: Tensor) -> Tensor:
+    """The same values in the same order in memory, starting one element into their storage."""
+    strides = torch.empty_like(tensor).stride()  # without gaps
     storage = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
-    return storage[1:].view(tensor.shape).copy_(tensor)
+    return storage.as_strided(tensor.shape, strides, 1).copy_(tensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tconv.evaluation.files.levels import Level
 from tconv.evaluation.verdict import Timing, Verdict
 
 
@@ -32,6 +33,7 @@ class Report:
         variations: with others, where those were asked for.
         not_checked: one line for each thing that this machine could not check.
         timing: None where it was not asked for, or the candidate is not equal.
+        level: how closely the candidate was looked at.
     """
 
     model: str
@@ -42,6 +44,7 @@ class Report:
     variations: tuple[Variation, ...] = ()
     not_checked: tuple[str, ...] = ()
     timing: Timing | None = None
+    level: Level = "default"
 
     @property
     def equal(self) -> bool:
@@ -61,6 +64,7 @@ class Report:
             "candidate": self.candidate,
             "device": self.device,
             "precision": self.precision,
+            "level": self.level,
             "equal": self.equal,
             "reasons": list(self.reasons),
             "verdict": self.verdict.to_dict(),

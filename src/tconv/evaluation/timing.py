@@ -15,6 +15,10 @@ AGREEMENT = 0.05
 #: Device-wide time may exceed event time by this factor, the host's share and the constant (ms) aside.
 _CROSS_CHECK_FACTOR = 1.25
 _CROSS_CHECK_MS = 0.05
+#: Of steady calls: rounds, so that both orders come as often, and calls in a round, which need not take longer.
+_FEWEST_ROUNDS, _FEWEST_CALLS, _ROUND_MS = 4, 3, 20.0
+#: Times that differ by no more than this share are taken for steady.
+STEADY = 0.02
 
 Call = Callable[[], object]
 
@@ -80,22 +84,40 @@ def interleave(
     rounds: int = 10,
     each: int = 10,
     between: Mapping[str, Call] = MappingProxyType({}),
+    steady: float = 0.0,
 ) -> dict[str, Measured]:
     """Time several calls by turns, so that clocks and temperature change for all of them alike.
 
     Every round times each call `each` times; every other round goes through them backwards. `between` has what is to
     be run before each call, by the name of the call.
+
+    Args:
+        steady: where the middle three fifths of all calls' times lie within this share of their medians, four rounds
+            are enough, and fewer calls a round of long ones.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
+    count = dict.fromkeys(calls, each)
     for number in range(rounds):
         for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
-            times[name] += clock.device_ms(calls[name], each, between.get(name, nothing))
+            times[name] += clock.device_ms(calls[name], count[name], between.get(name, nothing))
+        if all(_spread(found) <= steady for found in times.values()):
+            if number + 1 >= _FEWEST_ROUNDS:
+                break
+            count = {name: _enough(quantile(found, 0.5), each) for name, found in times.items()}
     measured = {}
     for name, call in calls.items():
         before = between.get(name, nothing)
-        synchronised = quantile(clock.synchronised_ms(call, each, before), 0.5)
-        measured[name] = Measured(tuple(times[name]), synchronised, clock.host_us(call, each, before))
+        synchronised = quantile(clock.synchronised_ms(call, count[name], before), 0.5)
+        measured[name] = Measured(tuple(times[name]), synchronised, clock.host_us(call, count[name], before))
     return measured
+
+
+def _spread(times: Sequence[float]) -> float:
+    return (quantile(times, 0.8) - quantile(times, 0.2)) / quantile(times, 0.5)
+
+
+def _enough(milliseconds: float, each: int) -> int:
+    return min(each, max(_FEWEST_CALLS, int(_ROUND_MS / milliseconds)))
 
 
 def settle(beside: Measured, alone: Measured) -> tuple[Series, str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 #: The check of gradients, and what it has got of a candidate that lacks some.
 GRADIENTS, INFERENCE_ONLY = "gradients", "inference only"
+#: What the check of streams has got of a candidate that launches on CUDA's default one.
+DEFAULT_STREAM_ONLY = "default stream only"
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ class Verdict:
         """True for a candidate that lacks gradients which the model has. No fault, unless they were asked for."""
         return any(check.got == INFERENCE_ONLY for check in self.checks)
 
+    @property
+    def default_stream_only(self) -> bool:
+        """True for a candidate that does not wait for its inputs on another stream. A fault at the strict level."""
+        return any(check.got == DEFAULT_STREAM_ONLY for check in self.checks)
+
     def check(self, name: str) -> Check:
         """The check of that name.
 
@@ -88,10 +95,11 @@ class Verdict:
         raise KeyError(f"no check {name!r}; there are {', '.join(repr(check.name) for check in self.checks)}")
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able: `equal`, `reasons`, every check, `operators` and `inference_only`."""
+        """JSON-able: `equal`, `reasons`, every check, `operators`, `inference_only` and `default_stream_only`."""
         checks = [check.to_dict() for check in self.checks]
         found = {"equal": self.equal, "reasons": list(self.reasons), "checks": checks}
-        return {**found, "operators": list(self.operators), "inference_only": self.inference_only}
+        about = {"inference_only": self.inference_only, "default_stream_only": self.default_stream_only}
+        return {**found, "operators": list(self.operators), **about}
 
 
 @dataclass(frozen=True)

@@ -351,11 +351,11 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
 def _time(candidate: Candidate, problem: Problem, gpu: Gpu) -> LayerTime:
     """The kernel and PyTorch's operator by turns."""
     from tconv.evaluation.stopwatch import CudaClock
-    from tconv.evaluation.timing import interleave
+    from tconv.evaluation.timing import STEADY, interleave
 
     operands = draw(problem, torch.device("cuda"), 0)
     calls = {"ours": partial(candidate, *operands), "pytorch": partial(conv_transpose, *operands, problem)}
-    times = interleave(CudaClock(), calls)
+    times = interleave(CudaClock(), calls, steady=STEADY)
     floor = floor_seconds(problem, gpu)
     ours, pytorch = times["ours"].series.median, times["pytorch"].series.median
     return LayerTime(ours, pytorch, None if floor is None else floor * 1e3)

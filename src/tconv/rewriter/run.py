@@ -17,6 +17,7 @@ from tconv.codegen.generate import PlannedLayer, builtins_needed
 from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
 from tconv.evaluation.files.control import excuses
+from tconv.evaluation.files.levels import COPIED
 from tconv.evaluation.files.routes import COMPILED_TYPES
 from tconv.evaluation.files.side import CannotJudge
 from tconv.evaluation.precision import Wanted, resolve, understood
@@ -267,6 +268,7 @@ class _Job:
                 precision=wanted,
                 training=True,
                 bench=self.on_gpu and request.bench,
+                further=(COPIED,),
                 timeout_s=request.timeout_s,
                 workshop=self.workshop,
                 floor_seconds=lambda problem: floor_seconds(problem, gpu),

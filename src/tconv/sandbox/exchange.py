@@ -4,7 +4,7 @@ Nothing is pickled: what comes from somebody's program is read as numbers and ne
 from `Exchange.write`, so that reading takes nothing for granted: neither names nor sizes nor kinds of files.
 
 Files lie where every process of this user may write. Their names cannot be guessed, and the JSON, which no other
-process sees, has a digest of each.
+process sees, has a digest of each, unless nobody is thought to change them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,16 @@ class Exchange:
         directory: shared by both sides.
         side: prefix of this side's files.
         limit_bytes: the most that one tensor read here may span; None for no limit.
+        digests: bytes are compared with their digests; both sides have them, or neither.
     """
 
-    def __init__(self, directory: str | Path, side: str, limit_bytes: int | None = None) -> None:
+    def __init__(
+        self, directory: str | Path, side: str, limit_bytes: int | None = None, *, digests: bool = True
+    ) -> None:
         self._directory = Path(directory)
         self._limit_bytes = limit_bytes
         self._side = side
+        self._digests = digests
 
     def write(self, value: Any) -> Tree:
         """`value` as a JSON-able tree; its tensors' bytes go into files.
@@ -98,7 +102,7 @@ class Exchange:
         return {
             "file": name,
             "seed": seed,
-            "digest": digest(plain, seed),
+            "digest": digest(plain, seed) if self._digests else None,
             "dtype": str(tensor.dtype).removeprefix("torch."),
             "shape": list(tensor.shape),
             "stride": list(tensor.stride()),
@@ -122,7 +126,7 @@ class Exchange:
             if os.fstat(file.fileno()).st_size != size:
                 raise Malformed("wrote another number of bytes than its tensor has")
             plain = _read_bytes(file, size, torch.device(device))
-        if digest(plain, tree["seed"]) != tree["digest"]:
+        if self._digests and digest(plain, tree["seed"]) != tree["digest"]:
             raise Trouble(_CHANGED)
         values = plain.view(dtype).view(shape)
         # As they were written there are no gaps: the tensor itself may have had some.

@@ -62,6 +62,8 @@ class Worker:
         self._conversation = Conversation(conversation)
         self._log = log
         self._ended = False
+        #: Whether what left its group is looked for after each call.
+        self.ends_strays = True
 
     def call(self, method: str, *, timeout_s: float, **arguments: Any) -> Any:
         """Call a method of the target with JSON-able arguments and return its JSON-able result.
@@ -92,7 +94,8 @@ class Worker:
         # Nothing of it runs while it is not asked: neither beside another process that is being timed, nor while
         # another one's answers lie in their files.
         signal_all(self._pid, signal.SIGSTOP)
-        self._workshop.end_strays()
+        if self.ends_strays:
+            self._workshop.end_strays()
         if "value" in result:
             return result["value"]
         if result["error"] == ModelFileError.__name__:

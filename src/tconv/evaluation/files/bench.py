@@ -43,12 +43,14 @@ class Timer:
     Args:
         device: where outputs are read to.
         limit_bytes: the most that one tensor of them may span.
+        digests: of values on their way between processes.
     """
 
     workshop: Workshop
     timeout_s: float
     device: torch.device
     limit_bytes: int | None = None
+    digests: bool = True
 
     def time(
         self,
@@ -112,9 +114,17 @@ class Timer:
         name, directory = self.workshop.unused_name(), str(self.workshop.directory)
         path, interface = model
         with self.workshop.start(
-            Stopwatch, timeout_s=self.timeout_s, path=str(path), interface=interface, directory=directory, side=name
+            Stopwatch,
+            timeout_s=self.timeout_s,
+            path=str(path),
+            interface=interface,
+            directory=directory,
+            side=name,
+            digests=self.digests,
         ) as worker:
             found = worker.call(method, timeout_s=self.timeout_s, **arguments)
         times = {setting: Measured.from_dict(fields) for setting, fields in found["times"].items()}
-        calls = Exchange(directory, f"{name}-judge", self.limit_bytes).read(found["calls"], self.device)
+        calls = Exchange(directory, f"{name}-judge", self.limit_bytes, digests=self.digests).read(
+            found["calls"], self.device
+        )
         return found, times, [TimedOutputs(inputs, outputs) for inputs, outputs in calls]

@@ -45,9 +45,10 @@ class Calls:
         output_bytes: int,
         on: torch.device | None = None,
         training: bool | None = None,
+        aside: bool = False,
     ) -> Any:
         """The outputs. See `Side.forward`."""
-        options = {"seed": seed, "output_bytes": output_bytes, "training": training}
+        options = {"seed": seed, "output_bytes": output_bytes, "training": training, "aside": aside}
         return self.run(inputs, state, on=on, **options).outputs
 
     def run(self, inputs: list[Any], state: dict[str, Tensor] | None, **options: Any) -> Outcome:

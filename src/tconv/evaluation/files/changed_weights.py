@@ -24,6 +24,8 @@ from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 WEIGHTS = "weights that change"
+#: Routes on which layers are given other attributes.
+_ATTRIBUTES: tuple[Route, ...] = ("padding", "bias")
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,53 @@ def check_weights(pair: Pair) -> list[Check]:
     return [each for each in checks if not each.passed] or [Check(WEIGHTS, True)]
 
 
+def check_step(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
+    """Whether the next result, in evaluation, follows an optimizer's step of a candidate that is in that state."""
+    parameters = pair.model.parameters()
+    trained = [each.name for each in parameters if each.requires_grad and each.name == each.first]
+    if not trained:
+        return [Check(WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
+    if renamed := [each.name for each in parameters if each.name not in state]:
+        return [Check(WEIGHTS, None, reason=f"not checked: Model's state has {renamed[0]} under another name")]
+    tied = {each.name: each.first for each in parameters}
+    other = halved_in_places(state, trained, IN_EVALUATION)
+    other = {name: other[tied.get(name, name)] for name in other}
+    try:
+        expected = _Expected.of(pair, inputs, other)
+    except ModelFileError as error:
+        return [Check(WEIGHTS, None, reason=f"not checked: {error}")]
+    return [_followed(pair, expected, other, "step", evaluates=True)]
+
+
+def check_copies(pair: Pair) -> list[Check]:
+    """Whether a deep copy follows its own weights, the module that was copied still its own, and layers of copies what
+    they are given."""
+    inputs, state = pair.small
+    other = halved_in_places(state, list(state), IN_EVALUATION)
+    try:
+        of_state, of_other = (_Expected.of(pair, inputs, each) for each in (state, other))
+    except ModelFileError as error:
+        return [Check(WEIGHTS, None, reason=f"not checked: {error}")]
+    pair.calls.run(inputs, other, training=False, seed=IN_EVALUATION, on=HOST)
+    checks = [_followed(pair, of_state, state, "copy"), _followed(pair, of_other, None, None)]
+    for route in _ATTRIBUTES:
+        with contextlib.suppress(ModelFileError):  # it may not take another size
+            expected = _Expected.of(pair, inputs, state, route)
+            if not near(expected.outputs, of_state.outputs, 0.0):  # there are such layers
+                checks.append(_followed(pair, expected, state, route))
+    return checks
+
+
+def check_cast(pair: Pair) -> list[Check]:
+    """Whether the module follows a cast to the first of the pair's types that is not its own. It stays in that."""
+    inputs, state = pair.small
+    state, cast = _castable(state)
+    types = [each for each in pair.types if cast is not None and each != type_of(state)]
+    with contextlib.suppress(ModelFileError):
+        return [check for each in types[:1] for check in _called_in(pair, _Expected.of(pair, inputs, state), each)]
+    return []
+
+
 def _called_in(pair: Pair, of_state: _Expected, cast: torch.dtype) -> Iterator[Check]:
     """Whether a module that is cast is followed, where `Model` gives the same in that type."""
     inputs, state = [_cast(value, cast) for value in of_state.inputs], _all_cast(of_state.state, cast)
@@ -133,19 +182,19 @@ def _after_training(pair: Pair, of_state: _Expected) -> Iterator[Check]:
             pair.calls.run(inputs, None, training=True, seed=IN_TRAINING, on=HOST)
         except CandidateRaised:  # that is judged where it is asked to train
             return
-        yield _followed(pair, expected, None, None, trained=True)
+        yield _followed(pair, expected, None, None, evaluates=True)
 
 
 def _followed(
-    pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None, trained: bool = False
+    pair: Pair, expected: _Expected, state: dict[str, Tensor] | None, route: Route | None, evaluates: bool = False
 ) -> Check:
     """Whether the result is that of the state which reaches the candidate by the route, or which it has.
 
     Args:
-        trained: the last call was one in training.
+        evaluates: the last call was one in training.
     """
     words = "other weights in a deep copy" if route is None else ROUTES[route]
-    words = "a call in training that changes buffers" if trained else words
+    words = "a call in training that changes buffers" if evaluates and route is None else words
     allowed = TF32_OPERANDS
     if route == "cast" and state is not None:
         cast = type_of(state)
@@ -154,12 +203,12 @@ def _followed(
     size = largest_bytes(expected.outputs)
     try:
         options = {"seed": IN_EVALUATION, "output_bytes": size, "on": HOST, "route": route}
-        options |= {"training": False} if trained else {}
+        options |= {"training": False} if evaluates else {}
         got, outputs = pair.calls.run(expected.inputs, state, **options).outputs, expected.outputs
-        got = got["output"] if trained else got
+        got = got["output"] if evaluates else got
     except CandidateRaised as error:
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
-        loud = route in ("copy", "cast", "format")
+        loud = route in ("copy", "cast", "format", *_ATTRIBUTES)
         told = str(error) if f"(in {words})" in str(error) else f"after {words}, {error}"
         return Check(WEIGHTS, None if loud else False, reason="not checked: " * loud + told, about=words)
     except CandidateFailed as failure:
@@ -174,13 +223,15 @@ def _followed(
         return Check(WEIGHTS, None, reason=form.reason, about=words)
     if not form.passed:
         wrong = form.reason
-    elif route == "cast":
+    elif route == "cast" or route in _ATTRIBUTES:
         wrong = "" if near(got, outputs, allowed) else f"further than a relative {allowed:.1g} from Model's"
     else:
         wrong = expected.wrong(pair, got)
     remedy = "take them from the module's parameters in each call"
     if route == "cast":
         remedy = "compute in the type of what is given, or raise an error"
+    elif route in _ATTRIBUTES:
+        remedy = "read a layer's attributes in each call, or raise an error"
     what = f"the result is not that of the weights it has: {remedy}"
     return Check(WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "", about=words)
 

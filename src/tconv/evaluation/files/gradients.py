@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tconv.errors import OutOfMemory
 from tconv.evaluation.files.case import IN_TRAINING
-from tconv.evaluation.files.near_ties import hangs_on_rounding
-from tconv.evaluation.files.other_inputs import first_sample_twice, small_inputs
+from tconv.evaluation.files.near_ties import NearTies, hangs_on_rounding
+from tconv.evaluation.files.other_inputs import first_sample_twice
 from tconv.evaluation.files.pair import HOST, Pair
 from tconv.evaluation.files.side import CandidateRaised, Outcome
 from tconv.evaluation.files.weights import randomised
@@ -35,7 +35,7 @@ _MOVED_DRAWS = 12
 
 
 @dataclass(frozen=True)
-class _Way:
+class Way:
     """How `Model`'s gradients are taken: in training or in evaluation, of parameters and inputs or of those alone.
 
     Args:
@@ -48,7 +48,7 @@ class _Way:
 
 
 #: In the order in which they are tried: a model may change its inputs, or not train.
-_WAYS = tuple(_Way(training, of) for training in (True, False) for of in ("parameters and inputs", "parameters"))
+_WAYS = tuple(Way(training, of) for training in (True, False) for of in ("parameters and inputs", "parameters"))
 
 
 @dataclass(frozen=True)
@@ -93,33 +93,25 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
     """
     state = randomised(pair.built(IN_TRAINING), IN_TRAINING)
     inputs = pair.case.inputs(IN_TRAINING)
-    stopped = ""
-    for way in _WAYS:
-        try:
-            plain = _backward(pair, inputs, state, way)
-        except ModelFileError as error:
-            stopped = str(error)
-            continue
-        stopped = plain.stopped
-        if not stopped:
-            break
-    if stopped:
-        return [Check(GRADIENTS, None, reason=f"not checked, Model has none: {stopped}")]
-    checks = _on_a_way(pair, inputs, state, way, plain, training)
+    first = first_way(pair, inputs, state)
+    if isinstance(first, Check):
+        return [first]
+    way, plain = first
+    checks = on_a_way(pair, inputs, state, way, plain, training)
     if all(check.passed for check in checks):
         found: dict[str, list[Check]] = {}
-        small = small_inputs(pair, IN_TRAINING)
+        small = pair.small_inputs(IN_TRAINING)
         twice = None if pair.emulated else first_sample_twice(small)
         for which in _OTHER_WAYS:
             if which == "all" and way.of == "parameters":
                 continue
             # As in a training, where data asks for no gradient.
-            other = _Way(way.training and which == "again", "parameters" if which == "again" else way.of, which)
+            other = Way(way.training and which == "again", "parameters" if which == "again" else way.of, which)
             for inputs in filter(None, (twice, small)):
                 with contextlib.suppress(ModelFileError):  # it may run in training alone, or take one batch alone
                     plain = _backward(pair, inputs, state, other)
                     if not plain.stopped:
-                        found[which] = _on_a_way(pair, inputs, state, other, plain, training)
+                        found[which] = on_a_way(pair, inputs, state, other, plain, training)
                         break
         # Where none flows on any of them it is inference only there; not where one does on another.
         flows = any(check.passed for of_way in found.values() for check in of_way)
@@ -137,32 +129,54 @@ def check_gradients(pair: Pair, training: bool) -> list[Check]:
     return [check for check in checks if not check.passed] or checks[:1]
 
 
-def _on_a_way(
-    pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: _Way, plain: Outcome, training: bool
+def first_way(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> tuple[Way, Outcome] | Check:
+    """How `Model`'s gradients can be taken, and what it gives then; a check that was not made where they cannot."""
+    stopped = ""
+    for way in _WAYS:
+        try:
+            plain = _backward(pair, inputs, state, way)
+        except ModelFileError as error:
+            stopped = str(error)
+            continue
+        if not plain.stopped:
+            return way, plain
+        stopped = plain.stopped
+    return Check(GRADIENTS, None, reason=f"not checked, Model has none: {stopped}")
+
+
+def on_a_way(
+    pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: Way, plain: Outcome, training: bool
 ) -> list[Check]:
     """The rules for gradients that are taken so, beside those of `Model`."""
     pair.calls.beside(plain)
-    expected = _with_others(pair, inputs, state, way, plain)
     size = largest_bytes(plain.outputs)
     try:
         options = {"training": way.training, "gradients": way.of, "way": way.other, "seed": IN_TRAINING}
         got = pair.calls.run(inputs, state, output_bytes=size, on=HOST, **options)
     except CandidateRaised as error:
         return [_inference_only(f"with gradients enabled, {error}", training)]
-    return _compared(pair, inputs, state, way, got, expected, training)
+    exact = _gradients_or_none(pair, inputs, state, way, "float64")
+    ties = pair.ties(inputs, state, IN_TRAINING, way.training)
+    checks = _compared(pair, inputs, state, way, got, _beside(plain, exact), ties, training)
+    if any(check.passed is False for check in checks):  # moved operands excuse, and nothing else
+        moved = _moved(pair, inputs, state, way, 0, exact[0] is not None)
+        checks = _compared(pair, inputs, state, way, got, _beside(plain, exact, moved), ties, training, _MOVED_DRAWS)
+    return checks
 
 
 def _compared(
     pair: Pair,
     inputs: list[Any],
     state: dict[str, Tensor],
-    way: _Way,
+    way: Way,
     got: Outcome,
     expected: _Gradients,
+    ties: NearTies,
     training: bool,
+    draws: int = 0,
 ) -> list[Check]:
+    """The rules, with up to so many `draws` of moved operands."""
     outputs, gradients = _split(got.outputs)
-    ties = pair.ties(inputs, state, IN_TRAINING, way.training)
     form = ties.form(same_outputs(outputs, expected.outputs[0]), expected.outputs[0])
     if not form.passed:
         named = replace(form, name=f"{form.name}, {_ENABLED}")
@@ -177,10 +191,11 @@ def _compared(
     if wrong and missing:
         # Behind a kernel without gradients others are what they are without it.
         plain = _backward(pair, inputs, state, way, cut_off=True)
-        cut = _with_others(pair, inputs, state, way, plain, cut_off=True)
+        exact = _gradients_or_none(pair, inputs, state, way, "float64", cut_off=True)
+        cut = _beside(plain, exact, _moved(pair, inputs, state, way, 0, exact[0] is not None, cut_off=True))
         wrong_there = _wrong_ones(pair, {name: flowing[name] for name in wrong}, cut)
         wrong = {name: check for name, check in wrong.items() if name in wrong_there}
-    for number in range(1, _MOVED_DRAWS):
+    for number in range(1, draws):
         if not wrong:
             break
         expected = expected.farther(_moved(pair, inputs, state, way, number, expected.gradients[1] is not None)[1])
@@ -226,12 +241,8 @@ def _wrong(pair: Pair, name: str, got: Tensor, expected: _Gradients) -> Check | 
     return next((check for check in failed if not check.name.startswith(tuple(left_out))), None)
 
 
-def _with_others(
-    pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: _Way, plain: Outcome, cut_off: bool = False
-) -> _Gradients:
+def _beside(plain: Outcome, exact: tuple[Any, Any], moved: tuple[Any, Any] = (None, None)) -> _Gradients:
     """Beside `Model`'s own gradients those in float64, and with moved operands."""
-    exact = _gradients_or_none(pair, inputs, state, way, "float64", cut_off=cut_off)
-    moved = _moved(pair, inputs, state, way, 0, exact[0] is not None, cut_off)
     outputs, gradients = zip(_split(plain.outputs), exact, moved, strict=True)
     return _Gradients(outputs, gradients)
 
@@ -240,7 +251,7 @@ def _moved(
     pair: Pair,
     inputs: list[Any],
     state: dict[str, Tensor],
-    way: _Way,
+    way: Way,
     number: int,
     in_float64: bool,
     cut_off: bool = False,
@@ -251,7 +262,7 @@ def _moved(
 
 
 def _gradients_or_none(
-    pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str, **options: Any
+    pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: Way, mode: str, **options: Any
 ) -> tuple[Any, Any]:
     try:
         return _split(_backward(pair, inputs, state, way, mode, **options).outputs)
@@ -260,7 +271,7 @@ def _gradients_or_none(
 
 
 def _backward(
-    pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: _Way, mode: str = "", **options: Any
+    pair: Pair, inputs: list[Any], state: dict[str, Tensor], way: Way, mode: str = "", **options: Any
 ) -> Outcome:
     if mode:
         options["mode"] = mode

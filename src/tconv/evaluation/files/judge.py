@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -22,12 +22,12 @@ from torch import Tensor
 from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
 from tconv.evaluation.files.case import BUILT_DRAWS, MODEL_DRAWS, SEED, Case
-from tconv.evaluation.files.changed_weights import WEIGHTS
 from tconv.evaluation.files.control import excused, require_results
+from tconv.evaluation.files.levels import DIGESTS, EACH_ROUTE, Level, Look
 from tconv.evaluation.files.one_layer import layer_alone
-from tconv.evaluation.files.pair import Reference
-from tconv.evaluation.files.replacement import PARTS, check_replacement
-from tconv.evaluation.files.results import check_results
+from tconv.evaluation.files.pair import Pair, Reference
+from tconv.evaluation.files.replacement import ONE_BY_ONE, check_parts, check_replacement, parts_of
+from tconv.evaluation.files.results import Results, check_results
 from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
 from tconv.evaluation.files.side import Arguments, CandidateFailed, CannotJudge, Shapes, Side, Traced
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
@@ -67,6 +67,8 @@ def judge(
     precision: Wanted = "match",
     training: bool = False,
     bench: bool = False,
+    level: Level = "default",
+    further: tuple[Look, ...] = (),
     timeout_s: float = 300.0,
     workshop: Workshop | None = None,
     floor_seconds: Callable[[Problem], float | None] | None = None,
@@ -80,6 +82,8 @@ def judge(
         vary_arguments: also run both at other sizes, and build both with other constructor arguments.
         precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
         training: a candidate fails that lacks gradients which `Model` has; else it is said.
+        level: how closely the candidate is looked at.
+        further: looks of the strict level that are to be had at the default one; `levels.COPIED` is one such.
         timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
         workshop: starts the processes; one of its own if None.
         floor_seconds: the roofline bound of a problem on this GPU, for the timing.
@@ -100,17 +104,14 @@ def judge(
         shop = workshop or stack.enter_context(Workshop())
         say(f"running {model.name}")
         work = _EMULATOR_WORK if emulated else _CPU_WORK
-        court = _Court(shop, (model, interface), candidate, chosen, precision, timeout_s, work)
+        court = _Court(shop, (model, interface), candidate, chosen, precision, timeout_s, work, level, further)
         stack.enter_context(court.model)
         court.wanted = understood(precision, court.model.allows_tf32())
         case, not_checked = court.own_case()
         say("building and comparing the whole file")
+        options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
         try:
-            verdict = court.check(case)
-            if verdict.equal:
-                say("changing weights and taking gradients")
-                options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
-                verdict = replace(verdict, checks=(*verdict.checks, *court.check_replacement(case, **options)))
+            verdict = court.check_whole(case, lambda: say("changing weights and taking gradients"), **options)
         except ModelFileError as error:  # it has run: on its own inputs, as it was built
             raise CannotJudge(str(error)) from None
         if vary_arguments:
@@ -131,7 +132,7 @@ def judge(
         not_checked += (f"what the candidate does on a GPU alone: it asks for one in {asked}{more}",)
     if chosen.type == "cpu":
         not_checked += autocast_not_checked(source)
-    return Report(model.name, candidate.name, chosen.type, precision, verdict, varied, not_checked, timing)
+    return Report(model.name, candidate.name, chosen.type, precision, verdict, varied, not_checked, timing, level)
 
 
 def autocast_not_checked(source: str) -> tuple[str, ...]:
@@ -185,10 +186,12 @@ class _Court:
         wanted: Wanted,
         timeout_s: float,
         cpu_work: int,
+        level: Level,
+        further: tuple[Look, ...],
     ) -> None:
         self.workshop, self._model, self._candidate = workshop, model, candidate
         self.device, self.wanted, self.timeout_s = device, wanted, timeout_s
-        self._cpu_work = cpu_work
+        self._cpu_work, self._level, self._further = cpu_work, level, further
         self.model = self._open(*model, ModelFileError)
 
     def _open(self, path: Path, interface: Interface, failure: type[Exception]) -> Side:
@@ -200,6 +203,7 @@ class _Court:
             timeout_s=self.timeout_s,
             memory_bytes=_memory() if self.device.type == "cpu" else None,
             limit_bytes=_memory() // _ANSWER_SHARE,
+            level=self._level,
             failure=failure,
         )
 
@@ -209,33 +213,79 @@ class _Court:
         Raises:
             CannotJudge: nothing can be compared with what `Model` gives.
         """
+        return self._check_results(self._reference(case)).verdict
+
+    def check_whole(self, case: Case, begins: Callable[[], None], **options: Any) -> Verdict:
+        """The same with what equal results leave open, where they are equal.
+
+        That is looked at in the same process of the candidate's, at the strict level in one in which nothing has run.
+
+        Args:
+            begins: called when that begins.
+            options: of `check_replacement`.
+        """
         reference = self._reference(case)
-        found = check_results(reference, self._open_candidate)
+        of_pair = {name: options[name] for name in ("types", "emulated")}
+
+        def then(pair: Pair, names: Collection[str] | None = None) -> dict[str, list[Check]]:
+            return check_parts(pair, training=options["training"], parts=names)
+
+        def first(pair: Pair) -> dict[str, list[Check]]:
+            begins()
+            return then(pair)
+
+        def behind_results(names: Collection[str]) -> Mapping[str, list[Check]]:
+            return check_results(reference, self._open_control, then=partial(then, names=names), **of_pair).parts
+
+        def by_itself(names: Collection[str]) -> Mapping[str, list[Check]]:
+            return check_replacement(reference, self._open_control, **options, parts=names)
+
+        one_process = not reference.looks_at(EACH_ROUTE)
+        found = self._check_results(reference, **({"then": first, **of_pair} if one_process else {}))
+        if not found.verdict.equal:
+            return found.verdict
+        parts, control = dict(found.parts), behind_results
+        if not parts:  # also where Model's own failures were excused
+            begins()
+            parts, control = check_replacement(reference, self._open_candidate, **options), by_itself
+        checks = (*found.verdict.checks, *self._without_models_own(reference, parts, control))
+        return replace(found.verdict, checks=checks)
+
+    def _check_results(self, reference: Reference, **options: Any) -> Results:
+        found = check_results(reference, self._open_candidate, **options)
         if found.verdict.equal:
             require_results(found.verdict.checks)
         if found.verdict.equal or not self._has_control():
-            return found.verdict
+            return found
         control = check_results(reference, self._open_control, found.stage)
         checks = excused(found.verdict.checks, control.verdict.checks)
         require_results(checks)
-        return replace(found.verdict, checks=tuple(checks))
+        return replace(found, verdict=replace(found.verdict, checks=tuple(checks)))
 
-    def check_replacement(self, case: Case, **options: Any) -> list[Check]:
-        """What equal results leave open, in a process of the candidate's in which nothing has run yet."""
-        reference = self._reference(case)
-        found = check_replacement(reference, self._open_candidate, **options)
+    def _without_models_own(
+        self,
+        reference: Reference,
+        found: dict[str, list[Check]],
+        control: Callable[[Collection[str]], Mapping[str, list[Check]]],
+    ) -> list[Check]:
+        """What was found in parts, without what `Model` beside its own class fails as well.
+
+        Args:
+            control: gives that of some parts.
+        """
         failing = [part for part, checks in found.items() if any(check.passed is False for check in checks)]
         if failing and self._has_control():
             # A part may hang on what those before it have left behind; what all calls together show, on any.
-            last = len(PARTS) if "" in failing else PARTS.index(failing[-1]) + 1
-            control = check_replacement(reference, self._open_control, **options, parts=PARTS[:last])
+            parts = parts_of(reference)
+            last = len(parts) if "" in failing else parts.index(failing[-1]) + 1
+            models_own = control(parts[:last])
             for part in failing:
-                found[part] = excused(found[part], control.get(part, ()), each=part in (WEIGHTS, ""))
+                found[part] = excused(found[part], models_own.get(part, ()), each=part in ONE_BY_ONE)
         return [check for checks in found.values() for check in checks]
 
     def _reference(self, case: Case) -> Reference:
         self.model.narrow = case.narrow and self.device.type == "cpu"
-        return Reference(case, self.model, self.wanted, self.device)
+        return Reference(case, self.model, self.wanted, self.device, self._level, self._further)
 
     def _open_candidate(self) -> Side:
         candidate = self._open(self._candidate, CANDIDATE, CandidateFailed)
@@ -340,7 +390,8 @@ class _Court:
         # The judge computes a layer alone where the results are, and compares those of models piece by piece.
         device = self.device if computed else torch.device("cpu")
         by_samples = computed or self.model.samples_apart
-        timer = Timer(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE)
+        digests = DIGESTS.within(self._level)
+        timer = Timer(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE, digests)
         try:
             floor_ms = None if floor is None else floor * 1e3
             inputs = partial(self.model.inputs_for_another, SEED)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -10,23 +11,32 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.bits import same_bytes
-from tconv.evaluation.draws import reversed_storage
+from tconv.evaluation.draws import reversed_storage, shifted_storage
 from tconv.evaluation.files.case import IN_EVALUATION
+from tconv.evaluation.files.levels import EACH_KIND
 from tconv.evaluation.files.near_ties import hangs_on_rounding
-from tconv.evaluation.files.pair import HOST, Pair
+from tconv.evaluation.files.pair import HOST, Pair, near_each
 from tconv.evaluation.files.samples import mapped, some_samples
-from tconv.evaluation.files.side import CandidateFailed, CandidateRaised, Shapes
-from tconv.evaluation.files.sizes import cut_down
+from tconv.evaluation.files.side import CandidateFailed, CandidateRaised
+from tconv.evaluation.files.sizes import cut
 from tconv.evaluation.files.whole_model import same_outputs
+from tconv.evaluation.tolerance import TF32_OPERANDS
 from tconv.evaluation.verdict import Check, Verdict
 from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 NAME = "other inputs"
-#: Multiply-adds of one forward pass, in PyTorch's operators and in the emulator.
-_WORK, _EMULATED_WORK = 10**7, 10**6
 #: The powers of two of inputs that are far larger and far smaller, where their type has them.
 _EXPONENT = 10
+#: Beyond float16's exponents, well inside those of float32.
+_FAR_EXPONENT = 24
+#: A result that is nearer than this to `Model`'s, sample by sample, comes from the same values.
+_NEAR = TF32_OPERANDS
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+#: Kinds of inputs.
+_SIZE, _ONE, _OTHER = "inputs of another size", "a batch of one", "other numbers"
+_LAST, _EXPANDED = "channels_last inputs", "expanded inputs"
+_REVERSED = "inputs whose axes lie in memory in reverse order"
 
 
 class _Kind(NamedTuple):
@@ -37,12 +47,14 @@ class _Kind(NamedTuple):
         tried: one after the other, until `Model` takes one.
         options: of `Subject.forward`, for both sides.
         loads: the state is loaded before the call; else a candidate keeps the one that it has, where it is that.
+        parts: kinds that this one has all of. They are tried one by one where it fails, and where `Model` takes it not.
     """
 
     words: str
     tried: list[list[Any]]
     options: Mapping[str, bool] = MappingProxyType({})
     loads: bool = True
+    parts: Sequence[_Kind] = ()
 
 
 def check_other_inputs(pair: Pair) -> list[Check]:
@@ -50,32 +62,25 @@ def check_other_inputs(pair: Pair) -> list[Check]:
 
     An error of the candidate's is reported, and no fault: nobody takes it for a result.
     """
-    small = small_inputs(pair, IN_EVALUATION)
-    state = pair.drawn_state(IN_EVALUATION, small, False)
-    checks = []
-    for kind in _kinds(small, pair.emulated):
-        for inputs in kind.tried:
-            try:
-                checks += _one(pair, kind, inputs, state)
-                break
-            except ModelFileError:
-                continue
+    small, state = pair.small
+    kinds = _kinds(small, pair.emulated) if pair.looks_at(EACH_KIND) else _together(small, pair.emulated)
+    checks = [check for kind in kinds for check in _tried(pair, kind, state)]
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
 
-def small_inputs(pair: Pair, seed: int) -> list[Any]:
-    """The case's inputs, cut down as far as `Model` takes them, in the emulator further."""
-    inputs = pair.case.inputs(seed)
-    shapes = [tuple(value.shape) if isinstance(value, Tensor) else None for value in inputs]
-
-    def work(shapes: Shapes) -> int | None:
+def _tried(pair: Pair, kind: _Kind, state: dict[str, Tensor]) -> list[Check]:
+    """What is wrong with one kind of inputs, of its parts where it has some: those are named."""
+    found: list[Check] = []
+    for inputs in kind.tried:
         try:
-            return pair.model.trace(shapes=shapes).multiply_adds
+            found = _one(pair, kind, inputs, state)
         except ModelFileError:
-            return None
-
-    smaller = cut_down(shapes, work, _EMULATED_WORK if pair.emulated else _WORK)
-    return [_cut(value, shape) for value, shape in zip(inputs, smaller, strict=True)]
+            continue
+        if all(check.passed for check in found):
+            return []
+        break
+    apart = [check for part in kind.parts for check in _tried(pair, part, state)]
+    return apart or found
 
 
 def _one(pair: Pair, kind: _Kind, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
@@ -100,6 +105,8 @@ def _one(pair: Pair, kind: _Kind, inputs: list[Any], state: dict[str, Tensor]) -
         return []
     if not form.passed:
         return [Check(NAME, False, reason=f"given {words}: {form.reason}", about=words)]
+    if not pair.looks_at(EACH_KIND) and near_each(got, expected, _NEAR):
+        return []
     others = pair.finer(plain, inputs, state, seed, False)
     comparisons = pair.comparisons()
     exact, rounded = (None if each is None else _plainly_laid_out(each["output"]) for each in others)
@@ -108,31 +115,78 @@ def _one(pair: Pair, kind: _Kind, inputs: list[Any], state: dict[str, Tensor]) -
     return [Check(NAME, False, reason=f"given {words}: {reasons[0]}", about=words)] if reasons else []
 
 
+def _together(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
+    """Few kinds, each of which has several of `_kinds` in one call."""
+    apart = {kind.words: kind for kind in _kinds(inputs, emulated=False)}
+    size, one, reverse = (apart.get(words) for words in (_SIZE, _ONE, _REVERSED))
+    at_offset = _Kind("inputs at an offset in their memory", [_each(inputs, shifted_storage)])
+    tried = [
+        [_other(value)[0] for value in _each(each, lambda tensor: shifted_storage(reversed_storage(tensor)))]
+        for each in (size.tried if size else [inputs])
+    ]
+    parts = [*filter(None, (size, reverse, apart.get(_OTHER))), at_offset]
+    yield _Kind("inputs of another size, with axes in reverse order, at an offset", tried, parts=parts)
+    last = [kind for words, kind in apart.items() if words.startswith(_LAST)]
+    if one is not None and last:
+        in_format = [_in_format(_in_format(value, 4), 5) for value in one.tried[0]]
+        yield _Kind("a batch of one, in channels_last", [in_format], parts=[one, *last])
+    else:
+        yield from filter(None, (one, *last))
+    if (expanded := apart.get(_EXPANDED)) is not None:
+        yield expanded
+    yield _scaled_samples(inputs)
+
+
+def _scaled_samples(inputs: list[Any]) -> _Kind:
+    """The first sample times several powers of two, and zero."""
+    batch = next((len(value) for value in inputs if isinstance(value, Tensor) and value.dim()), 0)
+    first = [value[:1] if isinstance(value, Tensor) and value.shape[:1] == (batch,) else value for value in inputs]
+    exponents = (0, _FAR_EXPONENT, -_FAR_EXPONENT, _EXPONENT, -_EXPONENT)
+    factors = [2.0**exponent for exponent in exponents] + [0.0]
+
+    def times(*chosen: float) -> list[Any]:
+        return [
+            value if one is value else torch.cat([_times(one, factor) for factor in chosen])
+            for value, one in zip(inputs, first, strict=True)
+        ]
+
+    names = [f"inputs times 2^{exponent}" for exponent in exponents] + ["a sample of zeros"]
+    parts = [_Kind(name, [times(factor)]) for name, factor in zip(names[1:], factors[1:], strict=True)]
+    return _Kind("samples of far apart sizes", [times(*factors)], parts=parts)
+
+
+def _times(value: Tensor, factor: float) -> Tensor:
+    """In the type's own range: float16 has neither of the outer ones."""
+    if not value.is_floating_point():
+        return value
+    return value * factor if value.dtype != torch.float16 or abs(math.log2(factor or 1)) <= _EXPONENT else value
+
+
 def _kinds(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
+    """Each kind by itself."""
     sizes = [_each(inputs, change, 3) for change in (_shorter, _half_as_wide, _half)]
     one = some_samples(inputs, slice(-1, None))
     if any(isinstance(value, Tensor) and value.dim() > 2 for value in inputs):
-        yield _Kind("inputs of another size", sizes)
+        yield _Kind(_SIZE, sizes)
     if one is not None:
-        yield _Kind("a batch of one", [one])
-    yield _Kind("inputs whose axes lie in memory in reverse order", [_each(inputs, reversed_storage, 2)])
+        yield _Kind(_ONE, [one])
+    yield _Kind(_REVERSED, [_each(inputs, reversed_storage, 2)])
     twice = None if emulated else first_sample_twice(inputs)
     if twice is not None:
         yield _Kind("a sample twice", [twice])
     others = list(map(_other, inputs))
     if any(is_other for _, is_other in others):
-        yield _Kind("other numbers", [[value for value, _ in others]])
+        yield _Kind(_OTHER, [[value for value, _ in others]])
     if emulated:
         return
     if one is not None:
         yield _Kind("a sample of zeros", [_each(inputs, _first_zero, 2)])
-    for dims, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+    for dims in _CHANNELS_LAST:
         if any(isinstance(value, Tensor) and value.dim() == dims for value in inputs):
-            changed = [_in_format(value, dims, memory_format) for value in inputs]
-            yield _Kind("channels_last inputs", [changed])
+            yield _Kind(_LAST, [[_in_format(value, dims) for value in inputs]])
     if one is not None:
         first = _each(inputs, lambda tensor: tensor[:1].expand_as(tensor).contiguous(), 1)
-        yield _Kind("expanded inputs", [first], {"expanded": True})
+        yield _Kind(_EXPANDED, [first], {"expanded": True})
     # The smaller ones lie where the larger ones lay, and no state is loaded in between: an address is no name.
     larger = _each(inputs, lambda tensor: tensor * 2.0**_EXPONENT)
     yield _Kind(f"inputs times 2^{_EXPONENT}", [larger], {"replaced": True})
@@ -159,21 +213,17 @@ def _each(inputs: list[Any], change: Callable[[Tensor], Tensor], dims: int = 0) 
     ]
 
 
-def _cut(value: Any, shape: tuple[int, ...] | None) -> Any:
-    return value[tuple(map(slice, shape))].contiguous() if isinstance(value, Tensor) and shape is not None else value
-
-
 def _first(tensor: Tensor) -> Tensor:
     return tensor[:1].clone()
 
 
 def _shorter(tensor: Tensor) -> Tensor:
     lengths = (max(1, length - by) for by, length in enumerate(tensor.shape[2:], 1))
-    return _cut(tensor, (*tensor.shape[:2], *lengths))
+    return cut(tensor, (*tensor.shape[:2], *lengths))
 
 
 def _half_as_wide(tensor: Tensor) -> Tensor:
-    return _cut(tensor, (*tensor.shape[:-1], max(1, tensor.shape[-1] // 2)))
+    return cut(tensor, (*tensor.shape[:-1], max(1, tensor.shape[-1] // 2)))
 
 
 def _other(value: Any) -> tuple[Any, bool]:
@@ -197,12 +247,12 @@ def _first_zero(tensor: Tensor) -> Tensor:
 
 
 def _half(tensor: Tensor) -> Tensor:
-    return _cut(tensor, (*tensor.shape[:2], *(max(1, length // 2) for length in tensor.shape[2:])))
+    return cut(tensor, (*tensor.shape[:2], *(max(1, length // 2) for length in tensor.shape[2:])))
 
 
-def _in_format(value: Any, dims: int, memory_format: torch.memory_format) -> Any:
+def _in_format(value: Any, dims: int) -> Any:
     fits = isinstance(value, Tensor) and value.dim() == dims
-    return value.contiguous(memory_format=memory_format) if fits else value
+    return value.contiguous(memory_format=_CHANNELS_LAST[dims]) if fits else value
 
 
 def _plainly_laid_out(value: Any) -> Any:

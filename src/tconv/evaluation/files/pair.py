@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,10 +13,12 @@ from torch import Tensor
 
 from tconv.errors import OutOfMemory
 from tconv.evaluation.files.calls import Calls
-from tconv.evaluation.files.case import Case
+from tconv.evaluation.files.case import IN_EVALUATION, Case
 from tconv.evaluation.files.comparisons import Comparisons, shapes
+from tconv.evaluation.files.levels import Level, Look
 from tconv.evaluation.files.near_ties import SCALE, NearTies
-from tconv.evaluation.files.side import Outcome, Side
+from tconv.evaluation.files.side import Outcome, Shapes, Side
+from tconv.evaluation.files.sizes import cut, cut_down
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import distance
 from tconv.evaluation.precision import Wanted
@@ -31,6 +34,8 @@ HOST = torch.device("cpu")
 ROUNDING = 0.1
 #: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
 _MOVED_UNITS = 16
+#: Multiply-adds of one forward pass on small inputs, in PyTorch's operators and in the emulator.
+_SMALL_WORK, _EMULATED_WORK = 10**7, 10**6
 #: A state is taken whose results are numbers in more than this share.
 _NUMBERS = 0.5
 
@@ -42,12 +47,20 @@ class Reference:
     Args:
         model: may be in any state before and after.
         device: where results are compared.
+        level: how closely a candidate is looked at.
+        further: looks beyond that level.
     """
 
     case: Case
     model: Side
     wanted: Wanted
     device: torch.device
+    level: Level
+    further: tuple[Look, ...] = ()
+
+    def looks_at(self, look: Look) -> bool:
+        """Whether that is a part of this judgement."""
+        return look.within(self.level) or look in self.further
 
     def built(self, seed: int) -> dict[str, Tensor]:
         """`Model`'s state as it is built after seeding."""
@@ -166,14 +179,36 @@ class Pair(Reference):
         emulated: its kernels run in the emulator.
     """
 
-    calls: Calls
+    calls: Calls = field(kw_only=True)
     types: Sequence[torch.dtype] = ()
     emulated: bool = False
+    _small: dict[tuple[Any, ...], Shapes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, reference: Reference, candidate: Side, **options: Any) -> Pair:
         """A candidate beside that; `options` are the other arguments."""
-        return cls(reference.case, reference.model, reference.wanted, reference.device, Calls(candidate), **options)
+        same = {each.name: getattr(reference, each.name) for each in fields(Reference)}
+        return cls(**same, calls=Calls(candidate), **options)
+
+    @cached_property
+    def small(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """Small inputs, and a state that is not as built, for calls in evaluation."""
+        inputs = self.small_inputs(IN_EVALUATION)
+        return inputs, self.drawn_state(IN_EVALUATION, inputs, False)
+
+    def small_inputs(self, seed: int) -> list[Any]:
+        """The case's inputs, cut down as far as `Model` takes them, in the emulator further."""
+        inputs = self.case.inputs(seed)
+        shapes = tuple(tuple(value.shape) if isinstance(value, Tensor) else None for value in inputs)
+        if shapes not in self._small:
+            self._small[shapes] = cut_down(shapes, self._work, _EMULATED_WORK if self.emulated else _SMALL_WORK)
+        return [cut(value, shape) for value, shape in zip(inputs, self._small[shapes], strict=True)]
+
+    def _work(self, shapes: Shapes) -> int | None:
+        try:
+            return self.model.trace(shapes=shapes).multiply_adds
+        except ModelFileError:
+            return None
 
 
 def near(one: Any, other: Any, relative: float) -> bool:
@@ -181,3 +216,17 @@ def near(one: Any, other: Any, relative: float) -> bool:
     ours, theirs = dict(tensors(one)), dict(tensors(other))
     alike = shapes(one) == shapes(other)
     return alike and all(distance(tensor, theirs[path]) <= relative for path, tensor in ours.items())
+
+
+def near_each(one: Any, other: Any, relative: float) -> bool:
+    """Whether results of the same shapes are that near in each row of their first axis, as samples are."""
+    ours, theirs = dict(tensors(one)), dict(tensors(other))
+    return shapes(one) == shapes(other) and all(
+        distance(row, expected) <= relative
+        for path, tensor in ours.items()
+        for row, expected in zip(_as_rows(tensor), _as_rows(theirs[path]), strict=True)
+    )
+
+
+def _as_rows(tensor: Tensor) -> Sequence[Tensor]:
+    return list(tensor) if tensor.dim() > 1 else [tensor]

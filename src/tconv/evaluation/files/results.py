@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from tconv.evaluation.files.case import SEED
-from tconv.evaluation.files.many_layers import check_as_built, check_in_modes
+from tconv.evaluation.files.levels import SECOND_TRAINING
+from tconv.evaluation.files.many_layers import check_as_built, check_in_evaluation, check_in_modes
 from tconv.evaluation.files.one_layer import check_one_layer, layer_alone
 from tconv.evaluation.files.pair import Pair, Reference
 from tconv.evaluation.files.side import CandidateFailed, Side
@@ -25,17 +26,27 @@ class Results:
 
     Args:
         stage: the last one that was begun.
+        parts: what was found out after that.
     """
 
     verdict: Verdict
     stage: Stage
+    parts: Mapping[str, list[Check]] = field(default_factory=dict)
 
 
-def check_results(reference: Reference, open_candidate: Callable[[], Side], last: Stage = "in modes") -> Results:
+def check_results(
+    reference: Reference,
+    open_candidate: Callable[[], Side],
+    last: Stage = "in modes",
+    then: Callable[[Pair], Mapping[str, list[Check]]] = lambda pair: {},
+    **options: Any,
+) -> Results:
     """Build both sides with the case's arguments and compare them.
 
     Args:
         last: the stage after which nothing further is compared.
+        then: goes on in the same process, where all is equal.
+        options: of the `Pair`.
 
     Raises:
         ModelFileError: when `Model` fails. What the candidate does wrong is part of the verdict.
@@ -45,6 +56,7 @@ def check_results(reference: Reference, open_candidate: Callable[[], Side], last
     state, parameters = reference.built(SEED), reference.model.parameters()
     checks: list[Check] = []
     operators: tuple[str, ...] = ()
+    parts: Mapping[str, list[Check]] = {}
     try:
         with open_candidate() as candidate:
             checks += check_state(candidate.construct(SEED, arguments), state)
@@ -52,17 +64,21 @@ def check_results(reference: Reference, open_candidate: Callable[[], Side], last
                 checks.append(check_parameters(candidate.parameters(), parameters))
             if all(check.passed for check in checks) and last != stage:
                 stage = "as built"
-                pair = Pair.of(reference, candidate)
+                pair = Pair.of(reference, candidate, **options)
                 layer = layer_alone(pair.case, state)
                 found = check_as_built(pair) if layer is None else check_one_layer(pair, layer, state)
                 if pair.case.thorough and Verdict(tuple(found)).equal and last != stage:
                     stage = "in modes"
-                    found += check_in_modes(pair)
-                checks += pair.calls.added_to(found)
+                    in_modes = pair.looks_at(SECOND_TRAINING)
+                    found += check_in_modes(pair) if in_modes else check_in_evaluation(pair)
+                found = pair.calls.added_to(found)
+                if pair.case.thorough and Verdict(tuple(found)).equal:
+                    parts = then(pair)
+                checks += found
                 # What cannot be seen, as in a program that refuses to run under a recorder, is no fault.
                 if pair.case.thorough and last == "in modes":
                     with contextlib.suppress(CandidateFailed):
                         operators = candidate.operators()
     except CandidateFailed as failure:
         checks.append(Check("runs", False, reason=str(failure)))
-    return Results(Verdict(tuple(checks), operators), stage)
+    return Results(Verdict(tuple(checks), operators), stage, parts)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from tconv.evaluation.files.copies import set_buffers
 
 #: An optimizer's step; into a deep copy; by a file of the state into a module built anew; into the module cast to
-#: another type; into that on the CPU, and from there back again; into a deep copy with weights in channels_last.
-Route = Literal["step", "copy", "file", "cast", "back", "format"]
+#: another type; into that on the CPU, and from there back again; into a deep copy with weights in channels_last; into
+#: one whose transposed convolutions have another padding, or no bias.
+Route = Literal["step", "copy", "file", "cast", "back", "format", "padding", "bias"]
 
 ROUTES: dict[Route, str] = {
     "step": "an optimizer's step",
@@ -23,6 +24,8 @@ ROUTES: dict[Route, str] = {
     "cast": "a cast to another type",
     "back": "a cast to another type and back, with other weights",
     "format": "copy.deepcopy, with other weights in channels_last",
+    "padding": "a change of its layers' padding",
+    "bias": "a change of its layers' bias to None",
 }
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: What a module is cast to, and back from; others are not.
@@ -48,8 +51,12 @@ def taken(
         outside: what buffers that are no part of the state were built with. A cast rounds them, and no state brings
             them back.
     """
-    if route in ("copy", "format"):
+    if route in ("copy", "format", "padding", "bias"):
         module = copy.deepcopy(module)
+        if route in ("padding", "bias"):  # the state has what is taken away
+            module.load_state_dict(state or {})
+            _change_layers(module, route)
+            return module
         for parameter in module.parameters() if route == "format" else ():
             memory_format = _LAST.get(parameter.dim(), torch.contiguous_format)
             parameter.data = parameter.data.contiguous(memory_format=memory_format)
@@ -75,6 +82,13 @@ def taken(
     if state is not None:
         module.load_state_dict(state)
     return module
+
+
+def _change_layers(module: nn.Module, attribute: str) -> None:
+    for layer in module.modules():
+        if isinstance(layer, nn.modules.conv._ConvTransposeNd):
+            one_more = tuple(int(size) + 1 for size in layer.padding)
+            setattr(layer, attribute, one_more if attribute == "padding" else None)
 
 
 def _step(module: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tconv.errors import OutOfMemory, Trouble
+from tconv.evaluation.files.levels import DIGESTS, EIGHT_CALLS, STRAYS, Level
 from tconv.evaluation.files.subject import KEPT_BYTES, Subject
 from tconv.evaluation.verdict import one_line
 from tconv.problem import Problem
@@ -24,6 +25,9 @@ from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 #: The shapes of the inputs, None for one that is no tensor.
 Shapes = Sequence[tuple[int, ...] | None]
+
+#: Results are looked at that many calls later, and with the next one.
+_KEPT_CALLS = 9
 
 #: What a call is told of by names; see `Outcome`.
 _NAMES = ("changed", "late", "rebound", "overwritten", "marked", "traces", "shared")
@@ -110,6 +114,7 @@ class Side:
 
     Args:
         limit_bytes: the most that one tensor of an answer may span; what is compared must fit into memory.
+        level: how closely the file is looked at.
         failure: what is raised when the file is at fault: `ModelFileError` or `CandidateFailed`.
     """
 
@@ -123,6 +128,7 @@ class Side:
         timeout_s: float,
         memory_bytes: int | None,
         limit_bytes: int | None = None,
+        level: Level = "strict",
         failure: type[Exception],
     ) -> None:
         self._path = path
@@ -136,7 +142,8 @@ class Side:
         #: Whether large inputs in float64 were run a few samples at a time, and rightly: each is computed alone.
         self.samples_apart = False
         name = workshop.unused_name()
-        self._exchange = Exchange(workshop.directory, f"{name}-judge", limit_bytes)
+        digests = DIGESTS.within(level)
+        self._exchange = Exchange(workshop.directory, f"{name}-judge", limit_bytes, digests=digests)
         with self._faults("loading it"):
             self._worker = workshop.start(
                 Subject,
@@ -147,7 +154,10 @@ class Side:
                 device=str(device),
                 directory=str(workshop.directory),
                 side=name,
+                digests=digests,
+                keeps=_KEPT_CALLS if EIGHT_CALLS.within(level) else 1,
             )
+        self._worker.ends_strays = STRAYS.within(level)
 
     def allows_tf32(self) -> bool:
         """Whether the file leaves TF32 allowed in float32 convolutions."""

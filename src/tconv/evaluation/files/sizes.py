@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
 
 from tconv.evaluation.files.side import Shapes
 
@@ -28,6 +31,11 @@ def cut_down(shapes: Shapes, work: Callable[[Shapes], int | None], limit: int) -
                 found = smaller
                 break
     return found
+
+
+def cut(value: Any, shape: tuple[int, ...] | None) -> Any:
+    """The first elements of a tensor on each axis, without gaps; anything else as it is."""
+    return value[tuple(map(slice, shape))].contiguous() if isinstance(value, Tensor) and shape is not None else value
 
 
 def fewer_samples(shapes: Shapes, limit_bytes: int, times: int) -> Shapes:

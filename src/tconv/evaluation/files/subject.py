@@ -22,6 +22,7 @@ from tconv.evaluation.files.reuse import ReusedMemory, into
 from tconv.evaluation.files.rounded import RoundedConvolutions
 from tconv.evaluation.files.routes import ROUTES, Route, taken
 from tconv.evaluation.files.samples import mapped, run_by_samples
+from tconv.evaluation.files.side_stream import on_side_stream
 from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic
 from tconv.precision import allows_tf32
@@ -36,8 +37,8 @@ from tconv.sandbox.without_cuda import CudaMeansCpu
 
 #: Results and states of more bytes are not kept until the next call: there may be no memory for two of them.
 KEPT_BYTES = 128 * 2**20
-#: Of so many calls results are kept, those before the last one where all together have no more bytes.
-_KEPT_CALLS, _EARLIER_BYTES = 9, 16 * 2**20
+#: Of calls before the last one results are kept where all together have no more bytes.
+_EARLIER_BYTES = 16 * 2**20
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -48,12 +49,16 @@ class Subject:
         path: the file.
         interface: by what it is used, as `Interface` has it.
         device: "cuda" or "cpu"; on the CPU, "cuda" in the file means the CPU.
-        directory, side: of the exchange.
+        directory, side, digests: of the exchange.
+        keeps: results of so many calls are looked at after each call.
     """
 
-    def __init__(self, path: str, interface: Sequence[str], device: str, directory: str, side: str) -> None:
+    def __init__(
+        self, path: str, interface: Sequence[str], device: str, directory: str, side: str, digests: bool, keeps: int
+    ) -> None:
         self._device = torch.device(device)
-        self._exchange = Exchange(directory, side)
+        self._exchange = Exchange(directory, side, digests=digests)
+        self._keeps = keeps
         self._stack = ExitStack()
         if self._device.type == "cpu":
             self._stack.enter_context(CudaMeansCpu())
@@ -167,6 +172,7 @@ class Subject:
         replaced: bool = False,
         kept_state: bool = False,
         narrow: bool = False,
+        aside: bool = False,
     ) -> dict[str, Any]:
         """Run the module, without gradients, on the inputs; its state first set where `state` is given.
 
@@ -184,7 +190,7 @@ class Subject:
         given: see `routes`. With `expanded`, the first sample of each floating-point input, an expanded view, stands
         for all. With `replaced`, inputs are new tensors where the last ones lay, if nobody holds those.
         With `kept_state` the state is the one that was given last. With `narrow`, convolutions may run in 16 bits
-        without a tensor that says so, as under autocast.
+        without a tensor that says so, as under autocast. With `aside` it runs on a side stream of the GPU.
 
         Returns the outputs and the names of inputs and parameters that the call changed, of outputs that changed after
         it had returned, of outputs of earlier calls that changed with this one, of outputs that are not plain, of what
@@ -249,7 +255,11 @@ class Subject:
             Float32Accumulation() if narrow or self._is_narrow(module, values) else nullcontext(),
         ):
             modes_before, traces_before = modes(), traces()
-            with blamed(self._file.path, "forward"), CutOff() if cut_off else nullcontext():
+            with (
+                blamed(self._file.path, "forward"),
+                CutOff() if cut_off else nullcontext(),
+                on_side_stream(values) if aside else nullcontext(),
+            ):
                 apart = run_by_samples(run, module, values) if by_samples else None
                 outputs = run(module, values) if apart is None else apart
             if gradients:
@@ -320,7 +330,7 @@ class Subject:
         own = [(name, tensor) for name, tensor in returned if tensor.untyped_storage().data_ptr() not in known]
         last = next((each for each in ([*own, *taken], own) if tensor_bytes(each) <= KEPT_BYTES), [])
         kept, size = [last], 0
-        for of_call in self._returned[: _KEPT_CALLS - 1]:
+        for of_call in self._returned[: self._keeps - 1]:
             size += tensor_bytes(of_call)
             if size > _EARLIER_BYTES:
                 break

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tconv.evaluation.files.lazy import settled
 from tconv.evaluation.files.timed_call import Keeps, TimedCall, are_large, copied
 from tconv.evaluation.stopwatch import CudaClock
-from tconv.evaluation.timing import Clock, Measured, interleave
+from tconv.evaluation.timing import STEADY, Clock, Measured, interleave
 from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
 from tconv.sandbox.gpu_memory import release
@@ -32,15 +32,15 @@ class Stopwatch:
     Args:
         path: the model file, run on the current CUDA device.
         interface: by what it is used, as `Interface` has it.
-        directory, side: of the exchange.
+        directory, side, digests: of the exchange.
     """
 
     device = "cuda"
 
-    def __init__(self, path: str, interface: Sequence[str], directory: str, side: str) -> None:
+    def __init__(self, path: str, interface: Sequence[str], directory: str, side: str, digests: bool = True) -> None:
         # Bound before any file is run: what the file patches is not what measures.
         self._clock = self.clock()
-        self._exchange = Exchange(directory, side)
+        self._exchange = Exchange(directory, side, digests=digests)
         self._file = load(path, Interface(*interface))
         args, kwargs = self._file.init_args, self._file.init_kwargs
         self._model = self._constructed(self._file, *args, **kwargs)
@@ -95,7 +95,7 @@ class Stopwatch:
             call.renew()
 
         renewals = {"candidate": partial(before, ours, theirs), "reference": partial(before, theirs, ours)}
-        times = interleave(self._clock, {"candidate": ours, "reference": theirs}, between=renewals)
+        times = interleave(self._clock, {"candidate": ours, "reference": theirs}, between=renewals, steady=STEADY)
         found = {"changes_inputs": ours.changes_inputs() or theirs.changes_inputs(), "rebound": watch.rebound()}
         return {**self._found(times, ours.kept), **found}
 
@@ -112,7 +112,7 @@ class Stopwatch:
         return call
 
     def _time(self, call: TimedCall) -> Measured:
-        return interleave(self._clock, {"model": call}, between={"model": call.renew})["model"]
+        return interleave(self._clock, {"model": call}, between={"model": call.renew}, steady=STEADY)["model"]
 
     def _found(self, times: Mapping[str, Measured], kept: list[Any]) -> dict[str, Any]:
         tree = self._exchange.write(kept)
