@@ -130,14 +130,14 @@ RESULTS = {
     "a second process that answers, too": ("os.fork(); return self.right(x)", "wrote "),
     "a pipe in place of the result's file": (
         "from tconv.sandbox.exchange import Exchange\n"
-        "write = Exchange._write_tensor\n"
+        "write = Exchange.write\n"
         "def write_pipe(self, tensor):\n"
         "    tree = write(self, tensor)\n"
         "    path = self._directory / tree['file']\n"
         "    path.unlink()\n"
         "    os.mkfifo(path)\n"
         "    return tree\n"
-        "Exchange._write_tensor = write_pipe\n"
+        "Exchange.write = write_pipe\n"
         "return self.right(x)",
         "wrote what cannot be read (OSError",
     ),

@@ -17,12 +17,12 @@ def drawn(dtype: torch.dtype) -> Tensor:
 TYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.bool, torch.complex128]
 
 
-@pytest.fixture(params=[0, bits.SHORT_BYTES], ids=["weighted", "hashed"])
-def short_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bits, "SHORT_BYTES", request.param)
+@pytest.fixture(params=[{"cpu": 0}, bits._HASHED_BYTES], ids=["weighted", "hashed"])
+def hashed_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bits, "_HASHED_BYTES", request.param)
 
 
-@pytest.mark.usefixtures("short_bytes")
+@pytest.mark.usefixtures("hashed_bytes")
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("piece", [1, 6, 35, 100])
 def test_one_changed_element_gives_another(dtype: torch.dtype, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_one_changed_element_gives_another(dtype: torch.dtype, piece: int, monke
         assert not same_bytes(other.view(5, 7), tensor)
 
 
-@pytest.mark.usefixtures("short_bytes")
+@pytest.mark.usefixtures("hashed_bytes")
 def test_elements_that_change_places_give_another() -> None:
     tensor = drawn(torch.float32)
     assert fingerprint(tensor.flip(0)) != fingerprint(tensor)
@@ -46,14 +46,14 @@ def test_elements_that_change_places_give_another() -> None:
     assert fingerprint(-tensor) != fingerprint(tensor)
 
 
-@pytest.mark.usefixtures("short_bytes")
+@pytest.mark.usefixtures("hashed_bytes")
 def test_shape_and_type_count() -> None:
     zeros = torch.zeros(4)
     assert len({fingerprint(each) for each in (zeros, zeros.view(2, 2), zeros.int(), torch.zeros(0))}) == 4
     assert not same_bytes(zeros, zeros.int()) and not same_bytes(zeros, zeros.view(2, 2))
 
 
-@pytest.mark.usefixtures("short_bytes")
+@pytest.mark.usefixtures("hashed_bytes")
 def test_bits_count_and_not_values() -> None:
     nan, zero = torch.full((3,), torch.nan), torch.zeros(3)
     assert same_bytes(nan, nan.clone()) and fingerprint(nan) == fingerprint(nan.clone())

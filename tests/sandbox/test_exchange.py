@@ -103,7 +103,7 @@ def test_a_subclass_of_tensor_is_refused(tmp_path: Path) -> None:
     assert torch.equal(passed(torch.nn.Parameter(torch.ones(2)), tmp_path), torch.ones(2))
 
 
-TREE = {"file": "theirs", "dtype": "float32", "shape": [3], "stride": [1], "offset": 0}
+TREE = {"file": "theirs", "at": 0, "dtype": "float32", "shape": [3], "stride": [1], "offset": 0}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_what_no_exchange_has_written(changes: dict[str, Any], reason: str, tmp_
         file.write_bytes(bytes(12))
     (directory / "link").symlink_to(tmp_path / "theirs")
     os.mkfifo(directory / "pipe")
-    exchange = Exchange(directory, "here", limit_bytes=1000)
+    exchange = Exchange(directory, "here", limit_bytes=1000, digests=False)
     with pytest.raises(Malformed, match=reason):
         exchange.read([{**TREE, **changes}])
     assert (tmp_path / "theirs").exists()
@@ -348,13 +348,29 @@ def test_a_digest_tells_the_order() -> None:
 
 def test_bytes_that_were_changed_on_the_way(tmp_path: Path) -> None:
     tree = Exchange(tmp_path, "here").write([torch.ones(3), torch.zeros(3)])
-    ones, zeros = (tmp_path / part["file"] for part in tree)
-    kept = ones.read_bytes()
-    ones.write_bytes(zeros.read_bytes())
+    file = tmp_path / tree[0]["file"]
+    kept = file.read_bytes()
+    file.write_bytes(kept[12:] + kept[:12])
     with pytest.raises(Trouble, match="another process or thread changed values on their way"):
-        Exchange(tmp_path, "there").read(tree[0])
-    ones.write_bytes(kept)
-    assert torch.equal(Exchange(tmp_path, "there").read(tree[0]), torch.ones(3))
+        Exchange(tmp_path, "there").read(tree)
+    file.write_bytes(kept)
+    assert torch.equal(Exchange(tmp_path, "there").read(tree)[0], torch.ones(3))
+
+
+def test_without_digests_nothing_is_compared(tmp_path: Path) -> None:
+    tree = Exchange(tmp_path, "here", digests=False).write([torch.ones(3), torch.zeros(3)])
+    (tmp_path / tree[0]["file"]).write_bytes(bytes(24))
+    assert not torch.cat(Exchange(tmp_path, "there", digests=False).read(tree)).any()
+
+
+def test_a_tree_has_one_file(tmp_path: Path) -> None:
+    value = [torch.arange(5), {"a": torch.zeros(0), "b": torch.ones(2, dtype=torch.bool)}]
+    tree = Exchange(tmp_path, "here").write(value)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert tree[0]["file"] == tree[1]["dict"][1][1]["file"] and tree[1]["dict"][1][1]["at"] == 40
+    found = Exchange(tmp_path, "there").read(tree)
+    assert torch.equal(found[0], value[0]) and torch.equal(found[1]["b"], value[1]["b"])  # type: ignore[call-overload]
+    assert not list(tmp_path.iterdir())
 
 
 def test_names_cannot_be_guessed(tmp_path: Path) -> None:

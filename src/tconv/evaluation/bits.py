@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator
 from functools import cache
@@ -14,6 +15,8 @@ from tconv.sandbox.digest import SHORT_BYTES, hashed, weighted
 
 #: Words that are compared at once.
 _PIECE = 2**22
+#: Up to so many are hashed: where processors have instructions for that, it is far faster than products.
+_HASHED_BYTES = {"cpu": math.inf}
 #: What elements of so many bytes are read as.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
@@ -36,10 +39,11 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
 def fingerprint(tensor: Tensor) -> Fingerprint:
     """The fingerprint of shape, dtype and bits; one changed element, or bit, always gives another.
 
-    The total is a hash of few bytes; else that of all words, each times an odd number of its own, modulo 2^64.
+    The total is a hash of bytes on the host, and of few anywhere; else that of all words, each times an odd number of
+    its own, modulo 2^64.
     """
     shape, dtype = tuple(tensor.shape), tensor.dtype
-    if tensor.numel() * tensor.element_size() <= SHORT_BYTES:
+    if tensor.numel() * tensor.element_size() <= _HASHED_BYTES.get(tensor.device.type, SHORT_BYTES):
         with torch._C.DisableTorchFunction():
             return Fingerprint(shape, dtype, hashed(_words(tensor), _seed()))
     generator = torch.Generator(tensor.device).manual_seed(_seed())

@@ -19,7 +19,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -35,10 +35,13 @@ from tconv.sandbox.untrusted import open_plain
 _NAME = re.compile(r"[\w-]+", re.ASCII)
 #: So many bytes go to a GPU, or come from one, at a time.
 _STAGED_BYTES = 64 * 2**20
+#: Fewer bytes are written with others.
+_BUFFER_BYTES = 2**16
 _ALLOWED = (
     "use tensors, numbers, strings, classes of torch.nn, functions of torch.nn.functional, partial of those, "
     "members of enums, and instances of the file's classes, dataclasses, namespaces and containers of them"
 )
+_OTHER_SIZE = "wrote another number of bytes than its tensors have"
 _CHANGED = "another process or thread changed values on their way: judge again with nothing beside it"
 #: A tree of tensors and plain values, in the form that JSON can carry.
 Tree = Any
@@ -67,7 +70,7 @@ class Exchange:
         self._digests = digests
 
     def write(self, value: Any) -> Tree:
-        """`value` as a JSON-able tree; its tensors' bytes go into files.
+        """`value` as a JSON-able tree; its tensors' bytes go into a file.
 
         Raises:
             Unportable: for anything but tensors, numbers, strings, None, dtypes, devices, what `torch_names` has and
@@ -76,31 +79,34 @@ class Exchange:
                 its values may be computed by whoever looks at them.
             Trouble: the directory cannot be written.
         """
-        return _tree(value, self._write_tensor)
+        with _Written(self._directory / f"{self._side}-{secrets.token_hex(8)}") as file:
+            return _tree(value, lambda tensor: self._write_tensor(tensor, file))
 
     def read(self, tree: Tree, device: torch.device | str = "cpu") -> Any:
-        """The value of a tree that the other side wrote; its files are removed. Tensors come to `device`.
+        """The value of a tree that the other side wrote; its file is removed. Tensors come to `device`.
 
         Raises:
             Malformed: the tree or a file is not what `write` makes.
             Trouble: another process has changed a file.
         """
         try:
-            return _value(tree, lambda tree: self._read_tensor(tree, device))
+            with _Read(self._directory) as files:
+                value = _value(tree, lambda tree: self._read_tensor(tree, device, files))
+                files.require_end()
+            return value
         except (Malformed, Trouble):
             raise
         except Exception as error:
             # Whatever a wrong type, a missing key or a missing file leads to, it is the writer's doing.
             raise Malformed(f"wrote what cannot be read ({type(error).__name__}: {error})") from error
 
-    def _write_tensor(self, tensor: Tensor) -> Tree:
+    def _write_tensor(self, tensor: Tensor, file: _Written) -> Tree:
         _require_plain(tensor)
-        name, seed = f"{self._side}-{secrets.token_hex(8)}", secrets.randbits(63)
+        seed = secrets.randbits(63)
         plain = tensor.detach().as_subclass(Tensor).contiguous().flatten().view(torch.uint8)
-        if plain.numel():
-            _write_bytes(self._directory / name, plain)
         return {
-            "file": name,
+            "file": file.path.name,
+            "at": file.append(plain),
             "seed": seed,
             "digest": digest(plain, seed) if self._digests else None,
             "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -109,10 +115,14 @@ class Exchange:
             "offset": tensor.storage_offset(),
         }
 
-    def _read_tensor(self, tree: Tree, device: torch.device | str) -> Tensor:
+    def _read_tensor(self, tree: Tree, device: torch.device | str, files: _Read) -> Tensor:
         dtype, shape, stride = _dtype(tree["dtype"]), torch.Size(tree["shape"]), tree["stride"]
         size, offset = dtype.itemsize * shape.numel(), tree["offset"]
-        if not _NAME.fullmatch(tree["file"]) or min([0, offset, *shape, *stride]) < 0 or len(stride) != len(shape):
+        if (
+            not _NAME.fullmatch(tree["file"])
+            or min([0, offset, tree["at"], *shape, *stride]) < 0
+            or len(stride) != len(shape)
+        ):
             raise Malformed("wrote a tensor that cannot be")
         if not size:
             return torch.empty_strided(shape, stride, dtype=dtype, device=device)
@@ -120,12 +130,7 @@ class Exchange:
         largest = max(size, dtype.itemsize * reach)
         if self._limit_bytes is not None and largest > self._limit_bytes:
             raise Malformed(f"returned a tensor that spans {largest} bytes; allowed here are {self._limit_bytes}")
-        path = self._directory / tree["file"]
-        with open_plain(path) as file:
-            path.unlink()
-            if os.fstat(file.fileno()).st_size != size:
-                raise Malformed("wrote another number of bytes than its tensor has")
-            plain = _read_bytes(file, size, torch.device(device))
+        plain = files.read(tree["file"], tree["at"], size, torch.device(device))
         if self._digests and digest(plain, tree["seed"]) != tree["digest"]:
             raise Trouble(_CHANGED)
         values = plain.view(dtype).view(shape)
@@ -262,33 +267,94 @@ def _require_plain(tensor: Tensor) -> None:
         raise Unportable(f"a tensor of layout {tensor.layout}, quantized: {tensor.is_quantized}")
 
 
-def _write_bytes(path: Path, plain: Tensor) -> None:
-    """Bytes, from wherever they are, into a new file: into one that is mapped they take three times as long."""
-    staged = None if plain.device.type == "cpu" else _staging(plain.numel())
-    try:
-        with path.open("xb") as file:
-            for start in range(0, plain.numel(), _STAGED_BYTES):
-                part = plain[start : start + _STAGED_BYTES]
+class _Written:
+    """A new file for the bytes of all tensors of a tree, made with the first of them: to open one takes long."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._end = 0
+        self._file: BinaryIO | None = None
+
+    def append(self, plain: Tensor) -> int:
+        """Write bytes, from wherever they are; returns where they begin."""
+        start = self._end
+        staged = None if plain.device.type == "cpu" else _staging(plain.numel())
+        try:
+            if self._file is None and plain.numel():
+                self._file = self.path.open("xb", buffering=_BUFFER_BYTES)
+            for first in range(0, plain.numel(), _STAGED_BYTES):
+                part = plain[first : first + _STAGED_BYTES]
                 there = part if staged is None else staged[: part.numel()].copy_(part)
-                file.write(there.numpy())  # type: ignore[arg-type]
-    except OSError as error:
+                assert self._file is not None
+                self._file.write(there.numpy())  # type: ignore[call-overload]
+        except OSError as error:
+            raise self._trouble(error) from None
+        self._end += plain.numel()
+        return start
+
+    def _trouble(self, error: OSError) -> Trouble:
         reason = error.strerror or error
-        raise Trouble(
-            f"cannot write in {path.parent}: {reason}; values pass through it: see that it has room"
-        ) from None
+        return Trouble(f"cannot write in {self.path.parent}: {reason}; values pass through it: see that it has room")
+
+    def __enter__(self) -> _Written:
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        try:
+            if self._file is not None:
+                self._file.close()
+        except OSError as error:
+            raise self._trouble(error) from None
+        finally:
+            if failed is not None:  # nobody will read it
+                self.path.unlink(missing_ok=True)
 
 
-def _read_bytes(file: io.BufferedReader, size: int, device: torch.device) -> Tensor:
-    """The next bytes of a file, which nobody may cut short while it is mapped: so it is read."""
-    plain = torch.empty(size, dtype=torch.uint8, device=device)
-    staged = plain if device.type == "cpu" else _staging(size)
-    for start in range(0, size, staged.numel()):
-        part = plain[start : start + staged.numel()]
-        if file.readinto(staged[: part.numel()].numpy()) != part.numel():  # type: ignore[arg-type]
-            raise Malformed("wrote another number of bytes than its tensor has")
-        if staged is not plain:
-            part.copy_(staged[: part.numel()])
-    return plain
+class _Read:
+    """Files that the other side wrote, each opened once, and removed then.
+
+    They are read, since nobody may cut short what is mapped.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[str, io.BufferedReader] = {}
+        self._read: dict[str, int] = {}
+
+    def read(self, name: str, start: int, size: int, device: torch.device) -> Tensor:
+        """Bytes of a file, from a place on."""
+        if name not in self._files:
+            path = self._directory / name
+            self._files[name], self._read[name] = open_plain(path), 0
+            path.unlink()
+        file = self._files[name]
+        file.seek(start)
+        plain = torch.empty(size, dtype=torch.uint8, device=device)
+        staged = plain if device.type == "cpu" else _staging(size)
+        for first in range(0, size, staged.numel()):
+            part = plain[first : first + staged.numel()]
+            if file.readinto(staged[: part.numel()].numpy()) != part.numel():  # type: ignore[arg-type]
+                raise Malformed(_OTHER_SIZE)
+            if staged is not plain:
+                part.copy_(staged[: part.numel()])
+        self._read[name] += size
+        return plain
+
+    def require_end(self) -> None:
+        """See that no file holds more than what was read.
+
+        Raises:
+            Malformed: one does.
+        """
+        if any(os.fstat(file.fileno()).st_size != self._read[name] for name, file in self._files.items()):
+            raise Malformed(_OTHER_SIZE)
+
+    def __enter__(self) -> _Read:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            file.close()
 
 
 def _staging(size: int) -> Tensor:

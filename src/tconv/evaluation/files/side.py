@@ -137,6 +137,9 @@ class Side:
         self._failure = failure
         #: Whether convolutions run in 16 bits on a CPU, perhaps without a tensor that says so, as under autocast.
         self.narrow = False
+        #: What was traced of shapes alone, with the arguments that the module was built with last.
+        self._traced: dict[tuple[Any, ...], Traced] = {}
+        self._arguments: str = ""
         #: The state that the process was given last, and keeps.
         self._sent: Unchanged | None = None
         #: Whether large inputs in float64 were run a few samples at a time, and rightly: each is computed alone.
@@ -175,6 +178,8 @@ class Side:
     def construct(self, seed: int, arguments: Arguments) -> dict[str, Tensor]:
         """Build the module after seeding; returns its state_dict."""
         tree = self._exchange.write(list(arguments))
+        if repr(arguments) != self._arguments:
+            self._traced, self._arguments = {}, repr(arguments)
         state = self._read(self._call("construct", "the constructor", seed=seed, arguments=tree))
         failure = CannotJudge if self._failure is ModelFileError else self._failure
         if not isinstance(state, dict):
@@ -241,6 +246,9 @@ class Side:
 
     def trace(self, inputs: Sequence[Any] | None = None, shapes: Shapes | None = None) -> Traced:
         """Run the module on inputs, or on the example, and see its convolutions; with `shapes`, only the shapes run."""
+        key = tuple(shapes or ())
+        if shapes is not None and inputs is None and key in self._traced:
+            return self._traced[key]
         tree = None if inputs is None else self._exchange.write(list(inputs))
         found = self._call("trace", "forward", inputs=tree, shapes=shapes)
         calls = found["convolutions"]
@@ -253,7 +261,10 @@ class Side:
         layer = None
         if found["whole"] and problems[0] is not None:
             layer = OneLayer(problems[0], calls[0]["weight"], calls[0]["bias"])
-        return Traced(problems, multiply_adds, products, layer, max((call["outputs"] for call in calls), default=0))
+        traced = Traced(problems, multiply_adds, products, layer, max((call["outputs"] for call in calls), default=0))
+        if shapes is not None and inputs is None:
+            self._traced[key] = traced
+        return traced
 
     def _read(self, tree: Any, device: torch.device | None = None) -> Any:
         try:
