@@ -248,7 +248,8 @@ def test_a_wrong_kernel_is_not_written(model_file: Write, monkeypatch: pytest.Mo
 def test_too_little_memory_is_trouble_and_no_plainer_kernel(model_file: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts: list[str] = []
 
-    def check_layers(file: object, layers: Sequence[PlannedLayer], *_: object, **__: object) -> None:
+    def check_layers(file: object, layers: Sequence[PlannedLayer], *_: object, **options: Any) -> None:
+        options["begins"]("checking layer 1 of 1: up")
         attempts.append(layers[0].name)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
@@ -455,7 +456,7 @@ def test_the_command_writes_the_committed_example(tmp_path: Path) -> None:
     lines = shown.splitlines()
     assert lines[1].startswith("conv_transpose2d") and "32→64 k3 s5 p1 d2" in lines[1] and "on 16x32x64x128" in lines[1]
     assert any(line.startswith("Not checked: the link of load_inline; the full size") for line in lines)
-    assert lines[-1] == "equal in the emulator; not timed: no GPU"
+    assert lines[-1] == "equal (default checks) in the emulator; not timed: no GPU"
 
 
 def test_trouble_is_one_line_and_exit_2(tmp_path: Path) -> None:

@@ -105,6 +105,22 @@ class LayerCheck:
         return describe_change(self.layer.plan.problem, self.judged_at) if self.judged_at else ""
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What the file launches for one layer.
+
+    Args:
+        run_at: the problem that each of its kernels is run at.
+        cuts: of each kernel, by problems: as planned, as run, and of further draws.
+        behind: of each kernel with each that stands behind the layer, the problem and its cut, in their order.
+    """
+
+    layer: PlannedLayer
+    run_at: tuple[Problem, ...]
+    cuts: tuple[Mapping[Problem, Cut], ...]
+    behind: tuple[tuple[Problem, Cut], ...]
+
+
 def check_layers(
     file: WrittenFile,
     layers: Sequence[PlannedLayer],
@@ -113,66 +129,97 @@ def check_layers(
     *,
     gpu: Gpu | None = None,
     bench: bool = True,
-) -> Iterator[LayerCheck]:
-    """Check every layer in turn.
+    begins: Callable[[str], None] = lambda step: None,
+    quiet: Callable[[], None] = lambda: None,
+) -> list[LayerCheck]:
+    """Check every layer in turn, and time them then; what NVRTC is to compile for all of them is begun at once.
 
     Args:
         archs: what NVRTC compiles for, beside the GPU's own arch.
         compiled: compiles; a GPU runs what was compiled before.
         gpu: runs the kernels at their full size; without one the emulator runs them smaller.
         bench: time them where there is a GPU.
+        begins: is told in a few words what begins.
+        quiet: called before times are taken: when it returns, nothing else runs.
 
     Raises:
         CompileError: NVRTC refuses a kernel.
         EmulatorError: a kernel does what no kernel may.
     """
-    for layer in layers:
-        if layer.left:
-            yield LayerCheck(layer)
-            continue
-        device = "cuda" if gpu else "cpu"
-        # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
-        full = [plan.problem for plan in layer.variants.values()]
-        run_at = [problem if gpu and problem.layer == full[0].layer else shrink(problem) for problem in full]
-        cuts = list(_cuts(file, layer, run_at))
-        for plan, of_sizes in zip(layer.variants.values(), cuts, strict=True):
+    wanted = [None if layer.left else _wanted(file, layer, gpu) for layer in layers]
+    for each in filter(None, wanted):
+        for plan, of_sizes in zip(each.layer.variants.values(), each.cuts, strict=True):
             there = [arch for arch in archs if _runs_on(plan, arch)]
             compiled.begin((cut.source, cut.kernel, arch) for cut in of_sizes.values() for arch in there)
-        candidates: list[Candidate] = []
-        verdicts: dict[str, Verdict] = {}
-        for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
-            candidates.append(_candidate(of_sizes, problem, compiled, gpu))
-            verdicts[use] = _judge(candidates[-1], plan, problem, device)
-        of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
-        builds = tuple(_builds(layer, of_full, archs, compiled))
-        own = verdicts.pop("")
-        of_behind = dict(_with_behind(file, layer, run_at, compiled, gpu))
-        release()
-        time = _time(candidates[0], full[0], gpu) if gpu and bench and own.equal else None
-        error = _pytorch_error(run_at[0], device)
-        yield LayerCheck(layer, builds, own, error, run_at[0], time, verdicts, of_behind)
+        if gpu is not None:  # the emulator compiles what it runs
+            compiled.begin((cut.source, cut.kernel, gpu.arch) for _, cut in each.behind)
+    checks = []
+    for number, (layer, found) in enumerate(zip(layers, wanted, strict=True), 1):
+        begins(f"checking layer {number} of {len(layers)}: {layer.name}")
+        checks.append(LayerCheck(layer) if found is None else _check(found, archs, compiled, gpu))
+    if gpu is None or not bench:
+        return checks
+    quiet()
+    begins("timing the layers")
+    timed = []
+    for check, found in zip(checks, wanted, strict=True):
+        own = found is not None and check.verdict is not None and check.verdict.equal
+        timed.append(replace(check, time=_time(found, compiled, gpu)) if found is not None and own else check)
+    return timed
+
+
+def _wanted(file: WrittenFile, layer: PlannedLayer, gpu: Gpu | None) -> _Wanted:
+    # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
+    full = [plan.problem for plan in layer.variants.values()]
+    run_at = tuple(problem if gpu and problem.layer == full[0].layer else shrink(problem) for problem in full)
+    cuts = tuple(_cuts(file, layer, run_at))
+    return _Wanted(layer, run_at, cuts, tuple(_cuts_behind(file, layer, run_at)))
+
+
+def _check(wanted: _Wanted, archs: Sequence[str], compiled: Compiler, gpu: Gpu | None) -> LayerCheck:
+    layer, run_at, cuts = wanted.layer, wanted.run_at, wanted.cuts
+    device = "cuda" if gpu else "cpu"
+    full = [plan.problem for plan in layer.variants.values()]
+    verdicts: dict[str, Verdict] = {}
+    for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
+        verdicts[use] = _judge(_candidate(of_sizes, problem, compiled, gpu), plan, problem, device)
+    of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
+    builds = tuple(_builds(layer, of_full, archs, compiled))
+    own = verdicts.pop("")
+    of_behind = dict(_with_behind(wanted, compiled, gpu))
+    error = _pytorch_error(run_at[0], device)
+    return LayerCheck(layer, builds, own, error, run_at[0], None, verdicts, of_behind)
 
 
 def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[dict[Problem, Cut]]:
     """What the file launches by each of its kernels for the layer: as planned, at these sizes, and in further draws."""
     for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
         wanted = list(dict.fromkeys([plan.problem, problem, further_draws(problem)]))
-        cuts = file.cuts(wanted, skip=int(use.endswith("elsewhere")))
+        cuts = file.cuts(wanted, skip=_skipped(use))
         yield dict(zip(wanted, cuts, strict=True))
 
 
-def _with_behind(
-    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], compiled: Compiler, gpu: Gpu | None
-) -> Iterator[tuple[str, Verdict]]:
-    """The verdicts of all the layer's kernels with all that stands behind it."""
+def _cuts_behind(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[tuple[Problem, Cut]]:
+    """The same with all that stands behind the layer, in further draws."""
     for behind in layer.behind:
-        for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
+        for use, problem in zip(layer.variants, run_at, strict=True):
             few = further_draws(problem)
             few = replace(few, layer=behind.layer(few.layer))
-            (cut,) = file.cuts([few], skip=int(use.endswith("elsewhere")))
-            candidate = _emulated(cut, few) if gpu is None else launch_on_gpu(cut, few, compiled, gpu)
-            verdict = check_program(candidate, few, as_stated(plan.problem), device="cpu" if gpu is None else "cuda")
-            yield ", ".join(filter(None, [behind.describe(), use])), verdict
+            yield few, file.cuts([few], skip=_skipped(use))[0]
+
+
+def _skipped(use: str) -> int:
+    """So many kernels that would run the layer are not there for that use."""
+    return int(use.endswith("elsewhere"))
+
+
+def _with_behind(wanted: _Wanted, compiled: Compiler, gpu: Gpu | None) -> Iterator[tuple[str, Verdict]]:
+    """The verdicts of all the layer's kernels with all that stands behind it."""
+    uses = [(behind, *variant) for behind in wanted.layer.behind for variant in wanted.layer.variants.items()]
+    for (behind, use, plan), (few, cut) in zip(uses, wanted.behind, strict=True):
+        candidate = _emulated(cut, few) if gpu is None else launch_on_gpu(cut, few, compiled, gpu)
+        verdict = check_program(candidate, few, as_stated(plan.problem), device="cpu" if gpu is None else "cuda")
+        yield ", ".join(filter(None, [behind.describe(), use])), verdict
 
 
 class Compiler:
@@ -348,11 +395,14 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
     return candidate
 
 
-def _time(candidate: Candidate, problem: Problem, gpu: Gpu) -> LayerTime:
-    """The kernel and PyTorch's operator by turns."""
+def _time(wanted: _Wanted, compiled: Compiler, gpu: Gpu) -> LayerTime:
+    """The layer's own kernel and PyTorch's operator by turns."""
     from tconv.evaluation.stopwatch import CudaClock
     from tconv.evaluation.timing import STEADY, interleave
 
+    problem = wanted.layer.plan.problem
+    candidate = _candidate(wanted.cuts[0], problem, compiled, gpu)
+    release()
     operands = draw(problem, torch.device("cuda"), 0)
     calls = {"ours": partial(candidate, *operands), "pytorch": partial(conv_transpose, *operands, problem)}
     times = interleave(CudaClock(), calls, steady=STEADY)

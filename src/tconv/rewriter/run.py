@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -87,6 +87,7 @@ class _Job:
     on_gpu: bool = field(default_factory=torch.cuda.is_available)
     compiled: Compiler = field(default_factory=Compiler)
     pool: Executor | None = None
+    builds: list[Future[None]] = field(default_factory=list)
     shared: bool = False
     empty: tuple[str, ...] = ()
 
@@ -221,8 +222,12 @@ class _Job:
     def _begin_builds(self, replaced: Replaced) -> None:
         """What the judge's processes build is built while layers are checked: they find it in load_inline's folder."""
         if self.pool is not None and not self.request.missing:
-            for options in replaced.extensions:
-                self.pool.submit(build_extension, options)
+            self.builds += [self.pool.submit(build_extension, options) for options in replaced.extensions]
+
+    def _await_builds(self) -> None:
+        """Compilers take processors from whoever is timed."""
+        self.say("building the file's kernels")
+        wait(self.builds)
 
     def _out_of_reach(self, replaced: Replaced | None, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
         """The names of layers that the file was to replace and that PyTorch runs all the same, by the reason."""
@@ -244,11 +249,16 @@ class _Job:
 
     def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
         archs = self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
-        checks: list[LayerCheck] = []
-        for number, layer in enumerate(layers, 1):
-            self.say(f"checking layer {number} of {len(layers)}: {layer.name}")
-            gpu_there = gpu if self.on_gpu else None
-            checks += check_layers(file, [layer], archs, self.compiled, gpu=gpu_there, bench=self.request.bench)
+        checks = check_layers(
+            file,
+            layers,
+            archs,
+            self.compiled,
+            gpu=gpu if self.on_gpu else None,
+            bench=self.request.bench,
+            begins=self.say,
+            quiet=self._await_builds,
+        )
         return tuple(checks)
 
     def _judge(self, path: Path, gpu: Gpu, wanted: Wanted) -> tuple[Report | None, str]:
