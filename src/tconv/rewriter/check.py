@@ -32,13 +32,16 @@ from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, floor_seconds
 from tconv.planner.choice import runs_on
 from tconv.problem import Problem
-from tconv.rewriter.shrink import describe_change, shrink
+from tconv.rewriter.shrink import BUDGET, describe_change, shrink
 from tconv.sandbox.cut import Cut, Told, WrittenFile, told
 from tconv.sandbox.emulated import as_buffer, launches, told_for_few
 from tconv.sandbox.gpu_memory import release
 
-#: Draws of inputs and weights; a GPU gets as many as the rules say.
-_DRAWS = {"cpu": 2, "cuda": 5}
+#: Draws of inputs and weights of the kernel that the model runs, and of the layer's others; a GPU gets as many as the
+#: rules say.
+_DRAWS, _FEW_DRAWS = {"cpu": 2, "cuda": 5}, {"cpu": 1, "cuda": 2}
+#: Multiply-adds of one run of those others in the emulator.
+_OTHERS_BUDGET = BUDGET // 5
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,12 @@ def check_layers(
 def _wanted(file: WrittenFile, layer: PlannedLayer, gpu: Gpu | None) -> _Wanted:
     # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
     full = [plan.problem for plan in layer.variants.values()]
-    run_at = tuple(problem if gpu and problem.layer == full[0].layer else shrink(problem) for problem in full)
+    others = [
+        problem if gpu and problem.layer == full[0].layer else shrink(problem, _OTHERS_BUDGET) for problem in full
+    ]
+    run_at = (full[0] if gpu else shrink(full[0]), *others[1:])
     cuts = tuple(_cuts(file, layer, run_at))
-    return _Wanted(layer, run_at, cuts, tuple(_cuts_behind(file, layer, run_at)))
+    return _Wanted(layer, run_at, cuts, tuple(_cuts_behind(file, layer, others)))
 
 
 def _check(wanted: _Wanted, archs: Sequence[str], compiled: Compiler, gpu: Gpu | None) -> LayerCheck:
@@ -182,7 +188,7 @@ def _check(wanted: _Wanted, archs: Sequence[str], compiled: Compiler, gpu: Gpu |
     full = [plan.problem for plan in layer.variants.values()]
     verdicts: dict[str, Verdict] = {}
     for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
-        verdicts[use] = _judge(_candidate(of_sizes, problem, compiled, gpu), plan, problem, device)
+        verdicts[use] = _judge(_candidate(of_sizes, problem, compiled, gpu), plan, problem, device, own=not use)
     of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
     builds = tuple(_builds(layer, of_full, archs, compiled))
     own = verdicts.pop("")
@@ -194,9 +200,14 @@ def _check(wanted: _Wanted, archs: Sequence[str], compiled: Compiler, gpu: Gpu |
 def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[dict[Problem, Cut]]:
     """What the file launches by each of its kernels for the layer: as planned, at these sizes, and in further draws."""
     for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
-        wanted = list(dict.fromkeys([plan.problem, problem, further_draws(problem)]))
+        wanted = list(dict.fromkeys([plan.problem, *_batches(problem)]))
         cuts = file.cuts(wanted, skip=_skipped(use))
         yield dict(zip(wanted, cuts, strict=True))
+
+
+def _batches(problem: Problem) -> tuple[Problem, ...]:
+    """What rules run a problem at: its own batch, that of further draws, and one sample."""
+    return problem, further_draws(problem), replace(problem, batch=min(1, problem.batch))
 
 
 def _cuts_behind(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[tuple[Problem, Cut]]:
@@ -287,10 +298,10 @@ def _runs_on(plan: Plan, arch: str) -> bool:
 
 
 def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler, gpu: Gpu | None) -> Candidate:
-    """One of a layer's launches where it can run; on a GPU for as many samples as draws have."""
+    """One of a layer's launches where it can run, for as many samples as rules take."""
     candidates = {
         each.batch: _emulated(cuts[each], each) if gpu is None else launch_on_gpu(cuts[each], each, compiled, gpu)
-        for each in (problem, further_draws(problem))
+        for each in _batches(problem)
     }
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -299,11 +310,19 @@ def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler
     return candidate
 
 
-def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str) -> Verdict:
+def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own: bool) -> Verdict:
+    """By all rules; what the emulator runs of the layer's other kernels, without the awkward inputs."""
     family = FAMILIES.get(plan.kernel.family)
-    reach = "exact" if family is None else family.reach
-    draws = _DRAWS[device]
-    return check_layer(candidate, problem, as_stated(problem), device=device, draw_count=draws, reach=reach)
+    return check_layer(
+        candidate,
+        problem,
+        as_stated(problem),
+        device=device,
+        draw_count=(_DRAWS if own else _FEW_DRAWS)[device],
+        awkward=own or device == "cuda",
+        awkward_batch=1 if device == "cpu" else None,
+        reach="exact" if family is None else family.reach,
+    )
 
 
 def _emulated(cut: Cut, problem: Problem) -> Candidate:
