@@ -63,7 +63,7 @@ def check_other_inputs(pair: Pair) -> list[Check]:
     An error of the candidate's is reported, and no fault: nobody takes it for a result.
     """
     small, state = pair.small
-    kinds = _kinds(small, pair.emulated) if pair.looks_at(EACH_KIND) else _together(small, pair.emulated)
+    kinds = _kinds(small, pair.emulated) if pair.looks_at(EACH_KIND) else _together(small)
     checks = [check for kind in kinds for check in _tried(pair, kind, state)]
     return [each for each in checks if not each.passed] or [Check(NAME, True)]
 
@@ -115,7 +115,7 @@ def _one(pair: Pair, kind: _Kind, inputs: list[Any], state: dict[str, Tensor]) -
     return [Check(NAME, False, reason=f"given {words}: {reasons[0]}", about=words)] if reasons else []
 
 
-def _together(inputs: list[Any], emulated: bool) -> Iterator[_Kind]:
+def _together(inputs: list[Any]) -> Iterator[_Kind]:
     """Few kinds, each of which has several of `_kinds` in one call."""
     apart = {kind.words: kind for kind in _kinds(inputs, emulated=False)}
     size, one, reverse = (apart.get(words) for words in (_SIZE, _ONE, _REVERSED))
