@@ -57,6 +57,25 @@ class Told:
     inputs: InputPreparation | None
 
 
+@dataclass(frozen=True)
+class Built:
+    """Where a launch is in what the file builds.
+
+    Args:
+        options: the arguments of load_inline.
+        number: of the kernel in that extension.
+        prepares_inputs: inputs are brought into another order, too, behind the weights.
+        aligned: tensors begin at multiples of 16 bytes.
+        reads: its launch takes the addresses of what programs read.
+    """
+
+    options: dict[str, Any]
+    number: int
+    prepares_inputs: bool
+    aligned: bool
+    reads: bool
+
+
 #: Of a text and the name of a function in it: what that writes on these arguments, in one thread.
 Ask = Callable[[str, str, tuple[int, ...]], Sequence[int]]
 
@@ -125,6 +144,16 @@ class WrittenFile:
         found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, skip=skip)
         return [Cut(**fields) for fields in found]
 
+    def built(self, problems: Sequence[Problem], *, skip: int = 0) -> list[Built]:
+        """Where the launches for these problems are in what the file builds on this machine's GPU.
+
+        Args:
+            skip: as in `cuts`.
+        """
+        asked = [asdict(problem) for problem in problems]
+        found = self._worker.call("built", timeout_s=self._timeout_s, problems=asked, skip=skip)
+        return [Built(**fields) for fields in found]
+
     def replaced(self, types: Sequence[torch.dtype] = ()) -> Replaced | None:
         """What a forward pass launches; None where the model does not run on fake tensors.
 
@@ -161,6 +190,8 @@ class Cutter:
         self._stack.enter_context(CudaMeansCpu())  # as in `trace`
         self._model = load(path, CANDIDATE)
         self._file: dict[str, Any] = vars(self._model.namespace)
+        #: Kernels that are built together.
+        self._groups: list[list[Any]] = []
         rebound = [name for name in needed if self._file.get(name, _OWN[name]) is not _OWN[name]]
         if rebound:
             raise ModelFileError(
@@ -171,6 +202,23 @@ class Cutter:
     def cuts(self, problems: list[dict[str, Any]], skip: int) -> list[dict[str, Any]]:
         with self._without_first(skip):
             return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]
+
+    def built(self, problems: list[dict[str, Any]], skip: int) -> list[dict[str, Any]]:
+        with self._without_first(skip):
+            kernels = [self._kernel(Problem.from_dict(problem)) for problem in problems]
+        return [self._where(kernel) for kernel in kernels]
+
+    def _where(self, kernel: Any) -> dict[str, Any]:
+        if not any(kernel in group for group in self._groups):
+            self._groups.append([kernel])
+        group = next(group for group in self._groups if kernel in group)
+        return {
+            "options": self._file["_load_options"](group, torch.cuda.get_device_capability()),
+            "number": group.index(kernel),
+            "prepares_inputs": getattr(kernel, "prepares_inputs", False),
+            "aligned": kernel.family not in ("direct", "plain"),
+            "reads": "_PROGRAMS" in self._file,
+        }
 
     @contextlib.contextmanager
     def _without_first(self, skip: int) -> Iterator[None]:
@@ -185,6 +233,9 @@ class Cutter:
             plan.cache_clear()
 
     def _cut(self, problem: Problem) -> Cut:
+        return cut_of(self._kernel(problem), self._file["_cuda_source"])
+
+    def _kernel(self, problem: Problem) -> Any:
         layer = problem.layer
         used = slice(3 - layer.spatial_dims, None)
         shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
@@ -195,7 +246,7 @@ class Cutter:
             raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
         if layer.tail or layer.into:
             plan = self._file["_with_program"](plan, layer.tail, layer.into)
-        return cut_of(plan.kernel, self._file["_cuda_source"])
+        return plan.kernel
 
     def replaced(self, types: list[str]) -> dict[str, Any] | None:
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -206,12 +257,14 @@ class Cutter:
                     remaining = record(self._model)
             except ModelFileError:
                 return None
-        extensions = [
-            self._file["_load_options"](of_one, torch.cuda.get_device_capability(device))
+        self._groups = [
+            of_one
             for kernels, device in builds
             if device.type == "cuda"
             for of_one in self._built(list(dict.fromkeys(kernels)), self._file["_gpu"](device), types)
         ]
+        capability = torch.cuda.get_device_capability() if self._groups else None
+        extensions = [self._file["_load_options"](of_one, capability) for of_one in self._groups]
         remaining_layers = [asdict(layer) for layer in remaining]
         return {"launches": launches, "remaining": remaining_layers, "extensions": extensions}
 

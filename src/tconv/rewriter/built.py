@@ -1,0 +1,81 @@
+"""Kernels as a written file builds them: its own extension, loaded here, launched as the file launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tconv.memory import aligned
+from tconv.planner import Gpu
+from tconv.problem import Problem
+from tconv.sandbox.cut import Built
+
+_NOTHING = [0] * 7 + [1] * 7  # as the file asks for the bytes of prepared weights
+
+
+class Extensions:
+    """What the file builds with load_inline, each built once, in the pool, and loaded here when it is asked for."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._builds: dict[str, Future[None]] = {}
+        self._loaded: dict[str, Any] = {}
+
+    def begin(self, options: Mapping[str, Any]) -> None:
+        """It will be asked for, here or by a process that runs the file."""
+        if options["name"] not in self._builds:
+            self._builds[options["name"]] = self._pool.submit(build_extension, options)
+
+    def wait(self) -> None:
+        """Until nothing is built any more."""
+        for build in self._builds.values():
+            build.exception()
+
+    def launch(self, options: Mapping[str, Any]) -> Callable[..., int]:
+        """The extension's function."""
+        name = options["name"]
+        if name not in self._loaded:
+            self.begin(options)
+            self._builds[name].result()
+            self._loaded[name] = build_extension(options)
+        launch: Callable[..., int] = self._loaded[name].launch
+        return launch
+
+
+def build_extension(options: Mapping[str, Any]) -> Any:
+    """The extension, built unless it lies in load_inline's folder."""
+    from torch.utils.cpp_extension import load_inline
+
+    return load_inline(**options)  # type: ignore[no-untyped-call]
+
+
+def launched(
+    extensions: Extensions, built: Built, problem: Problem, gpu: Gpu
+) -> Callable[[Tensor, Tensor, Tensor | None, Tensor, tuple[Tensor, ...]], None]:
+    """Enqueues the kernel for x, weight, bias and what its program reads, with y as the result."""
+    launch = extensions.launch(built.options)
+    lists: list[list[int]] = [[]] if built.reads else []
+    weight_bytes = launch(built.number, *_NOTHING, *lists)
+    sizes = (problem.batch, *problem.input_size, *problem.output_size)
+
+    def enqueue(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, operands: tuple[Tensor, ...]) -> None:
+        x, weight = x.contiguous(), weight.contiguous()
+        if built.aligned:
+            x, weight = aligned(x), aligned(weight)
+        bias = None if bias is None else bias.contiguous()
+        prepared = None
+        if weight_bytes:
+            of_inputs = x.numel() * x.element_size() if built.prepares_inputs else 0
+            prepared = torch.empty(weight_bytes + of_inputs, dtype=torch.uint8, device=x.device)
+        pointers = [0 if each is None else each.data_ptr() for each in (x, weight, bias, y, prepared)]
+        read = [[each.data_ptr() for each in operands]] if built.reads else []
+        stream = torch.cuda.current_stream().cuda_stream
+        error = launch(built.number, stream, gpu.multiprocessors, *pointers, *sizes, *read)
+        if error:
+            raise RuntimeError(f"CUDA error {error} at the launch of {problem.layer.describe()}")
+
+    return enqueue
