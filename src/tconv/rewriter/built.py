@@ -14,6 +14,8 @@ from tconv.planner import Gpu
 from tconv.problem import Problem
 from tconv.sandbox.cut import Built
 
+#: Enqueues a kernel for x, weight, bias, the result, and what its program reads.
+Launch = Callable[[Tensor, Tensor, Tensor | None, Tensor, tuple[Tensor, ...]], None]
 _NOTHING = [0] * 7 + [1] * 7  # as the file asks for the bytes of prepared weights
 
 
@@ -53,10 +55,8 @@ def build_extension(options: Mapping[str, Any]) -> Any:
     return load_inline(**options)  # type: ignore[no-untyped-call]
 
 
-def launched(
-    extensions: Extensions, built: Built, problem: Problem, gpu: Gpu
-) -> Callable[[Tensor, Tensor, Tensor | None, Tensor, tuple[Tensor, ...]], None]:
-    """Enqueues the kernel for x, weight, bias and what its program reads, with y as the result."""
+def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -> Launch:
+    """The launch of a built kernel, as the file makes it."""
     launch = extensions.launch(built.options)
     lists: list[list[int]] = [[]] if built.reads else []
     weight_bytes = launch(built.number, *_NOTHING, *lists)

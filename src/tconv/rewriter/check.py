@@ -32,8 +32,9 @@ from tconv.memory import aligned
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, floor_seconds
 from tconv.planner.choice import runs_on
 from tconv.problem import Problem
+from tconv.rewriter.built import Extensions, Launch, launched
 from tconv.rewriter.shrink import BUDGET, describe_change, shrink
-from tconv.sandbox.cut import Cut, Told, WrittenFile, told
+from tconv.sandbox.cut import Built, Cut, Told, WrittenFile, told
 from tconv.sandbox.emulated import as_buffer, launches, told_for_few
 from tconv.sandbox.gpu_memory import release
 
@@ -114,14 +115,14 @@ class _Wanted:
 
     Args:
         run_at: the problem that each of its kernels is run at.
-        cuts: of each kernel, by problems: as planned, as run, and of further draws.
-        behind: of each kernel with each that stands behind the layer, the problem and its cut, in their order.
+        launches: of each kernel, by problems: as planned, as run, of further draws, and of one sample.
+        behind: of each kernel with each that stands behind the layer, the problem and its launch, in their order.
     """
 
     layer: PlannedLayer
     run_at: tuple[Problem, ...]
-    cuts: tuple[Mapping[Problem, Cut], ...]
-    behind: tuple[tuple[Problem, Cut], ...]
+    launches: tuple[Mapping[Problem, Cut | Built], ...]
+    behind: tuple[tuple[Problem, Cut | Built], ...]
 
 
 def check_layers(
@@ -131,6 +132,7 @@ def check_layers(
     compiled: Compiler,
     *,
     gpu: Gpu | None = None,
+    extensions: Extensions | None = None,
     bench: bool = True,
     begins: Callable[[str], None] = lambda step: None,
     quiet: Callable[[], None] = lambda: None,
@@ -139,8 +141,9 @@ def check_layers(
 
     Args:
         archs: what NVRTC compiles for, beside the GPU's own arch.
-        compiled: compiles; a GPU runs what was compiled before.
+        compiled: compiles what no extension has.
         gpu: runs the kernels at their full size; without one the emulator runs them smaller.
+        extensions: what the file builds for the GPU, which runs that; without them it runs what NVRTC compiles.
         bench: time them where there is a GPU.
         begins: is told in a few words what begins.
         quiet: called before times are taken: when it returns, nothing else runs.
@@ -149,17 +152,17 @@ def check_layers(
         CompileError: NVRTC refuses a kernel.
         EmulatorError: a kernel does what no kernel may.
     """
-    wanted = [None if layer.left else _wanted(file, layer, gpu) for layer in layers]
+    run = _Runner(compiled, gpu, extensions)
+    wanted = [None if layer.left else _wanted(file, layer, run) for layer in layers]
     for each in filter(None, wanted):
-        for plan, of_sizes in zip(each.layer.variants.values(), each.cuts, strict=True):
-            there = [arch for arch in archs if _runs_on(plan, arch)]
-            compiled.begin((cut.source, cut.kernel, arch) for cut in of_sizes.values() for arch in there)
+        for plan, of_sizes in zip(each.layer.variants.values(), each.launches, strict=True):
+            run.begin(of_sizes.values(), [arch for arch in archs if _runs_on(plan, arch)])
         if gpu is not None:  # the emulator compiles what it runs
-            compiled.begin((cut.source, cut.kernel, gpu.arch) for _, cut in each.behind)
+            run.begin((launch for _, launch in each.behind), [gpu.arch])
     checks = []
     for number, (layer, found) in enumerate(zip(layers, wanted, strict=True), 1):
         begins(f"checking layer {number} of {len(layers)}: {layer.name}")
-        checks.append(LayerCheck(layer) if found is None else _check(found, archs, compiled, gpu))
+        checks.append(LayerCheck(layer) if found is None else _check(found, archs, run))
     if gpu is None or not bench:
         return checks
     quiet()
@@ -167,42 +170,75 @@ def check_layers(
     timed = []
     for check, found in zip(checks, wanted, strict=True):
         own = found is not None and check.verdict is not None and check.verdict.equal
-        timed.append(replace(check, time=_time(found, compiled, gpu)) if found is not None and own else check)
+        timed.append(replace(check, time=_time(found, run, gpu)) if found is not None and own else check)
     return timed
 
 
-def _wanted(file: WrittenFile, layer: PlannedLayer, gpu: Gpu | None) -> _Wanted:
+@dataclass(frozen=True)
+class _Runner:
+    """Where launches run, and what makes them ready for that. The arguments are those of `check_layers`."""
+
+    compiled: Compiler
+    gpu: Gpu | None
+    extensions: Extensions | None
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.gpu is None else "cuda"
+
+    def launches(self, file: WrittenFile, problems: Sequence[Problem], use: str) -> Sequence[Cut | Built]:
+        """Those that the file makes for these problems, by the kernel that is for that use."""
+        found = file.cuts if self.extensions is None else file.built
+        return found(problems, skip=int(use.endswith("elsewhere")))
+
+    def begin(self, launches: Iterable[Cut | Built], archs: Sequence[str]) -> None:
+        """What they take begins to be compiled."""
+        for launch in launches:
+            if isinstance(launch, Cut):
+                self.compiled.begin((launch.source, launch.kernel, arch) for arch in archs)
+            elif self.extensions is not None:
+                self.extensions.begin(launch.options)
+
+    def candidate(self, launch: Cut | Built, problem: Problem) -> Candidate:
+        """The launch, as a candidate."""
+        if isinstance(launch, Built) and self.gpu is not None and self.extensions is not None:
+            return _placed(launched(self.extensions, launch, problem, self.gpu), problem)
+        assert isinstance(launch, Cut)
+        if self.gpu is None:
+            return _emulated(launch, problem)
+        return launch_on_gpu(launch, problem, self.compiled, self.gpu)
+
+
+def _wanted(file: WrittenFile, layer: PlannedLayer, run: _Runner) -> _Wanted:
     # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
     full = [plan.problem for plan in layer.variants.values()]
     others = [
-        problem if gpu and problem.layer == full[0].layer else shrink(problem, _OTHERS_BUDGET) for problem in full
+        problem if run.gpu and problem.layer == full[0].layer else shrink(problem, _OTHERS_BUDGET) for problem in full
     ]
-    run_at = (full[0] if gpu else shrink(full[0]), *others[1:])
-    cuts = tuple(_cuts(file, layer, run_at))
-    return _Wanted(layer, run_at, cuts, tuple(_cuts_behind(file, layer, others)))
+    run_at = (full[0] if run.gpu else shrink(full[0]), *others[1:])
+    launches = tuple(_launches(file, layer, run_at, run))
+    return _Wanted(layer, run_at, launches, tuple(_launches_behind(file, layer, others, run)))
 
 
-def _check(wanted: _Wanted, archs: Sequence[str], compiled: Compiler, gpu: Gpu | None) -> LayerCheck:
-    layer, run_at, cuts = wanted.layer, wanted.run_at, wanted.cuts
-    device = "cuda" if gpu else "cpu"
-    full = [plan.problem for plan in layer.variants.values()]
+def _check(wanted: _Wanted, archs: Sequence[str], run: _Runner) -> LayerCheck:
+    layer, run_at = wanted.layer, wanted.run_at
     verdicts: dict[str, Verdict] = {}
-    for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
-        verdicts[use] = _judge(_candidate(of_sizes, problem, compiled, gpu), plan, problem, device, own=not use)
-    of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
-    builds = tuple(_builds(layer, of_full, archs, compiled))
+    for (use, plan), of_sizes, problem in zip(layer.variants.items(), wanted.launches, run_at, strict=True):
+        verdicts[use] = _judge(_candidate(of_sizes, problem, run), plan, problem, run.device, own=not use)
+    builds = tuple(_builds(wanted, archs, run.compiled))
     own = verdicts.pop("")
-    of_behind = dict(_with_behind(wanted, compiled, gpu))
-    error = _pytorch_error(run_at[0], device)
+    of_behind = dict(_with_behind(wanted, run))
+    error = _pytorch_error(run_at[0], run.device)
     return LayerCheck(layer, builds, own, error, run_at[0], None, verdicts, of_behind)
 
 
-def _cuts(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[dict[Problem, Cut]]:
-    """What the file launches by each of its kernels for the layer: as planned, at these sizes, and in further draws."""
+def _launches(
+    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], run: _Runner
+) -> Iterator[dict[Problem, Cut | Built]]:
+    """What the file launches by each of its kernels for the layer: as planned, and at all that rules take."""
     for (use, plan), problem in zip(layer.variants.items(), run_at, strict=True):
         wanted = list(dict.fromkeys([plan.problem, *_batches(problem)]))
-        cuts = file.cuts(wanted, skip=_skipped(use))
-        yield dict(zip(wanted, cuts, strict=True))
+        yield dict(zip(wanted, run.launches(file, wanted, use), strict=True))
 
 
 def _batches(problem: Problem) -> tuple[Problem, ...]:
@@ -210,26 +246,22 @@ def _batches(problem: Problem) -> tuple[Problem, ...]:
     return problem, further_draws(problem), replace(problem, batch=min(1, problem.batch))
 
 
-def _cuts_behind(file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem]) -> Iterator[tuple[Problem, Cut]]:
+def _launches_behind(
+    file: WrittenFile, layer: PlannedLayer, run_at: Sequence[Problem], run: _Runner
+) -> Iterator[tuple[Problem, Cut | Built]]:
     """The same with all that stands behind the layer, in further draws."""
     for behind in layer.behind:
         for use, problem in zip(layer.variants, run_at, strict=True):
             few = further_draws(problem)
             few = replace(few, layer=behind.layer(few.layer))
-            yield few, file.cuts([few], skip=_skipped(use))[0]
+            yield few, run.launches(file, [few], use)[0]
 
 
-def _skipped(use: str) -> int:
-    """So many kernels that would run the layer are not there for that use."""
-    return int(use.endswith("elsewhere"))
-
-
-def _with_behind(wanted: _Wanted, compiled: Compiler, gpu: Gpu | None) -> Iterator[tuple[str, Verdict]]:
+def _with_behind(wanted: _Wanted, run: _Runner) -> Iterator[tuple[str, Verdict]]:
     """The verdicts of all the layer's kernels with all that stands behind it."""
     uses = [(behind, *variant) for behind in wanted.layer.behind for variant in wanted.layer.variants.items()]
-    for (behind, use, plan), (few, cut) in zip(uses, wanted.behind, strict=True):
-        candidate = _emulated(cut, few) if gpu is None else launch_on_gpu(cut, few, compiled, gpu)
-        verdict = check_program(candidate, few, as_stated(plan.problem), device="cpu" if gpu is None else "cuda")
+    for (behind, use, plan), (few, launch) in zip(uses, wanted.behind, strict=True):
+        verdict = check_program(run.candidate(launch, few), few, as_stated(plan.problem), device=run.device)
         yield ", ".join(filter(None, [behind.describe(), use])), verdict
 
 
@@ -275,19 +307,20 @@ def compile_text(source: str, kernel: str, arch: str) -> Compiled:
         raise Trouble(f"this NVRTC does not compile for {arch}; leave it out, or install a newer one") from None
 
 
-def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], compiled: Compiler) -> Iterator[Build]:
-    """Every kernel of the layer is compiled for every arch that has its family; of each arch the best one tells.
-
-    Args:
-        cuts: one for each of the layer's variants.
-    """
+def _builds(wanted: _Wanted, archs: Sequence[str], compiled: Compiler) -> Iterator[Build]:
+    """Every kernel that NVRTC compiles is compiled for every arch that has its family; of each arch the best tells."""
+    launches = [of_sizes[plan.problem] for plan, of_sizes in _of_kernels(wanted)]
     for arch in archs:
         there = [
             compiled(cut.source, cut.kernel, arch)
-            for plan, cut in zip(layer.variants.values(), cuts, strict=True)
-            if _runs_on(plan, arch)
+            for (plan, _), cut in zip(_of_kernels(wanted), launches, strict=True)
+            if isinstance(cut, Cut) and _runs_on(plan, arch)
         ]
         yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
+
+
+def _of_kernels(wanted: _Wanted) -> list[tuple[Plan, Mapping[Problem, Cut | Built]]]:
+    return list(zip(wanted.layer.variants.values(), wanted.launches, strict=True))
 
 
 def _runs_on(plan: Plan, arch: str) -> bool:
@@ -297,12 +330,9 @@ def _runs_on(plan: Plan, arch: str) -> bool:
     return int("".join(filter(str.isdigit, arch))) >= 80
 
 
-def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler, gpu: Gpu | None) -> Candidate:
+def _candidate(launches: Mapping[Problem, Cut | Built], problem: Problem, run: _Runner) -> Candidate:
     """One of a layer's launches where it can run, for as many samples as rules take."""
-    candidates = {
-        each.batch: _emulated(cuts[each], each) if gpu is None else launch_on_gpu(cuts[each], each, compiled, gpu)
-        for each in _batches(problem)
-    }
+    candidates = {each.batch: run.candidate(launches[each], each) for each in _batches(problem)}
 
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return candidates[x.shape[0]](x, weight, bias)
@@ -333,6 +363,17 @@ def _emulated(cut: Cut, problem: Problem) -> Candidate:
         place = _Place(problem, x)
         tensors = *_as_launched(how, x, weight, bias), as_buffer(place.y)
         run(how.source, launches(cut.kernel, how, problem, *tensors, operands))
+        return place.result()
+
+    return candidate
+
+
+def _placed(launch: Launch, problem: Problem) -> Candidate:
+    """The launch of a built kernel, as a candidate."""
+
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
+        place = _Place(problem, x)
+        launch(x, weight, bias, place.y, operands)
         return place.result()
 
     return candidate
@@ -414,13 +455,13 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
     return candidate
 
 
-def _time(wanted: _Wanted, compiled: Compiler, gpu: Gpu) -> LayerTime:
+def _time(wanted: _Wanted, run: _Runner, gpu: Gpu) -> LayerTime:
     """The layer's own kernel and PyTorch's operator by turns."""
     from tconv.evaluation.stopwatch import CudaClock
     from tconv.evaluation.timing import STEADY, interleave
 
     problem = wanted.layer.plan.problem
-    candidate = _candidate(wanted.cuts[0], problem, compiled, gpu)
+    candidate = _candidate(wanted.launches[0], problem, run)
     release()
     operands = draw(problem, torch.device("cuda"), 0)
     calls = {"ours": partial(candidate, *operands), "pytorch": partial(conv_transpose, *operands, problem)}

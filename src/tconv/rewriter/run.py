@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -27,6 +26,7 @@ from tconv.jit.tuned import answers
 from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
+from tconv.rewriter.built import Extensions
 from tconv.rewriter.check import Compiler, LayerCheck, check_layers
 from tconv.rewriter.findings import with_findings
 from tconv.rewriter.fusing import Fused, with_tails
@@ -87,7 +87,7 @@ class _Job:
     on_gpu: bool = field(default_factory=torch.cuda.is_available)
     compiled: Compiler = field(default_factory=Compiler)
     pool: Executor | None = None
-    builds: list[Future[None]] = field(default_factory=list)
+    extensions: Extensions | None = None
     shared: bool = False
     empty: tuple[str, ...] = ()
 
@@ -172,7 +172,7 @@ class _Job:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
                     self.say("looking for what is left to PyTorch")
-                    replaced = file.replaced(COMPILED_TYPES)
+                    replaced = file.replaced((*COMPILED_TYPES, torch.bfloat16))
                     out_of_reach = self._out_of_reach(replaced, layers)
                     if replaced is not None and not out_of_reach:
                         self._begin_builds(replaced)
@@ -222,12 +222,15 @@ class _Job:
     def _begin_builds(self, replaced: Replaced) -> None:
         """What the judge's processes build is built while layers are checked: they find it in load_inline's folder."""
         if self.pool is not None and not self.request.missing:
-            self.builds += [self.pool.submit(build_extension, options) for options in replaced.extensions]
+            self.extensions = self.extensions or Extensions(self.pool)
+            for options in replaced.extensions:
+                self.extensions.begin(options)
 
     def _await_builds(self) -> None:
         """Compilers take processors from whoever is timed."""
-        self.say("building the file's kernels")
-        wait(self.builds)
+        if self.extensions is not None:
+            self.say("building the file's kernels")
+            self.extensions.wait()
 
     def _out_of_reach(self, replaced: Replaced | None, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
         """The names of layers that the file was to replace and that PyTorch runs all the same, by the reason."""
@@ -255,6 +258,7 @@ class _Job:
             archs,
             self.compiled,
             gpu=gpu if self.on_gpu else None,
+            extensions=self.extensions,
             bench=self.request.bench,
             begins=self.say,
             quiet=self._await_builds,
@@ -304,13 +308,6 @@ class _Job:
         full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()
         autocast = judging.autocast_not_checked(read_source(self.request.model))
         return ("the link of load_inline", *full, *autocast, "times")
-
-
-def build_extension(options: Mapping[str, Any]) -> None:
-    """Builds and loads an extension; what is wrong with one shows where it is needed."""
-    from torch.utils.cpp_extension import load_inline
-
-    load_inline(**options)  # type: ignore[no-untyped-call]
 
 
 def _size(problem: Problem) -> Problem:
