@@ -11,11 +11,11 @@ from strict import judge
 from torch import Tensor
 
 from tconv.evaluation.equality import check_layer
-from tconv.evaluation.files.levels import Level
 from tconv.evaluation.precision import arithmetic, measured
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import cross_check, interleave, quantile
+from tconv.evaluation.verdict import Level
 from tconv.problem import TF32, Layer, Precision, Problem
 from tconv.sandbox.worker import Workshop
 

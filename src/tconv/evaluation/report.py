@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tconv.evaluation.files.levels import Level
-from tconv.evaluation.verdict import Timing, Verdict
+from tconv.evaluation.verdict import Level, Timing, Verdict
 
 
 @dataclass(frozen=True)

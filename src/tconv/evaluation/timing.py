@@ -93,14 +93,14 @@ def interleave(
 
     Args:
         steady: where the middle three fifths of all calls' times lie within this share of their medians, four rounds
-            are enough, and fewer calls a round of long ones.
+            are enough, and fewer calls a round of long ones. 0 for all of them.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     count = dict.fromkeys(calls, each)
     for number in range(rounds):
         for name in list(calls)[:: 1 if number % 2 == 0 else -1]:
             times[name] += clock.device_ms(calls[name], count[name], between.get(name, nothing))
-        if all(_spread(found) <= steady for found in times.values()):
+        if steady and all(_spread(found) <= steady for found in times.values()):
             if number + 1 >= _FEWEST_ROUNDS:
                 break
             count = {name: _enough(quantile(found, 0.5), each) for name, found in times.items()}

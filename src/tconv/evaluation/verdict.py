@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+#: How closely a candidate is looked at; see `files.levels`. Nothing in its text chooses that.
+Level = Literal["default", "strict"]
 #: The check of gradients, and what it has got of a candidate that lacks some.
 GRADIENTS, INFERENCE_ONLY = "gradients", "inference only"
 #: What the check of streams has got of a candidate that launches on CUDA's default one.

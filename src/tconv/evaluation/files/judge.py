@@ -23,7 +23,7 @@ from tconv.errors import Trouble
 from tconv.evaluation.files.bench import Timer
 from tconv.evaluation.files.case import BUILT_DRAWS, MODEL_DRAWS, SEED, Case
 from tconv.evaluation.files.control import excused, require_results
-from tconv.evaluation.files.levels import DIGESTS, EACH_ROUTE, Level, Look
+from tconv.evaluation.files.levels import DIGESTS, EACH_ROUTE, Look
 from tconv.evaluation.files.one_layer import layer_alone
 from tconv.evaluation.files.pair import Pair, Reference
 from tconv.evaluation.files.replacement import ONE_BY_ONE, check_parts, check_replacement, parts_of
@@ -35,7 +35,7 @@ from tconv.evaluation.files.timed_results import check_timed
 from tconv.evaluation.files.variations import variations, varied_shape
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
-from tconv.evaluation.verdict import Check, Timing, Verdict, one_line
+from tconv.evaluation.verdict import Check, Level, Timing, Verdict, one_line
 from tconv.problem import Problem
 from tconv.sandbox.model_file import CANDIDATE, MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.source_scan import builds_cuda, cuda_autocast, gpu_conditions, written_by_tconv

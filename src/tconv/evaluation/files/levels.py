@@ -6,10 +6,9 @@ level each has calls of its own.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-#: How closely a candidate is looked at. Nothing in its text chooses that.
-Level = Literal["default", "strict"]
+from tconv.evaluation.verdict import Level
 
 
 class Look(NamedTuple):

@@ -15,7 +15,7 @@ from tconv.errors import OutOfMemory
 from tconv.evaluation.files.calls import Calls
 from tconv.evaluation.files.case import IN_EVALUATION, Case
 from tconv.evaluation.files.comparisons import Comparisons, shapes
-from tconv.evaluation.files.levels import Level, Look
+from tconv.evaluation.files.levels import Look
 from tconv.evaluation.files.near_ties import SCALE, NearTies
 from tconv.evaluation.files.side import Outcome, Shapes, Side
 from tconv.evaluation.files.sizes import cut, cut_down
@@ -23,6 +23,7 @@ from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import distance
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.tolerance import TF32_OPERANDS
+from tconv.evaluation.verdict import Level
 from tconv.precision import of_kind
 from tconv.problem import TF32
 from tconv.sandbox.exchange import tensors

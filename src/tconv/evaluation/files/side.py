@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tconv.errors import OutOfMemory, Trouble
-from tconv.evaluation.files.levels import DIGESTS, EIGHT_CALLS, STRAYS, Level
+from tconv.evaluation.files.levels import DIGESTS, EIGHT_CALLS, STRAYS
 from tconv.evaluation.files.subject import KEPT_BYTES, Subject
-from tconv.evaluation.verdict import one_line
+from tconv.evaluation.verdict import Level, one_line
 from tconv.problem import Problem
 from tconv.sandbox.exchange import Exchange, Malformed, Tree, Unchanged, tensor_bytes
 from tconv.sandbox.gpu_memory import release
