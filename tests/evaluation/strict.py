@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 from tconv.evaluation.files import judge as judging
 
-judge = partial(judging.judge, level=os.environ.get("LEVEL", "strict"))
+judge = partial(judging.judge, level="strict")

@@ -4,7 +4,7 @@ Nothing is pickled: what comes from somebody's program is read as numbers and ne
 from `Exchange.write`, so that reading takes nothing for granted: neither names nor sizes nor kinds of files.
 
 Files lie where every process of this user may write. Their names cannot be guessed, and the JSON, which no other
-process sees, has a digest of each, unless nobody is thought to change them.
+process sees, has a digest of each where `digests` are asked for.
 """
 
 from __future__ import annotations
@@ -328,6 +328,8 @@ class _Read:
             self._files[name], self._read[name] = open_plain(path), 0
             path.unlink()
         file = self._files[name]
+        if self._read[name] + size > os.fstat(file.fileno()).st_size:  # no byte twice: memory is asked for next
+            raise Malformed(_OTHER_SIZE)
         file.seek(start)
         plain = torch.empty(size, dtype=torch.uint8, device=device)
         staged = plain if device.type == "cpu" else _staging(size)

@@ -61,13 +61,10 @@ def check_weights(pair: Pair) -> list[Check]:
     """In evaluation, where what is prepared of weights is kept if anywhere, and without a change of the mode."""
     inputs = pair.case.inputs(IN_EVALUATION)
     state = pair.drawn_state(IN_EVALUATION, inputs, False)
-    parameters = pair.model.parameters()
-    tied = {each.name: each.first for each in parameters}
-    trained = [each.name for each in parameters if each.requires_grad and each.name == each.first]
-    if not trained:
-        return [Check(WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
-    if renamed := [name for name in tied if name not in state]:
-        return [Check(WEIGHTS, None, reason=f"not checked: Model's state has {renamed[0]} under another name")]
+    found = _trained(pair, state)
+    if isinstance(found, Check):
+        return [found]
+    trained, tied = found
     state, cast = _castable(state)
     other = halved_in_places(state, trained, IN_EVALUATION)
     # Who looks at one weight alone to see whether any has changed does not see the others' change, or that of this one.
@@ -96,15 +93,23 @@ def check_weights(pair: Pair) -> list[Check]:
     return [each for each in checks if not each.passed] or [Check(WEIGHTS, True)]
 
 
-def check_step(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
-    """Whether the next result, in evaluation, follows an optimizer's step of a candidate that is in that state."""
+def _trained(pair: Pair, state: Mapping[str, Tensor]) -> tuple[list[str], dict[str, str]] | Check:
+    """The parameters that a step changes, and the first name of each; a check that is not made where there are none."""
     parameters = pair.model.parameters()
     trained = [each.name for each in parameters if each.requires_grad and each.name == each.first]
     if not trained:
-        return [Check(WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")]
+        return Check(WEIGHTS, None, reason="not checked: Model has no parameter that requires a gradient")
     if renamed := [each.name for each in parameters if each.name not in state]:
-        return [Check(WEIGHTS, None, reason=f"not checked: Model's state has {renamed[0]} under another name")]
-    tied = {each.name: each.first for each in parameters}
+        return Check(WEIGHTS, None, reason=f"not checked: Model's state has {renamed[0]} under another name")
+    return trained, {each.name: each.first for each in parameters}
+
+
+def check_step(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> list[Check]:
+    """Whether the next result, in evaluation, follows an optimizer's step of a candidate that is in that state."""
+    found = _trained(pair, state)
+    if isinstance(found, Check):
+        return [found]
+    trained, tied = found
     other = halved_in_places(state, trained, IN_EVALUATION)
     other = {name: other[tied.get(name, name)] for name in other}
     try:

@@ -227,27 +227,26 @@ class _Court:
         reference = self._reference(case)
         of_pair = {name: options[name] for name in ("types", "emulated")}
 
-        def then(pair: Pair, names: Collection[str] | None = None) -> dict[str, list[Check]]:
-            return check_parts(pair, training=options["training"], parts=names)
+        then = partial(check_parts, training=options["training"])
 
         def first(pair: Pair) -> dict[str, list[Check]]:
             begins()
             return then(pair)
 
-        def behind_results(names: Collection[str]) -> Mapping[str, list[Check]]:
-            return check_results(reference, self._open_control, then=partial(then, names=names), **of_pair).parts
-
-        def by_itself(names: Collection[str]) -> Mapping[str, list[Check]]:
-            return check_replacement(reference, self._open_control, **options, parts=names)
+        def control(parts: Collection[str]) -> Mapping[str, list[Check]]:
+            """In a process with the same past."""
+            if behind_results:
+                return check_results(reference, self._open_control, then=partial(then, parts=parts), **of_pair).parts
+            return check_replacement(reference, self._open_control, **options, parts=parts)
 
         one_process = not reference.looks_at(EACH_ROUTE)
         found = self._check_results(reference, **({"then": first, **of_pair} if one_process else {}))
         if not found.verdict.equal:
             return found.verdict
-        parts, control = dict(found.parts), behind_results
-        if not parts:  # also where Model's own failures were excused
+        parts, behind_results = dict(found.parts), bool(found.parts)
+        if not behind_results:  # also where Model's own failures were excused
             begins()
-            parts, control = check_replacement(reference, self._open_candidate, **options), by_itself
+            parts = check_replacement(reference, self._open_candidate, **options)
         checks = (*found.verdict.checks, *self._without_models_own(reference, parts, control))
         return replace(found.verdict, checks=checks)
 

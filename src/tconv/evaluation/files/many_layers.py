@@ -52,7 +52,7 @@ def _as_built(pair: Pair, aside: bool) -> list[Check]:
         if seed == SEED:
             strict = pair.looks_at(MORE_DRAWS)
             repeats = strict and _called_again(pair, inputs, state, pytorch)
-            for there in [False] * (strict or not aside) + [True] * aside:
+            for there in (False, True) if strict and aside else (aside,):
                 options = {"seed": seed, "output_bytes": size, "on": HOST, "aside": there}
                 again = _same_bits(got, pair.calls.run(inputs, state, **options).outputs)
                 if not again.passed:

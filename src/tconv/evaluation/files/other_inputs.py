@@ -126,12 +126,12 @@ def _together(inputs: list[Any]) -> Iterator[_Kind]:
     ]
     parts = [*filter(None, (size, reverse, apart.get(_OTHER))), at_offset]
     yield _Kind("inputs of another size, with axes in reverse order, at an offset", tried, parts=parts)
-    last = [kind for words, kind in apart.items() if words.startswith(_LAST)]
-    if one is not None and last:
+    last = apart.get(_LAST)
+    if one is not None and last is not None:
         in_format = [_in_format(_in_format(value, 4), 5) for value in one.tried[0]]
-        yield _Kind("a batch of one, in channels_last", [in_format], parts=[one, *last])
+        yield _Kind("a batch of one, in channels_last", [in_format], parts=[one, last])
     else:
-        yield from filter(None, (one, *last))
+        yield from filter(None, (one, last))
     if (expanded := apart.get(_EXPANDED)) is not None:
         yield expanded
     yield _scaled_samples(inputs)
