@@ -84,6 +84,13 @@ NOT_FINITE = Look(
 )
 HALF = Look("cast to float16", "bits that are read as another type", "1 small call", "default")
 
+ALL_SAMPLES = Look(
+    "all samples in float64",
+    "an error in some samples of results of 256 MiB and more, no larger than twice what the first, the last and two "
+    "between them are from PyTorch's",
+    "no call",
+    "strict",
+)
 MORE_DRAWS = Look("more draws", "what shows in few draws", "1 call at full size, of one layer 4", "strict")
 EACH_AWKWARD = Look(
     "each awkward input of one layer", "what rules 5 and 6 find, each by the layer's own bounds", "11 calls", "strict"
@@ -124,6 +131,17 @@ STRAYS = Look("strays", "processes that leave the candidate's group", "a list of
 
 LOOKS = (
     *(STATE, EVERY_CALL, AS_BUILT, AGAIN, SIDE_STREAM, DRAWS, IN_EVALUATION, IN_TRAINING, STEP, SIZES, SCALES),
-    *(NOT_FINITE, HALF, MORE_DRAWS, EACH_AWKWARD, SECOND_TRAINING, EACH_ROUTE, COPIED, EACH_KIND, ALL_PLACES),
+    *(
+        NOT_FINITE,
+        HALF,
+        ALL_SAMPLES,
+        MORE_DRAWS,
+        EACH_AWKWARD,
+        SECOND_TRAINING,
+        EACH_ROUTE,
+        COPIED,
+        EACH_KIND,
+        ALL_PLACES,
+    ),
     *(EACH_WAY_BACK, EIGHT_CALLS, DIGESTS, STRAYS),
 )
