@@ -21,6 +21,8 @@ _PERTURB = -6
 #: no more than that.
 _BLOCKS = 3
 _LARGE_BYTES = 2**28
+#: No more are looked for.
+_MOST_BLOCKS = 64
 
 
 @contextmanager
@@ -32,9 +34,12 @@ def poisoned(device: torch.device, output_bytes: int) -> Iterator[None]:
     """
     perturb = _mallopt() if device.type == "cpu" else None
     if perturb is None:
-        release()  # else it may hand out what was freed before
-        count = _BLOCKS if output_bytes < _LARGE_BYTES else 1
-        blocks = [torch.full((output_bytes,), _BYTE, dtype=torch.uint8, device=device) for _ in range(count)]
+        release(some=True)
+        reserved, count = torch.cuda.memory_reserved(device), _BLOCKS if output_bytes < _LARGE_BYTES else 1
+        blocks: list[Tensor] = []
+        # What was freed before, and would be handed out first, is filled as well: until new memory is asked for.
+        while len(blocks) < count or (torch.cuda.memory_reserved(device) == reserved and len(blocks) < _MOST_BLOCKS):
+            blocks.append(torch.full((output_bytes,), _BYTE, dtype=torch.uint8, device=device))
         del blocks
         yield
         return

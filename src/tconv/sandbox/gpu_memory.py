@@ -16,6 +16,8 @@ _WORDS = (
     "CUDNN_STATUS_ALLOC_FAILED",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+#: Of a GPU's memory a process may keep so much between calls, and this part at most.
+_LITTLE_BYTES, _LITTLE_PART = 2**30, 100
 #: Torch says first what was wanted and what is free, and then what might help its own allocator.
 _SENTENCES = 3
 
@@ -30,9 +32,17 @@ def shortage(error: BaseException | None) -> str | None:
     return None
 
 
-def release() -> None:
-    """Hands back what torch's allocator keeps for later: it may be all that another process needs."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+def release(*, some: bool = False) -> None:
+    """Hands back what torch's allocator keeps for later: it may be all that another process needs.
+
+    Args:
+        some: not what is little beside the GPU's memory. Who hands that back in each call asks for it in the next.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return
+    kept = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    if not some or kept > min(_LITTLE_BYTES, total // _LITTLE_PART):
         torch.cuda.empty_cache()
 
 

@@ -125,7 +125,7 @@ def _converse(conversation: socket.socket) -> None:
                 encoded = json.dumps({**_describe(error), "number": request["number"]})
             # Until the next request, which may never come. A GPU that was lost is told of by the answer.
             with contextlib.suppress(Exception):
-                release()
+                release(some=True)
             sys.stdout.flush()
             sys.stderr.flush()
             stream.write(encoded.encode() + b"\n")

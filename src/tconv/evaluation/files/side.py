@@ -230,7 +230,7 @@ class Side:
         sent, now = self._sent, None if state is None else Unchanged(state)
         kept = now is not None and now == sent
         trees = {"inputs": self._exchange.write(given), "state": None if kept else self._exchange.write(state)}
-        release()  # the process needs memory, too
+        release(some=True)  # the process needs memory, too
         self._sent, last, self._given = None, self._given, None
         found = self._call("forward", "forward", **trees, kept_state=kept, narrow=self.narrow, **options)
         self._sent = sent if state is None else now if tensor_bytes(state) <= KEPT_BYTES else None
