@@ -172,10 +172,11 @@ def check_layers(
 
 
 def _wanted(file: WrittenFile, layer: PlannedLayer, gpu: Gpu | None) -> _Wanted:
-    # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
+    # Every kernel that the file has for the layer. At its own size it runs but one of them.
     full = [plan.problem for plan in layer.variants.values()]
     others = [
-        problem if gpu and problem.layer == full[0].layer else shrink(problem, _OTHERS_BUDGET) for problem in full
+        further_draws(problem) if gpu and problem.layer == full[0].layer else shrink(problem, _OTHERS_BUDGET)
+        for problem in full
     ]
     run_at = (full[0] if gpu else shrink(full[0]), *others[1:])
     cuts = tuple(_cuts(file, layer, run_at))
@@ -321,6 +322,7 @@ def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own:
         draw_count=(_DRAWS if own else _FEW_DRAWS)[device],
         awkward=own or device == "cuda",
         awkward_batch=1 if device == "cpu" else None,
+        all_samples=False,
         reach="exact" if family is None else family.reach,
     )
 

@@ -173,7 +173,15 @@ class _Job:
         request = self.request
         while True:
             left = fused.trace.left
-            of_file = (wanted, fused.text, fused.tails, request.interface, left, self.pool)
+            of_file = (
+                wanted,
+                fused.text,
+                fused.tails,
+                request.interface,
+                left,
+                (*self._archs(gpu), gpu.arch),
+                self.pool,
+            )
             text = build(request.model, layers, gpu, *of_file)
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
@@ -220,6 +228,10 @@ class _Job:
 
         return gpu_of(torch.cuda.current_device())
 
+    def _archs(self, gpu: Gpu) -> tuple[str, ...]:
+        """What is compiled for: asked for, or this GPU's, or where there is none common ones."""
+        return self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
+
     def _tuned(self, gpu: Gpu) -> Answers:
         return answers(gpu.name) if self.on_gpu else {}
 
@@ -255,11 +267,10 @@ class _Job:
         return found
 
     def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
-        archs = self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
         checks = check_layers(
             file,
             layers,
-            archs,
+            self._archs(gpu),
             self.compiled,
             gpu=gpu if self.on_gpu else None,
             bench=self.request.bench,

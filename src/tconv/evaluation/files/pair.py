@@ -28,16 +28,15 @@ from tconv.evaluation.verdict import Level
 from tconv.precision import of_kind
 from tconv.problem import TF32
 from tconv.sandbox.exchange import tensors
+from tconv.sandbox.gpu_memory import place_for
 from tconv.sandbox.model_file import ModelFileError
 
-#: Outputs stay in the host's memory, but for the pieces that are compared: the two programs need the GPU's.
+#: Most outputs stay in the host's memory, but for the pieces that are compared: the two programs need the GPU's.
 HOST = torch.device("cpu")
 #: Relative distances up to this one may be rounding, in whatever type; another result is further away.
 ROUNDING = 0.1
 #: Operands are moved by so many units in the last place of float32: further than the sums of a layer round.
 _MOVED_UNITS = 16
-#: Results of fewer bytes lie on the host, and others where the GPU has not room for so many.
-_LARGE_BYTES, _ROOM = 2**26, 32
 #: Multiply-adds of one forward pass on small inputs, in PyTorch's operators and in the emulator.
 _SMALL_WORK, _EMULATED_WORK = 10**7, 10**6
 #: A state is taken whose results are numbers in more than this share.
@@ -97,15 +96,8 @@ class Reference:
 
     @cached_property
     def place(self) -> torch.device:
-        """Where the results of calls on the case's own inputs stay: on the GPU, where they are large and it has room.
-
-        The host takes a second for each gigabyte that it is given anew.
-        """
-        size = 4 * self.case.traced.largest
-        if self.device.type != "cuda" or size < _LARGE_BYTES:
-            return HOST
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return self.device if free > _ROOM * size else HOST
+        """Where the results of calls on the case's own inputs stay."""
+        return place_for(4 * self.case.traced.largest, self.device)
 
     def finer(
         self, plain: Outcome, inputs: list[Any], state: dict[str, Tensor], seed: int, training: bool | None = None

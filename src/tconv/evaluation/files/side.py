@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from tconv.evaluation.files.subject import KEPT_BYTES, Subject
 from tconv.evaluation.verdict import Level, one_line
 from tconv.problem import Problem
 from tconv.sandbox.exchange import Exchange, Malformed, Tree, Unchanged, tensor_bytes
-from tconv.sandbox.gpu_memory import release
+from tconv.sandbox.gpu_memory import place_for, release
 from tconv.sandbox.model_file import Interface, ModelFileError
 from tconv.sandbox.worker import RemoteError, WorkerFailed, Workshop
 
@@ -206,9 +207,10 @@ class Side:
         return [None if shape is None else tuple(shape) for shape in shapes]
 
     def inputs(self, seed: int, shapes: Shapes | None = None, first: int = 0) -> list[Any]:
-        """What `get_inputs()` returns after seeding, on the host; cut to `shapes`, from a sample on."""
+        """What `get_inputs()` returns after seeding; cut to `shapes`, from a sample on."""
         tree = self._call("inputs", "get_inputs()", seed=seed, shapes=shapes, first=first)
-        return self._read(tree, torch.device("cpu"))
+        size = 4 * sum(math.prod(shape) for shape in shapes or () if shape)
+        return self._read(tree, place_for(size, self._device))
 
     def inputs_for_another(self, seed: int) -> Tree:
         """The same, at full size, for another process of the workshop, which reads it from the exchange once."""

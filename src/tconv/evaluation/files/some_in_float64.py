@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tconv.evaluation.comparison import square
+from tconv.evaluation.comparison import apart, as_near
 from tconv.evaluation.files.pair import Pair
 from tconv.evaluation.files.samples import at_samples
 from tconv.evaluation.files.side import Outcome
@@ -19,10 +18,6 @@ from tconv.sandbox.exchange import tensor_bytes, tensors
 #: Results of fewer bytes are compared as a whole, and so many bytes of larger ones.
 _LARGE_BYTES, _SOME_BYTES = 2**28, 2**28
 _FEWEST, _MOST = 2, 4
-#: Other samples may be this many times as far from PyTorch's as the furthest of those.
-_TIMES = 2.0
-#: Elements that are compared at once.
-_PIECE = 2**24
 
 
 def check_some_in_float64(
@@ -60,28 +55,8 @@ def _others_are_as_near(got: Any, pytorch: Any, which: Sequence[int], device: to
     """Whether no sample is much further from PyTorch's than those, by all its elements and by the worst of them."""
     theirs = dict(tensors(pytorch))
     for path, tensor in tensors(got):
-        apart = [_apart(*rows, device) for rows in zip(tensor, theirs[path], strict=True)]
-        of_some = [apart[number] for number in which]
-        for of_measure in range(2):
-            limit = _TIMES * max(each[of_measure] for each in of_some)
-            # A number that is none is as near as nothing.
-            if not all(each[of_measure] <= limit for each in apart):
-                return False
+        distances = [apart(ours.to(device), other) for ours, other in zip(tensor, theirs[path], strict=True)]
+        of_some = [distances[number] for number in which]
+        if not all(as_near(each, of_some) for each in distances):
+            return False
     return True
-
-
-def _apart(one: Tensor, other: Tensor, device: torch.device) -> tuple[float, float]:
-    """How far one sample is from another, pooled relative to that, and in the worst element."""
-    total = size = worst = 0.0
-    for ours, theirs in zip(_pieces(one, device), _pieces(other, device), strict=True):
-        difference = ours - theirs
-        total, size = total + square(difference), size + square(theirs)
-        worst = max(worst, float(difference.abs().max())) if not math.isnan(total) else math.nan
-    return math.sqrt(total / size) if size else total, worst
-
-
-def _pieces(tensor: Tensor, device: torch.device) -> Iterator[Tensor]:
-    flat = torch.view_as_real(tensor).flatten() if tensor.is_complex() else tensor.flatten()
-    for first in range(0, len(flat), _PIECE):
-        piece = flat[first : first + _PIECE].to(device)
-        yield piece if piece.dtype in (torch.float32, torch.float64) else piece.double()
