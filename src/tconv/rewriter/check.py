@@ -151,15 +151,16 @@ def check_layers(
     """
     wanted = [None if layer.left else _wanted(file, layer, gpu) for layer in layers]
     for each in filter(None, wanted):
-        for plan, of_sizes in zip(each.layer.variants.values(), each.cuts, strict=True):
-            there = [arch for arch in archs if _runs_on(plan, arch)]
+        for there, of_sizes in zip(_archs_of_each(each.layer, archs), each.cuts, strict=True):
             compiled.begin((cut.source, cut.kernel, arch) for cut in of_sizes.values() for arch in there)
         if gpu is not None:  # the emulator compiles what it runs
             compiled.begin((cut.source, cut.kernel, gpu.arch) for _, cut in each.behind)
+    thoroughly = _smallest_of_each_family(filter(None, wanted))
     checks = []
     for number, (layer, found) in enumerate(zip(layers, wanted, strict=True), 1):
         begins(f"checking layer {number} of {len(layers)}: {layer.name}")
-        checks.append(LayerCheck(layer) if found is None else _check(found, archs, compiled, gpu))
+        awkward = gpu is not None or found in thoroughly
+        checks.append(LayerCheck(layer) if found is None else _check(found, archs, compiled, gpu, awkward))
     if gpu is None or not bench:
         return checks
     quiet()
@@ -183,13 +184,29 @@ def _wanted(file: WrittenFile, layer: PlannedLayer, gpu: Gpu | None) -> _Wanted:
     return _Wanted(layer, run_at, cuts, tuple(_cuts_behind(file, layer, others)))
 
 
-def _check(wanted: _Wanted, archs: Sequence[str], compiled: Compiler, gpu: Gpu | None) -> LayerCheck:
+def _smallest_of_each_family(wanted: Iterable[_Wanted]) -> list[_Wanted]:
+    """Of the layers that run kernels of one family and type, the one that the emulator runs fastest."""
+    found: dict[tuple[str, str], _Wanted] = {}
+    # Maps are as small as they go: what a run takes grows with the weights.
+    for each in sorted(wanted, key=lambda each: math.prod(each.layer.plan.problem.layer.weight_shape)):
+        found.setdefault((each.layer.plan.kernel.family, each.layer.plan.problem.layer.dtype), each)
+    return list(found.values())
+
+
+def _check(wanted: _Wanted, archs: Sequence[str], compiled: Compiler, gpu: Gpu | None, awkward: bool) -> LayerCheck:
+    """The layer's verdicts.
+
+    Args:
+        awkward: its own kernel is put to all rules, those on awkward inputs too, also where the emulator runs it.
+    """
     layer, run_at, cuts = wanted.layer, wanted.run_at, wanted.cuts
     device = "cuda" if gpu else "cpu"
     full = [plan.problem for plan in layer.variants.values()]
     verdicts: dict[str, Verdict] = {}
     for (use, plan), of_sizes, problem in zip(layer.variants.items(), cuts, run_at, strict=True):
-        verdicts[use] = _judge(_candidate(of_sizes, problem, compiled, gpu), plan, problem, device, own=not use)
+        candidate = _candidate(of_sizes, problem, compiled, gpu)
+        all_rules = gpu is not None or (awkward and not use)
+        verdicts[use] = _judge(candidate, plan, problem, device, own=not use, awkward=all_rules)
     of_full = [of_sizes[size] for of_sizes, size in zip(cuts, full, strict=True)]
     builds = tuple(_builds(layer, of_full, archs, compiled))
     own = verdicts.pop("")
@@ -277,18 +294,29 @@ def compile_text(source: str, kernel: str, arch: str) -> Compiled:
 
 
 def _builds(layer: PlannedLayer, cuts: Sequence[Cut], archs: Sequence[str], compiled: Compiler) -> Iterator[Build]:
-    """Every kernel of the layer is compiled for every arch that has its family; of each arch the best one tells.
+    """Compiles every kernel of the layer; of each arch the one that runs first there tells.
 
     Args:
         cuts: one for each of the layer's variants.
     """
+    made = {
+        (number, arch): compiled(cut.source, cut.kernel, arch)
+        for number, (cut, there) in enumerate(zip(cuts, _archs_of_each(layer, archs), strict=True))
+        for arch in there
+    }
     for arch in archs:
-        there = [
-            compiled(cut.source, cut.kernel, arch)
-            for plan, cut in zip(layer.variants.values(), cuts, strict=True)
-            if _runs_on(plan, arch)
-        ]
+        there = [each for (_, made_for), each in made.items() if made_for == arch]
         yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
+
+
+def _archs_of_each(layer: PlannedLayer, archs: Sequence[str]) -> Iterator[list[str]]:
+    """What each of the layer's kernels is compiled for: that which runs first on an arch for it, any other once."""
+    runs = [[arch for arch in archs if _runs_on(plan, arch)] for plan in layer.variants.values()]
+    taken: set[str] = set()
+    for there in runs:
+        first = [arch for arch in there if arch not in taken]
+        taken |= set(first)
+        yield first or there[:1]
 
 
 def _runs_on(plan: Plan, arch: str) -> bool:
@@ -311,8 +339,8 @@ def _candidate(cuts: Mapping[Problem, Cut], problem: Problem, compiled: Compiler
     return candidate
 
 
-def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own: bool) -> Verdict:
-    """By all rules; what the emulator runs of the layer's other kernels, without the awkward inputs."""
+def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own: bool, awkward: bool) -> Verdict:
+    """By all rules, or without the awkward inputs."""
     family = FAMILIES.get(plan.kernel.family)
     return check_layer(
         candidate,
@@ -320,7 +348,7 @@ def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own:
         as_stated(problem),
         device=device,
         draw_count=(_DRAWS if own else _FEW_DRAWS)[device],
-        awkward=own or device == "cuda",
+        awkward=awkward,
         awkward_batch=1 if device == "cpu" else None,
         all_samples=False,
         reach="exact" if family is None else family.reach,
