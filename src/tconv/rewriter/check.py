@@ -39,9 +39,9 @@ from tconv.sandbox.gpu_memory import release
 
 #: Draws of inputs and weights of the kernel that the model runs, and of the layer's others; a GPU gets as many as the
 #: rules say.
-_DRAWS, _FEW_DRAWS = {"cpu": 2, "cuda": 5}, {"cpu": 1, "cuda": 2}
-#: Multiply-adds of one run of those others in the emulator.
-_OTHERS_BUDGET = BUDGET // 5
+_DRAWS, _FEW_DRAWS = {"cpu": 2, "cuda": 3}, {"cpu": 1, "cuda": 2}
+#: Multiply-adds of one run of those others.
+_OTHERS_BUDGET = {"cpu": BUDGET // 5, "cuda": 10**9}
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def check_layers(
     Args:
         archs: what NVRTC compiles for, beside the GPU's own arch.
         compiled: compiles; a GPU runs what was compiled before.
-        gpu: runs the kernels at their full size; without one the emulator runs them smaller.
+        gpu: runs what the model runs at its full size; without one the emulator runs it smaller.
         bench: time them where there is a GPU.
         begins: is told in a few words what begins.
         quiet: called before times are taken: when it returns, nothing else runs.
@@ -175,10 +175,7 @@ def check_layers(
 def _wanted(file: WrittenFile, layer: PlannedLayer, gpu: Gpu | None) -> _Wanted:
     # Every kernel that the file has for the layer. At its own size it runs but one of them.
     full = [plan.problem for plan in layer.variants.values()]
-    others = [
-        further_draws(problem) if gpu and problem.layer == full[0].layer else shrink(problem, _OTHERS_BUDGET)
-        for problem in full
-    ]
+    others = [shrink(problem, _OTHERS_BUDGET["cuda" if gpu else "cpu"]) for problem in full]
     run_at = (full[0] if gpu else shrink(full[0]), *others[1:])
     cuts = tuple(_cuts(file, layer, run_at))
     return _Wanted(layer, run_at, cuts, tuple(_cuts_behind(file, layer, others)))
