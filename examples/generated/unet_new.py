@@ -314,7 +314,7 @@ def _expected_with(kernel, gpu):
         with_tails += _with_each(behind[0], found) if behind else [found]
     if kernel in with_tails:
         return with_tails
-    return alone
+    return alone if kernel in alone else []
 
 def _build(kernels, device, expected=()):
     """Compiles the kernels that `device` does not have yet, in one extension, and with them the `expected` ones."""
@@ -443,7 +443,7 @@ def _define(space):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_2dd63b02a2813227")
+_OPERATOR = _define("tconv_73d236db23dce944")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,13 +41,17 @@ def judged(
         interface, device, precision, vary_arguments, training, bench, timeout_s: as in
             `tconv.evaluation.files.judge.judge`.
     """
+    from tconv.sandbox.worker import Workshop
+
+    began = time.perf_counter()
     check_writable(json, html)
-    with progress("starting") as say:
+    with progress("starting") as say, Workshop() as workshop:
+        # Torch is loaded here while that loads it.
         from tconv.evaluation.files.judge import judge
         from tconv.evaluation.steps import Steps
         from tconv.sandbox.gpu_memory import naming_shortage
 
-        steps = Steps(say)
+        steps = Steps(say, began=began)
         with naming_shortage(lambda: steps.step):
             report = judge(
                 model,
@@ -59,6 +64,7 @@ def judged(
                 bench=bench,
                 level="strict" if strict else "default",
                 timeout_s=timeout_s,
+                workshop=workshop,
                 say=steps,
                 floor_seconds=_floor_seconds() if bench else None,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,6 +66,7 @@ def optimize(
     from tconv.sandbox.worker import Workshop, own_tools_on_path
     from tconv.tuning.compilers import begin
 
+    began = time.perf_counter()
     check_writable(report, html)
     interface = interface_of(model_name, inputs, init)
     own_tools_on_path()
@@ -89,7 +91,7 @@ def optimize(
             _missing(),
             interface,
         )
-        outcome = run(request, say, workshop)
+        outcome = run(request, say, workshop, began)
     _show(outcome)
     write_reports(to_dict(outcome), report, html)
     return exit_codes.EQUAL if outcome.equal else exit_codes.NOT_EQUAL

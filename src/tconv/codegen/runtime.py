@@ -264,7 +264,7 @@ def _expected_with(kernel, gpu):
     if kernel in with_tails:
         return with_tails
     # ---- where tails are fused
-    return alone
+    return alone if kernel in alone else []
 
 
 def _build(kernels, device, expected=()):

@@ -111,7 +111,7 @@ def _engine(mode: Mode, fibers: Fibers) -> Path:
     """The engine as one object file. It is never instrumented: the sanitizers watch kernels only."""
     sources = sorted(str(path) for path in (_INCLUDE / "emulator").glob("*.cpp"))
     defines = [*_ENGINE_FLAGS[mode], *(["-DTCONV_EMULATOR_UCONTEXT"] if fibers == "ucontext" else [])]
-    command = [_compiler(), *_LANGUAGE, "-O2", *defines, "-r", "-nostdlib", *sources]
+    command = [_compiler(), *_LANGUAGE, "-O2", *_processor_flags(), *defines, "-r", "-nostdlib", *sources]
     return _built(command, "engine.o", {}, _digest_of(_INCLUDE, "*.h", "*.cpp"))
 
 

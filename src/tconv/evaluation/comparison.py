@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +17,10 @@ from tconv.problem import TF32, Precision, Problem
 
 #: The part of the ties that must go one way for a result to count as rounded that way.
 _MOST_TIES = 0.99
+#: Elements of which `apart` makes differences at once.
+_PIECE = 2**24
+#: Results are as near as others up to this many times their distance.
+_AS_NEAR = 2.0
 
 
 @dataclass(frozen=True)
@@ -184,3 +188,26 @@ def square(tensor: Tensor) -> float:
 def further(one: Worst, other: Worst) -> Worst:
     """The one that is further out."""
     return other if other.ratio > one.ratio else one
+
+
+def apart(one: Tensor, other: Tensor) -> tuple[float, float]:
+    """How far results are from others, pooled relative to those, and in the worst element; NaN where one has a NaN."""
+    total = size = worst_of_all = 0.0
+    for ours, theirs in zip(_pieces(one), _pieces(other.to(one.device)), strict=True):
+        difference = ours - theirs
+        total, size = total + square(difference), size + square(theirs)
+        worst_of_all = max(worst_of_all, float(difference.abs().max()))
+    return (math.sqrt(total / size) if size else total), (math.nan if math.isnan(total) else worst_of_all)
+
+
+def as_near(distance: Sequence[float], others: Sequence[Sequence[float]]) -> bool:
+    """Whether a distance, as `apart` gives it, is not much larger than the largest of others; NaN is not."""
+    largest = [max(of_others) for of_others in zip(*others, strict=True)]
+    return all(each <= _AS_NEAR * most for each, most in zip(distance, largest, strict=True))
+
+
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    flat = torch.view_as_real(tensor).flatten() if tensor.is_complex() else tensor.flatten()
+    for first in range(0, len(flat), _PIECE):
+        piece = flat[first : first + _PIECE]
+        yield piece if piece.dtype in (torch.float32, torch.float64) else piece.double()

@@ -22,7 +22,7 @@ _PERTURB = -6
 _BLOCKS = 3
 _LARGE_BYTES = 2**28
 #: No more are looked for.
-_MOST_BLOCKS = 64
+_MOST_BLOCKS = 8
 
 
 @contextmanager

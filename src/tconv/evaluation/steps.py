@@ -12,14 +12,20 @@ class Steps:
     """Called with what begins: passes that on, and keeps the seconds until the next step.
 
     A step of the same words adds to the first one. `step` is what is going on.
+
+    Args:
+        began: what comes before the first step is one too, "starting", since that time of the clock.
     """
 
     def __init__(
-        self, say: Callable[[str], None] = lambda step: None, clock: Callable[[], float] = time.perf_counter
+        self,
+        say: Callable[[str], None] = lambda step: None,
+        clock: Callable[[], float] = time.perf_counter,
+        began: float | None = None,
     ) -> None:
         self._say, self._clock = say, clock
         self._taken: dict[str, float] = {}
-        self.step, self._since = "", 0.0
+        self.step, self._since = ("", 0.0) if began is None else ("starting", began)
 
     def __call__(self, step: str) -> None:
         self._end()

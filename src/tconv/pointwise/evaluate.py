@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from tconv.errors import InvalidProgram
 from tconv.pointwise.program import SUM, Kind, Operand, Program
@@ -75,6 +74,8 @@ def kind_of(shape: Sequence[int], output_shape: Sequence[int], spatial_dims: int
     missing = len(output_shape) - len(shape)
     if missing < 0:
         return None
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # a second's worth of imports
+
     sizes: list[int] = [1] * missing + list(shape)
     equal = [statically_known_true(a == b) for a, b in zip(sizes, output_shape, strict=True)]
     if all(equal):

@@ -40,9 +40,9 @@ from tconv.sandbox.gpu_memory import release
 
 #: Draws of inputs and weights of the kernel that the model runs, and of the layer's others; a GPU gets as many as the
 #: rules say.
-_DRAWS, _FEW_DRAWS = {"cpu": 2, "cuda": 5}, {"cpu": 1, "cuda": 2}
-#: Multiply-adds of one run of those others in the emulator.
-_OTHERS_BUDGET = BUDGET // 5
+_DRAWS, _FEW_DRAWS = {"cpu": 2, "cuda": 3}, {"cpu": 1, "cuda": 2}
+#: Multiply-adds of one run of those others.
+_OTHERS_BUDGET = {"cpu": BUDGET // 5, "cuda": 10**9}
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def check_layers(
     Args:
         archs: what NVRTC compiles for, beside the GPU's own arch.
         compiled: compiles what no extension has.
-        gpu: runs the kernels at their full size; without one the emulator runs them smaller.
+        gpu: runs what the model runs at its full size; without one the emulator runs it smaller.
         extensions: what the file builds for the GPU, which runs that; without them it runs what NVRTC compiles.
         bench: time them where there is a GPU.
         begins: is told in a few words what begins.
@@ -155,14 +155,16 @@ def check_layers(
     run = _Runner(compiled, gpu, extensions)
     wanted = [None if layer.left else _wanted(file, layer, run) for layer in layers]
     for each in filter(None, wanted):
-        for plan, of_sizes in zip(each.layer.variants.values(), each.launches, strict=True):
-            run.begin(of_sizes.values(), [arch for arch in archs if _runs_on(plan, arch)])
+        for there, of_sizes in zip(_archs_of_each(each.layer, archs), each.launches, strict=True):
+            run.begin(of_sizes.values(), there)
         if gpu is not None:  # the emulator compiles what it runs
             run.begin((launch for _, launch in each.behind), [gpu.arch])
+    thoroughly = _smallest_of_each_family(filter(None, wanted))
     checks = []
     for number, (layer, found) in enumerate(zip(layers, wanted, strict=True), 1):
         begins(f"checking layer {number} of {len(layers)}: {layer.name}")
-        checks.append(LayerCheck(layer) if found is None else _check(found, archs, run))
+        awkward = gpu is not None or found in thoroughly
+        checks.append(LayerCheck(layer) if found is None else _check(found, archs, run, awkward))
     if gpu is None or not bench:
         return checks
     quiet()
@@ -210,21 +212,35 @@ class _Runner:
 
 
 def _wanted(file: WrittenFile, layer: PlannedLayer, run: _Runner) -> _Wanted:
-    # Every kernel that the file has for the layer. Those for other types run small on a GPU, too.
+    # Every kernel that the file has for the layer. At its own size it runs but one of them.
     full = [plan.problem for plan in layer.variants.values()]
-    others = [
-        problem if run.gpu and problem.layer == full[0].layer else shrink(problem, _OTHERS_BUDGET) for problem in full
-    ]
+    others = [shrink(problem, _OTHERS_BUDGET[run.device]) for problem in full]
     run_at = (full[0] if run.gpu else shrink(full[0]), *others[1:])
     launches = tuple(_launches(file, layer, run_at, run))
     return _Wanted(layer, run_at, launches, tuple(_launches_behind(file, layer, others, run)))
 
 
-def _check(wanted: _Wanted, archs: Sequence[str], run: _Runner) -> LayerCheck:
+def _smallest_of_each_family(wanted: Iterable[_Wanted]) -> list[_Wanted]:
+    """Of the layers that run kernels of one family and type, the one that the emulator runs fastest."""
+    found: dict[tuple[str, str], _Wanted] = {}
+    # Maps are as small as they go: what a run takes grows with the weights.
+    for each in sorted(wanted, key=lambda each: math.prod(each.layer.plan.problem.layer.weight_shape)):
+        found.setdefault((each.layer.plan.kernel.family, each.layer.plan.problem.layer.dtype), each)
+    return list(found.values())
+
+
+def _check(wanted: _Wanted, archs: Sequence[str], run: _Runner, awkward: bool) -> LayerCheck:
+    """The layer's verdicts.
+
+    Args:
+        awkward: its own kernel is put to all rules, those on awkward inputs too, also where the emulator runs it.
+    """
     layer, run_at = wanted.layer, wanted.run_at
     verdicts: dict[str, Verdict] = {}
     for (use, plan), of_sizes, problem in zip(layer.variants.items(), wanted.launches, run_at, strict=True):
-        verdicts[use] = _judge(_candidate(of_sizes, problem, run), plan, problem, run.device, own=not use)
+        all_rules = run.gpu is not None or (awkward and not use)
+        candidate = _candidate(of_sizes, problem, run)
+        verdicts[use] = _judge(candidate, plan, problem, run.device, own=not use, awkward=all_rules)
     builds = tuple(_builds(wanted, archs, run.compiled))
     own = verdicts.pop("")
     of_behind = dict(_with_behind(wanted, run))
@@ -308,19 +324,31 @@ def compile_text(source: str, kernel: str, arch: str) -> Compiled:
 
 
 def _builds(wanted: _Wanted, archs: Sequence[str], compiled: Compiler) -> Iterator[Build]:
-    """Every kernel that NVRTC compiles is compiled for every arch that has its family; of each arch the best tells."""
+    """Compiles every kernel of the layer that NVRTC compiles; of each arch the one that runs first there tells."""
     launches = [of_sizes[plan.problem] for plan, of_sizes in _of_kernels(wanted)]
+    made = {
+        (number, arch): compiled(cut.source, cut.kernel, arch)
+        for number, (cut, there) in enumerate(zip(launches, _archs_of_each(wanted.layer, archs), strict=True))
+        for arch in there
+        if isinstance(cut, Cut)
+    }
     for arch in archs:
-        there = [
-            compiled(cut.source, cut.kernel, arch)
-            for (plan, _), cut in zip(_of_kernels(wanted), launches, strict=True)
-            if isinstance(cut, Cut) and _runs_on(plan, arch)
-        ]
+        there = [each for (_, made_for), each in made.items() if made_for == arch]
         yield from (Build(arch, each.registers, each.spill_bytes) for each in there[:1])
 
 
 def _of_kernels(wanted: _Wanted) -> list[tuple[Plan, Mapping[Problem, Cut | Built]]]:
     return list(zip(wanted.layer.variants.values(), wanted.launches, strict=True))
+
+
+def _archs_of_each(layer: PlannedLayer, archs: Sequence[str]) -> Iterator[list[str]]:
+    """What each of the layer's kernels is compiled for: that which runs first on an arch for it, any other once."""
+    runs = [[arch for arch in archs if _runs_on(plan, arch)] for plan in layer.variants.values()]
+    taken: set[str] = set()
+    for there in runs:
+        first = [arch for arch in there if arch not in taken]
+        taken |= set(first)
+        yield first or there[:1]
 
 
 def _runs_on(plan: Plan, arch: str) -> bool:
@@ -340,8 +368,8 @@ def _candidate(launches: Mapping[Problem, Cut | Built], problem: Problem, run: _
     return candidate
 
 
-def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own: bool) -> Verdict:
-    """By all rules; what the emulator runs of the layer's other kernels, without the awkward inputs."""
+def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own: bool, awkward: bool) -> Verdict:
+    """By all rules, or without the awkward inputs."""
     family = FAMILIES.get(plan.kernel.family)
     return check_layer(
         candidate,
@@ -349,8 +377,9 @@ def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own:
         as_stated(problem),
         device=device,
         draw_count=(_DRAWS if own else _FEW_DRAWS)[device],
-        awkward=own or device == "cuda",
+        awkward=awkward,
         awkward_batch=1 if device == "cpu" else None,
+        all_samples=False,
         reach="exact" if family is None else family.reach,
     )
 

@@ -6,9 +6,10 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from concurrent.futures import Executor, wait
+from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
@@ -167,10 +168,14 @@ def build(
     tails: Tails = NO_TAILS,
     interface: Interface = MODEL,
     left: Collection[str] = (),
+    archs: Sequence[str] = COMMON_ARCHS,
+    pool: Executor | None = None,
 ) -> str:
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
     Args:
+        archs: registers are to suffice there.
+        pool: compiles; threads of its own if None.
         wanted: as it is understood of this file.
         text: the model file's with its tails handed over; its own if None.
         tails: what is known of those.
@@ -181,8 +186,11 @@ def build(
     keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]
     rewritten = rewrite(source, model.name, keep, interface.model)
     plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
-    with threads() as pool:
-        settled = dict(zip(plans, pool.map(partial(_without_spills, gpu=gpu), plans), strict=True))
+    with nullcontext(pool) if pool is not None else threads() as compiling:
+        # Each is kept: who settles a plan finds its kernel compiled, for every arch at once.
+        asked = [(plan.kernel, arch) for plan in plans for arch in _of_these_archs(plan, gpu, archs)]
+        wait([compiling.submit(compile_kernel, *each) for each in asked])
+        settled = {plan: _without_spills(plan, gpu, tuple(archs)) for plan in plans}
     left = sorted({*left} - {layer.name for layer in layers})
     return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted, tails, left)
 
@@ -292,13 +300,17 @@ def _with(layer: PlannedLayer, settled: Mapping[Plan, Plan]) -> PlannedLayer:
 
 
 @lru_cache(maxsize=256)
-def _without_spills(plan: Plan, gpu: Gpu) -> Plan:
-    """`plan` for so few blocks a multiprocessor that registers suffice on common GPUs, as far as an NVRTC can tell."""
+def _without_spills(plan: Plan, gpu: Gpu, archs: tuple[str, ...]) -> Plan:
+    """`plan` for so few blocks a multiprocessor that registers suffice there, as far as an NVRTC can tell."""
     kernel = plan.kernel
     try:
-        for arch in dict.fromkeys((*COMMON_ARCHS, gpu.arch)):
-            if runs_on(kernel.family, plan.problem, gpu, arch):
-                kernel, _ = compile_kernel(kernel, arch)
+        for arch in _of_these_archs(plan, gpu, archs):
+            kernel, _ = compile_kernel(kernel, arch)
     except (MissingToolchain, CompileError) as error:
         _log.info("registers stay estimated: %s", error)
     return replace(plan, kernel=kernel)
+
+
+def _of_these_archs(plan: Plan, gpu: Gpu, archs: Sequence[str]) -> list[str]:
+    """Those that run the plan's kernel."""
+    return [arch for arch in dict.fromkeys(archs) if runs_on(plan.kernel.family, plan.problem, gpu, arch)]

@@ -52,13 +52,17 @@ _OWN_CALL = "called in a way that is not seen in the text: write torch.nn.functi
 
 
 def optimize(
-    request: Request, say: Callable[[str], None] = lambda step: None, workshop: Workshop | None = None
+    request: Request,
+    say: Callable[[str], None] = lambda step: None,
+    workshop: Workshop | None = None,
+    began: float | None = None,
 ) -> Outcome:
     """Write the generated file, unless its kernels turn out wrong.
 
     Args:
         say: is told in a few words what begins.
         workshop: starts the processes; one of its own if None.
+        began: when the program did, by `time.perf_counter`, if that is to be a step.
 
     Raises:
         Trouble: of the model file, the output's place or this machine.
@@ -69,7 +73,7 @@ def optimize(
         raise Trouble("--only-faster compares times: it needs a GPU, and no --no-bench")
     if not torch.cuda.is_available() and shutil.which("g++") is None:
         raise Trouble("g++ not found: without a GPU the kernels run in the emulator, which takes it: apt install g++")
-    steps = Steps(say)
+    steps = Steps(say, began=began)
     with naming_shortage(lambda: steps.step), ExitStack() as stack:
         shop = workshop or stack.enter_context(Workshop())
         try:
@@ -99,6 +103,8 @@ class _Job:
             # Where the emulator runs the kernels, it does so while NVRTC compiles them.
             self.compiled = Compiler(pool or stack.enter_context(threads()))
             model = self.request.model
+            if self.on_gpu:
+                _wake_gpu()
             self.say(f"tracing {model.name}")
             interface, timeout_s = self.request.interface, self.request.timeout_s
             found = trace(model, interface, timeout_s=timeout_s, workshop=self.workshop, to_judge=True)
@@ -167,7 +173,16 @@ class _Job:
         request = self.request
         while True:
             left = fused.trace.left
-            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails, request.interface, left)
+            of_file = (
+                wanted,
+                fused.text,
+                fused.tails,
+                request.interface,
+                left,
+                (*self._archs(gpu), gpu.arch),
+                self.pool,
+            )
+            text = build(request.model, layers, gpu, *of_file)
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
@@ -213,6 +228,10 @@ class _Job:
 
         return gpu_of(torch.cuda.current_device())
 
+    def _archs(self, gpu: Gpu) -> tuple[str, ...]:
+        """What is compiled for: asked for, or this GPU's, or where there is none common ones."""
+        return self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
+
     def _tuned(self, gpu: Gpu) -> Answers:
         return answers(gpu.name) if self.on_gpu else {}
 
@@ -251,11 +270,10 @@ class _Job:
         return found
 
     def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
-        archs = self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
         checks = check_layers(
             file,
             layers,
-            archs,
+            self._archs(gpu),
             self.compiled,
             gpu=gpu if self.on_gpu else None,
             extensions=self.extensions,
@@ -308,6 +326,13 @@ class _Job:
         full = (f"the full size, for the emulator ({shrunk})",) if shrunk else ()
         autocast = judging.autocast_not_checked(read_source(self.request.model))
         return ("the link of load_inline", *full, *autocast, "times")
+
+
+def _wake_gpu() -> None:
+    """What the first use of a GPU and of cuDNN loads is loaded while the process that traces loads torch."""
+    x = torch.zeros(1, 1, 1, 1, device="cuda")
+    torch.nn.functional.conv_transpose2d(x, x)
+    torch.cuda.synchronize()
 
 
 def _size(problem: Problem) -> Problem:

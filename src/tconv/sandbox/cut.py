@@ -11,16 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from tconv.kernels.source import LAUNCHING, Launched, launching
 from tconv.planner import InputPreparation, Preparation
 from tconv.problem import DTYPE_OF, Problem
 from tconv.sandbox.model_file import CANDIDATE, ModelFileError, load
+from tconv.sandbox.other_attributes import TOGETHER, change_layers
 from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
 from tconv.sandbox.without_cuda import CudaMeansCpu, autocast_dtype
 from tconv.sandbox.worker import Workshop
@@ -249,12 +252,9 @@ class Cutter:
         return plan.kernel
 
     def replaced(self, types: list[str]) -> dict[str, Any] | None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-
-        with self._counted() as (launches, builds):
+        with self._counted() as (launched, builds):
             try:
-                with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-                    remaining = record(self._model)
+                remaining = self._remaining()
             except ModelFileError:
                 return None
         self._groups = [
@@ -263,10 +263,35 @@ class Cutter:
             if device.type == "cuda"
             for of_one in self._built(list(dict.fromkeys(kernels)), self._file["_gpu"](device), types)
         ]
+        self._groups += self._with_attributes(self._groups) if self._groups else []
         capability = torch.cuda.get_device_capability() if self._groups else None
         extensions = [self._file["_load_options"](of_one, capability) for of_one in self._groups]
+        launches = Counter(kernel.layer.describe() for kernel in launched)
         remaining_layers = [asdict(layer) for layer in remaining]
         return {"launches": launches, "remaining": remaining_layers, "extensions": extensions}
+
+    def _remaining(self, prepare: Callable[[nn.Module], None] | None = None) -> list[TracedLayer]:
+        """What PyTorch runs in a forward pass on fake tensors."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            return record(self._model, prepare)
+
+    def _with_attributes(self, there: Collection[list[Any]]) -> list[list[Any]]:
+        """The kernels that layers with other attributes take: each is built alone, when it is launched.
+
+        Args:
+            there: what is built by then.
+        """
+        known = [kernel for of_one in there for kernel in of_one]
+        found: list[Any] = []
+        for attributes in (TOGETHER, *((each,) for each in TOGETHER)):
+            with self._counted() as (launched, _), contextlib.suppress(ModelFileError):
+                self._remaining(partial(change_layers, attributes=attributes))
+                found += launched
+                if attributes == TOGETHER:
+                    break
+        return [[kernel] for kernel in dict.fromkeys(found) if kernel not in known]
 
     def _built(self, kernels: list[Any], gpu: Any, types: Sequence[str]) -> list[list[Any]]:
         """The kernels that are built together: with the model, for other widths, after a cast, and without tails."""
@@ -290,19 +315,19 @@ class Cutter:
         return together
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[tuple[Counter[str], list[tuple[list[Any], torch.device]]]]:
-        """While it is entered, the file counts its launches and what it would build, and does neither."""
-        launches: Counter[str] = Counter()
+    def _counted(self) -> Iterator[tuple[list[Any], list[tuple[list[Any], torch.device]]]]:
+        """While it is entered, the file notes the kernels that it would launch and those it would build."""
+        launched: list[Any] = []
         builds: list[tuple[list[Any], torch.device]] = []
         stand_ins = {
             "_build": lambda kernels, device: builds.append((kernels, device)),
             "_watched": lambda: False,  # by us alone
             "_autocast_dtype": autocast_dtype,
-            "_launch": lambda plan, *tensors: launches.update([plan.kernel.layer.describe()]),
+            "_launch": lambda plan, *tensors: launched.append(plan.kernel),
         }
         before = {name: self._file[name] for name in stand_ins if name in self._file}
         self._file.update({name: stand_ins[name] for name in before})
         try:
-            yield launches, builds
+            yield launched, builds
         finally:
             self._file.update(before)

@@ -10,6 +10,7 @@ process sees, has a digest of each where `digests` are asked for.
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import secrets
@@ -99,6 +100,17 @@ class Exchange:
         except Exception as error:
             # Whatever a wrong type, a missing key or a missing file leads to, it is the writer's doing.
             raise Malformed(f"wrote what cannot be read ({type(error).__name__}: {error})") from error
+
+    @staticmethod
+    def size(tree: Tree) -> int:
+        """The bytes of all tensors of a tree that this program wrote."""
+        sizes: list[int] = []
+
+        def note(tensor: Tree) -> None:
+            sizes.append(_dtype(tensor["dtype"]).itemsize * math.prod(tensor["shape"]))
+
+        _value(tree, note)
+        return sum(sizes)
 
     def _write_tensor(self, tensor: Tensor, file: _Written) -> Tree:
         _require_plain(tensor)

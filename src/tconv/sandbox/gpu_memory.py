@@ -18,6 +18,8 @@ _WORDS = (
 )
 #: Of a GPU's memory a process may keep so much between calls, and this part at most.
 _LITTLE_BYTES, _LITTLE_PART = 2**30, 100
+#: Tensors of fewer bytes lie on the host, and others where the GPU has not room for so many.
+_LARGE_BYTES, _ROOM = 2**26, 32
 #: Torch says first what was wanted and what is free, and then what might help its own allocator.
 _SENTENCES = 3
 
@@ -44,6 +46,17 @@ def release(*, some: bool = False) -> None:
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     if not some or kept > min(_LITTLE_BYTES, total // _LITTLE_PART):
         torch.cuda.empty_cache()
+
+
+def place_for(size: int, device: torch.device) -> torch.device:
+    """Where tensors of so many bytes had better stay: on the GPU, where they are large and it has room for many.
+
+    The host takes a second for each gigabyte that it is given anew.
+    """
+    if device.type != "cuda" or size < _LARGE_BYTES:
+        return torch.device("cpu")
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if free > _ROOM * size else torch.device("cpu")
 
 
 @contextmanager

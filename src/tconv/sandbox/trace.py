@@ -10,7 +10,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -218,25 +218,36 @@ class _Copies(TorchFunctionMode):
         return known[id(tensor)]
 
 
-def record(model: LoadedModel) -> list[TracedLayer]:
+def record(model: LoadedModel, prepare: Callable[[nn.Module], None] | None = None) -> list[TracedLayer]:
     """The transposed convolutions that PyTorch runs in one forward pass, in this process.
+
+    Args:
+        prepare: is given the module before it runs.
 
     Raises:
         ModelFileError: the model does not run.
     """
-    return _recorded(model).layers()
+    return _recorded(model, prepare=prepare).layers()
 
 
-def _recorded(model: LoadedModel, tails: Tails | None = None, evaluates: bool = False) -> _NamedRecorder:
+def _recorded(
+    model: LoadedModel,
+    tails: Tails | None = None,
+    evaluates: bool = False,
+    prepare: Callable[[nn.Module], None] | None = None,
+) -> _NamedRecorder:
     """The recorder of one forward pass.
 
     Args:
+        prepare: is given the module before it runs.
         tails: notes what the model hands to its layers.
         evaluates: a model in training mode runs in evaluation mode as well, to be seen there.
     """
     module = model.construct(0, *model.init_args, **model.init_kwargs)
     if not isinstance(module, nn.Module):
         raise ModelFileError(f"{model.model_class.__name__} in {model.path.name} is not a torch.nn.Module")
+    if prepare is not None:
+        prepare(module)
     inputs = model.make_inputs(0)
     recorder = _NamedRecorder(module, str(model.path), tails)
     if tails is not None:

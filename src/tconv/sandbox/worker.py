@@ -217,6 +217,8 @@ class Workshop:
 
     def close(self) -> None:
         """End all workers and remove their files."""
+        if not self._ready:  # it loads torch still, and has started nobody
+            self._process.kill()
         # The process that forks ends what is left when its socket closes.
         self._control.close()
         try:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tconv.evaluation.files.case import IN_EVALUATION, IN_TRAINING
 from tconv.evaluation.files.near_ties import NearTies, hangs_on_rounding
 from tconv.evaluation.files.pair import HOST, ROUNDING, Pair, near
-from tconv.evaluation.files.routes import OTHER_TYPE, ROUTES, Route, type_of
+from tconv.evaluation.files.routes import ATTRIBUTES, OTHER_TYPE, ROUTES, Route, type_of
 from tconv.evaluation.files.samples import mapped
 from tconv.evaluation.files.side import CandidateFailed, CandidateRaised
 from tconv.evaluation.files.weights import halved_in_places
@@ -24,8 +24,6 @@ from tconv.sandbox.exchange import largest_bytes
 from tconv.sandbox.model_file import ModelFileError
 
 WEIGHTS = "weights that change"
-#: Routes on which layers are given other attributes.
-_ATTRIBUTES: tuple[Route, ...] = ("padding", "bias")
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def check_step(pair: Pair, inputs: list[Any], state: dict[str, Tensor]) -> list[
 def check_copies(pair: Pair) -> list[Check]:
     """Whether a deep copy follows its own weights, the module that was copied still its own, and layers of copies what
     they are given."""
-    inputs, state = pair.small
+    inputs, state = pair.small if pair.emulated else pair.in_evaluation
     other = halved_in_places(state, list(state), IN_EVALUATION)
     try:
         of_state, of_other = (_Expected.of(pair, inputs, each) for each in (state, other))
@@ -130,12 +128,22 @@ def check_copies(pair: Pair) -> list[Check]:
         return [Check(WEIGHTS, None, reason=f"not checked: {error}")]
     pair.calls.run(inputs, other, training=False, seed=IN_EVALUATION, on=HOST)
     checks = [_followed(pair, of_state, state, "copy"), _followed(pair, of_other, None, None)]
-    for route in _ATTRIBUTES:
+    return checks + _with_attributes(pair, of_state)
+
+
+def _with_attributes(pair: Pair, of_state: _Expected) -> list[Check]:
+    """Whether layers follow their attributes: all that change at once, and one by one where `Model` takes no more."""
+    together, *one_by_one = ATTRIBUTES
+    checks = []
+    for route in (together, *one_by_one):
         with contextlib.suppress(ModelFileError):  # it may not take another size
-            expected = _Expected.of(pair, inputs, state, route)
+            expected = _Expected.of(pair, of_state.inputs, of_state.state, route)
             if not near(expected.outputs, of_state.outputs, 0.0):  # there are such layers
-                checks.append(_followed(pair, expected, state, route))
-    return checks
+                checks.append(_followed(pair, expected, of_state.state, route))
+            if route == together and Verdict(tuple(checks)).equal:
+                break
+    named = [check for check in checks if not check.passed and check.about != ROUTES[together]]
+    return named or checks
 
 
 def check_cast(pair: Pair) -> list[Check]:
@@ -213,7 +221,7 @@ def _followed(
         got = got["output"] if evaluates else got
     except CandidateRaised as error:
         # Nobody takes that for a result; but of optimizers and saved states there is no doing without.
-        loud = route in ("copy", "cast", "format", *_ATTRIBUTES)
+        loud = route in ("copy", "cast", "format", *ATTRIBUTES)
         told = str(error) if f"(in {words})" in str(error) else f"after {words}, {error}"
         return Check(WEIGHTS, None if loud else False, reason="not checked: " * loud + told, about=words)
     except CandidateFailed as failure:
@@ -228,14 +236,14 @@ def _followed(
         return Check(WEIGHTS, None, reason=form.reason, about=words)
     if not form.passed:
         wrong = form.reason
-    elif route == "cast" or route in _ATTRIBUTES:
+    elif route == "cast" or route in ATTRIBUTES:
         wrong = "" if near(got, outputs, allowed) else f"further than a relative {allowed:.1g} from Model's"
     else:
         wrong = expected.wrong(pair, got)
     remedy = "take them from the module's parameters in each call"
     if route == "cast":
         remedy = "compute in the type of what is given, or raise an error"
-    elif route in _ATTRIBUTES:
+    elif route in ATTRIBUTES:
         remedy = "read a layer's attributes in each call, or raise an error"
     what = f"the result is not that of the weights it has: {remedy}"
     return Check(WEIGHTS, not wrong, reason=f"after {words} {what}; {wrong}" if wrong else "", about=words)

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from tconv.evaluation.files.calls import same_values_of
 from tconv.evaluation.files.case import BUILT_DRAWS, IN_EVALUATION, IN_TRAINING, SEED
-from tconv.evaluation.files.levels import MORE_DRAWS
+from tconv.evaluation.files.levels import ALL_SAMPLES, MORE_DRAWS
 from tconv.evaluation.files.near_ties import hangs_on_rounding
 from tconv.evaluation.files.pair import HOST, ROUNDING, Pair, near
 from tconv.evaluation.files.samples import some_samples
+from tconv.evaluation.files.some_in_float64 import check_some_in_float64
 from tconv.evaluation.files.streams import check_on_both
 from tconv.evaluation.files.weights import randomised
 from tconv.evaluation.files.whole_model import same_outputs
@@ -40,11 +41,11 @@ def _as_built(pair: Pair, aside: bool) -> list[Check]:
     for seed in range(SEED, SEED + draws):
         state = pair.built(seed)
         inputs = pair.case.inputs(seed)
-        plain = pair.plain(inputs, state, seed)
+        plain = pair.plain(inputs, state, seed, on=pair.place)
         pair.calls.beside(plain)
         pytorch = plain.outputs
         size = largest_bytes(pytorch)
-        got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=HOST)
+        got = pair.calls.forward(inputs, state, seed=seed, output_bytes=size, on=pair.place)
         ties = pair.ties(inputs, state, seed)
         form = ties.form(same_outputs(got, pytorch), pytorch)
         if not form.passed:
@@ -53,12 +54,15 @@ def _as_built(pair: Pair, aside: bool) -> list[Check]:
             strict = pair.looks_at(MORE_DRAWS)
             repeats = strict and _called_again(pair, inputs, state, pytorch)
             for there in (False, True) if strict and aside else (aside,):
-                options = {"seed": seed, "output_bytes": size, "on": HOST, "aside": there}
+                options = {"seed": seed, "output_bytes": size, "on": pair.place, "aside": there}
                 again = _same_bits(got, pair.calls.run(inputs, state, **options).outputs)
                 if not again.passed:
                     break
             if not again.passed and not (repeats if strict else _called_again(pair, inputs, state, pytorch)):
                 again = replace(again, passed=None, reason="not required: PyTorch's own runs differ, too")
+        of_some = None if pair.looks_at(ALL_SAMPLES) else check_some_in_float64(pair, got, plain, state, seed)
+        if of_some is not None:
+            return [form, again, *of_some]
         comparisons.add(got, pytorch, *pair.finer(plain, inputs, state, seed), ties)
     return [form, again, *comparisons.checks()]
 

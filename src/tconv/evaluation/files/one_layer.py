@@ -12,7 +12,7 @@ from torch import Tensor
 from tconv.evaluation.comparison import Comparison
 from tconv.evaluation.equality import Candidate, check_layer, further_draws
 from tconv.evaluation.files.case import SEED, Case
-from tconv.evaluation.files.levels import EACH_AWKWARD, MORE_DRAWS
+from tconv.evaluation.files.levels import ALL_SAMPLES, EACH_AWKWARD, MORE_DRAWS
 from tconv.evaluation.files.pair import Pair
 from tconv.evaluation.files.side import OneLayer
 from tconv.evaluation.files.streams import check_on_both
@@ -75,6 +75,7 @@ def _check_one_layer(pair: Pair, layer: OneLayer, state: dict[str, Tensor], asid
         draw_count=draws if case.thorough else 1,
         awkward=case.thorough and strict,
         awkward_batch=_AWKWARD_BATCH,
+        all_samples=pair.looks_at(ALL_SAMPLES),
         reach="phases",
     )
     if not strict or further_draws(problem).batch < problem.batch:

@@ -17,6 +17,7 @@ from tconv.evaluation.files.case import IN_EVALUATION, Case
 from tconv.evaluation.files.comparisons import Comparisons, shapes
 from tconv.evaluation.files.levels import Look
 from tconv.evaluation.files.near_ties import SCALE, NearTies
+from tconv.evaluation.files.samples import at_samples
 from tconv.evaluation.files.side import Outcome, Shapes, Side
 from tconv.evaluation.files.sizes import cut, cut_down
 from tconv.evaluation.files.weights import randomised
@@ -27,9 +28,10 @@ from tconv.evaluation.verdict import Level
 from tconv.precision import of_kind
 from tconv.problem import TF32
 from tconv.sandbox.exchange import tensors
+from tconv.sandbox.gpu_memory import place_for
 from tconv.sandbox.model_file import ModelFileError
 
-#: Outputs stay in the host's memory, but for the pieces that are compared: the two programs need the GPU's.
+#: Most outputs stay in the host's memory, but for the pieces that are compared: the two programs need the GPU's.
 HOST = torch.device("cpu")
 #: Relative distances up to this one may be rounding, in whatever type; another result is further away.
 ROUNDING = 0.1
@@ -87,10 +89,15 @@ class Reference:
         training: bool | None = None,
         **options: Any,
     ) -> Outcome:
-        """What `Model` gives as it is; `options` are those of `Subject.forward`."""
+        """What `Model` gives as it is; `options` are those of `Side.forward`."""
         mode = "fp32" if self.wanted == "fp32" else "plain"
-        options = {"mode": mode, "training": training, **options}
-        return self.model.forward(inputs, state, seed=seed, on=HOST, **options)
+        options = {"mode": mode, "training": training, "on": HOST, **options}
+        return self.model.forward(inputs, state, seed=seed, **options)
+
+    @cached_property
+    def place(self) -> torch.device:
+        """Where the results of calls on the case's own inputs stay."""
+        return place_for(4 * self.case.traced.largest, self.device)
 
     def finer(
         self, plain: Outcome, inputs: list[Any], state: dict[str, Tensor], seed: int, training: bool | None = None
@@ -115,17 +122,41 @@ class Reference:
         rounded = self._rounded(there, state, seed, by_samples, training)
         return None if exact is None else exact.outputs, rounded
 
+    def finer_of(
+        self, samples: Sequence[int], plain: Outcome, state: dict[str, Tensor], seed: int
+    ) -> tuple[Any, Any] | None:
+        """The same of some samples of the last inputs; None where samples hang on each other."""
+        exact = self._in_float64(None, state, seed, True, None, samples)
+        if exact is None:
+            return None
+        if not near(at_samples(plain.outputs, samples), exact.outputs, ROUNDING):
+            return None
+        self.model.samples_apart = True
+        return exact.outputs, self._rounded(None, state, seed, True, None, samples)
+
     def _in_float64(
-        self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, by_samples: bool, training: bool | None
+        self,
+        inputs: list[Any] | None,
+        state: dict[str, Tensor],
+        seed: int,
+        by_samples: bool,
+        training: bool | None,
+        samples: Sequence[int] = (),
     ) -> Outcome | None:
-        options = {"mode": "float64", "by_samples": by_samples, "training": training}
+        options = {"mode": "float64", "by_samples": by_samples, "training": training, "samples": samples}
         try:
             return self.model.forward(inputs, state, seed=seed, on=HOST, **options)
         except ModelFileError:
             return None
 
     def _rounded(
-        self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, by_samples: bool, training: bool | None
+        self,
+        inputs: list[Any] | None,
+        state: dict[str, Tensor],
+        seed: int,
+        by_samples: bool,
+        training: bool | None,
+        samples: Sequence[int] = (),
     ) -> Any:
         """With transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
         if self.wanted == "fp32":
@@ -133,6 +164,7 @@ class Reference:
         problems = enumerate(self.case.full.problems) if self.wanted == "match" else ()
         exempt = [number for number, problem in problems if problem is not None and of_kind(problem) not in TF32]
         options = {"mode": "rounded", "exempt": exempt, "by_samples": by_samples, "training": training}
+        options["samples"] = samples
         return self.model.forward(inputs, state, seed=seed, on=HOST, **options).outputs
 
     def ties(
@@ -195,6 +227,12 @@ class Pair(Reference):
     def small(self) -> tuple[list[Any], dict[str, Tensor]]:
         """Small inputs, and a state that is not as built, for calls in evaluation."""
         inputs = self.small_inputs(IN_EVALUATION)
+        return inputs, self.drawn_state(IN_EVALUATION, inputs, False)
+
+    @property
+    def in_evaluation(self) -> tuple[list[Any], dict[str, Tensor]]:
+        """The case's inputs for calls in evaluation, whose sizes have kernels of their own, with such a state."""
+        inputs = self.case.inputs(IN_EVALUATION)
         return inputs, self.drawn_state(IN_EVALUATION, inputs, False)
 
     def small_inputs(self, seed: int) -> list[Any]:

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tconv.evaluation.files.copies import set_buffers
+from tconv.sandbox.other_attributes import TOGETHER, Attribute, change_layers
 
 #: An optimizer's step; into a deep copy; by a file of the state into a module built anew; into the module cast to
 #: another type; into that on the CPU, and from there back again; into a deep copy with weights in channels_last; into
-#: one whose transposed convolutions have another padding, or no bias.
-Route = Literal["step", "copy", "file", "cast", "back", "format", "padding", "bias"]
+#: one whose transposed convolutions have another padding, no bias, or both.
+Route = Literal["step", "copy", "file", "cast", "back", "format", "attributes", "padding", "bias"]
 
 ROUTES: dict[Route, str] = {
     "step": "an optimizer's step",
@@ -24,8 +25,14 @@ ROUTES: dict[Route, str] = {
     "cast": "a cast to another type",
     "back": "a cast to another type and back, with other weights",
     "format": "copy.deepcopy, with other weights in channels_last",
+    "attributes": "a change of its layers' padding, and of their bias to None",
     "padding": "a change of its layers' padding",
     "bias": "a change of its layers' bias to None",
+}
+#: What a route changes of layers.
+ATTRIBUTES: dict[Route, tuple[Attribute, ...]] = {
+    "attributes": TOGETHER,
+    **{each: (each,) for each in TOGETHER},
 }
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 #: What a module is cast to, and back from; others are not.
@@ -51,11 +58,11 @@ def taken(
         outside: what buffers that are no part of the state were built with. A cast rounds them, and no state brings
             them back.
     """
-    if route in ("copy", "format", "padding", "bias"):
+    if route in ("copy", "format", *ATTRIBUTES):
         module = copy.deepcopy(module)
-        if route in ("padding", "bias"):  # the state has what is taken away
+        if route in ATTRIBUTES:  # the state has what is taken away
             module.load_state_dict(state or {})
-            _change_layers(module, route)
+            change_layers(module, ATTRIBUTES[route])
             return module
         for parameter in module.parameters() if route == "format" else ():
             memory_format = _LAST.get(parameter.dim(), torch.contiguous_format)
@@ -82,13 +89,6 @@ def taken(
     if state is not None:
         module.load_state_dict(state)
     return module
-
-
-def _change_layers(module: nn.Module, attribute: str) -> None:
-    for layer in module.modules():
-        if isinstance(layer, nn.modules.conv._ConvTransposeNd):
-            one_more = tuple(int(size) + 1 for size in layer.padding)
-            setattr(layer, attribute, one_more if attribute == "padding" else None)
 
 
 def _step(module: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -24,11 +24,14 @@ _COARSEST = 1e-2
 Run = Callable[[nn.Module, Sequence[Any]], Any]
 
 
-def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any]) -> Any:
+def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any], which: Sequence[int] = ()) -> Any:
     """What `run` gives for the values a few samples at a time, in the host's memory.
 
     None where the values are not that large, have no axis of samples in common, or where two samples together give
     anything else than each of them alone, as where a batch is normalised.
+
+    Args:
+        which: the numbers of the samples that are run, in rising order; all if empty.
     """
     batch = _batch(values)
     step = max(1, batch * _AT_ONCE_BYTES // max(1, tensor_bytes(values)))
@@ -47,6 +50,8 @@ def run_by_samples(run: Run, module: nn.Module, values: Sequence[Any]) -> Any:
             return None
     except Exception:  # the first axis is another one
         return None
+    if which:
+        return _joined([part(module, first, 1) for first in which])
     return _joined([part(module, first, min(step, batch - first)) for first in range(0, batch, step)])
 
 
@@ -82,6 +87,11 @@ def some_samples(inputs: Sequence[Any], which: slice) -> list[Any] | None:
     return [
         value[which] if isinstance(value, Tensor) and value.dim() and len(value) == batch else value for value in inputs
     ]
+
+
+def at_samples(value: Any, which: Sequence[int]) -> Any:
+    """The tree with those samples of all its tensors alone."""
+    return mapped(value, lambda tensor: torch.stack([tensor[number] for number in which]))
 
 
 def _batch(values: Sequence[Any]) -> int:

@@ -161,6 +161,7 @@ class Subject:
         exempt: Sequence[int] = (),
         output_bytes: int = 0,
         by_samples: bool = False,
+        samples: Sequence[int] = (),
         training: bool | None = None,
         gradients: str = "",
         move: float = 0.0,
@@ -179,7 +180,8 @@ class Subject:
         `mode` is "plain", "fp32" (no TF32 in convolutions), "float64" (a copy in float64) or "rounded" (transposed
         convolutions on operands rounded to TF32, but for those numbered in `exempt`). Memory of `output_bytes` is
         poisoned before. Without `inputs` those of the last call are taken once more. With `by_samples`, large inputs
-        are run a few samples at a time where samples are seen not to depend on each other. `training` puts the module
+        are run a few samples at a time where samples are seen not to depend on each other, and only those numbered in
+        `samples` where that has numbers: it raises where they depend on each other. `training` puts the module
         into training mode, or into evaluation; then its buffers are returned beside what it gives.
 
         With `gradients` it runs with gradients enabled, and those of "parameters" alone, or of "parameters and inputs",
@@ -260,7 +262,9 @@ class Subject:
                 CutOff() if cut_off else nullcontext(),
                 on_side_stream(values) if aside else nullcontext(),
             ):
-                apart = run_by_samples(run, module, values) if by_samples else None
+                apart = run_by_samples(run, module, values, samples) if by_samples else None
+                if apart is None and samples:
+                    raise ModelFileError(f"forward in {self._file.path.name}: samples hang on each other")
                 outputs = run(module, values) if apart is None else apart
             if gradients:
                 if way:

@@ -18,7 +18,7 @@ from tconv.evaluation.stopwatch import CudaClock
 from tconv.evaluation.timing import STEADY, Clock, Measured, interleave
 from tconv.precision import allows_tf32
 from tconv.sandbox.exchange import Exchange, Tree
-from tconv.sandbox.gpu_memory import release
+from tconv.sandbox.gpu_memory import place_for, release
 from tconv.sandbox.model_file import CANDIDATE, Interface, LoadedModel, blamed, load
 from tconv.sandbox.records import restored_for
 from tconv.sandbox.watch import Watch
@@ -54,8 +54,8 @@ class Stopwatch:
 
         Beside the times, by name: `calls`, some of those that were timed by default, `changes_inputs`, and `settings`.
         """
-        # On the host: each series has a copy of its own on the GPU, and no other is there meanwhile.
-        made = self._exchange.read(inputs)
+        # Each series has a copy of its own on the GPU, where no other is meanwhile unless there is room for many.
+        made = self._made(inputs)
         call = self._called(self._model, copied(made, self.device), self._file, keeps)
         times, kept = {"default": self._time(call)}, call.kept
         changes = call.changes_inputs()
@@ -78,7 +78,7 @@ class Stopwatch:
         Beside the times, by name: `calls`, some of the candidate's, `changes_inputs`, and `rebound`, what its file has
         patched.
         """
-        made = self._exchange.read(inputs)  # while nobody's program but the model's was run here
+        made = self._made(inputs)  # while nobody's program but the model's was run here
         watch = Watch()
         file = load(candidate, CANDIDATE)
         model_new = self._constructed(file, *self._file.init_args, **self._file.init_kwargs)
@@ -98,6 +98,12 @@ class Stopwatch:
         times = interleave(self._clock, {"candidate": ours, "reference": theirs}, between=renewals, steady=STEADY)
         found = {"changes_inputs": ours.changes_inputs() or theirs.changes_inputs(), "rebound": watch.rebound()}
         return {**self._found(times, ours.kept), **found}
+
+    def _made(self, inputs: Tree) -> list[Any]:
+        there: list[Any] = self._exchange.read(
+            inputs, place_for(self._exchange.size(inputs), torch.device(self.device))
+        )
+        return there
 
     def _constructed(self, file: LoadedModel, *args: Any, **kwargs: Any) -> Any:
         module = file.construct(_SEED, *args, **kwargs).to(self.device)
