@@ -174,13 +174,13 @@ def build(
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
     Args:
-        archs: registers are to suffice there.
-        pool: compiles; threads of its own if None.
         wanted: as it is understood of this file.
         text: the model file's with its tails handed over; its own if None.
         tails: what is known of those.
         interface: by what the model file is used.
         left: further modules that PyTorch runs, as `Trace.left` has them.
+        archs: registers are to suffice there.
+        pool: compiles; threads of its own if None.
     """
     source = interface.completed(read_source(model), model.name) if text is None else text
     keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]

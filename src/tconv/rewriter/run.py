@@ -173,16 +173,18 @@ class _Job:
         request = self.request
         while True:
             left = fused.trace.left
-            of_file = (
+            text = build(
+                request.model,
+                layers,
+                gpu,
                 wanted,
                 fused.text,
                 fused.tails,
                 request.interface,
                 left,
-                (*self._archs(gpu), gpu.arch),
-                self.pool,
+                archs=(*self._archs(gpu), gpu.arch),
+                pool=self.pool,
             )
-            text = build(request.model, layers, gpu, *of_file)
             with draft(request.output, text) as written:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:

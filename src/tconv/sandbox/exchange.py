@@ -103,7 +103,7 @@ class Exchange:
 
     @staticmethod
     def size(tree: Tree) -> int:
-        """The bytes of all tensors of a tree that this program wrote."""
+        """The bytes of all tensors of a tree that is trusted."""
         sizes: list[int] = []
 
         def note(tensor: Tree) -> None:

@@ -25,8 +25,8 @@ class Case:
     """Constructor arguments with inputs for them.
 
     Args:
-        inputs: makes the inputs for a seed at the sizes that are judged. Of large ones, those for later
-            seeds have fewer samples.
+        inputs: makes the inputs for a seed at the sizes that are judged. Of large ones, those for later seeds have
+            fewer samples.
         traced: what `Model` runs at those sizes.
         full: what it runs at the sizes of its own inputs, which decide the arithmetic that PyTorch takes.
         thorough: all draws and the awkward inputs; else one draw.

@@ -28,20 +28,21 @@ WEIGHTS = "weights that change"
 
 @dataclass(frozen=True)
 class _Expected:
-    """What `Model` gives in evaluation for the inputs with that state."""
+    """What `Model` gives in evaluation for the inputs with that state, which reached it by the route."""
 
     inputs: list[Any]
     state: dict[str, Tensor]
     outputs: Any
+    route: Route | None = None
 
     @classmethod
     def of(cls, pair: Pair, inputs: list[Any], state: dict[str, Tensor], route: Route | None = None) -> _Expected:
         plain = pair.plain(inputs, state, IN_EVALUATION, False, route=route)
         pair.calls.beside(plain)
-        return cls(inputs, state, plain.outputs["output"])
+        return cls(inputs, state, plain.outputs["output"], route)
 
     def ties(self, pair: Pair) -> NearTies:
-        return pair.ties(self.inputs, self.state, IN_EVALUATION, False).of("output")
+        return pair.ties(self.inputs, self.state, IN_EVALUATION, False, route=self.route).of("output")
 
     def wrong(self, pair: Pair, got: Any) -> str:
         """What is wrong with a result of the same form, by the rules for whole models; empty if nothing is."""
@@ -140,7 +141,7 @@ def _with_attributes(pair: Pair, of_state: _Expected) -> list[Check]:
             expected = _Expected.of(pair, of_state.inputs, of_state.state, route)
             if not near(expected.outputs, of_state.outputs, 0.0):  # there are such layers
                 checks.append(_followed(pair, expected, of_state.state, route))
-            if route == together and Verdict(tuple(checks)).equal:
+            if route == together and all(check.passed for check in checks):
                 break
     named = [check for check in checks if not check.passed and check.about != ROUTES[together]]
     return named or checks

@@ -110,61 +110,43 @@ class Reference:
         """
         # They are gigabytes, perhaps, and there already, unless the model changes what it is given.
         there = inputs if any(name.startswith("input") for name in plain.changed) else None
-        exact = self._in_float64(there, state, seed, True, training)
-        by_samples = True
+        how = {"by_samples": True, "training": training}
+        exact = self._in_float64(there, state, seed, **how)
         if exact is not None and exact.by_samples:
             # Small inputs are run at once, and say nothing of that.
-            by_samples = near(plain.outputs, exact.outputs, ROUNDING)
+            how["by_samples"] = near(plain.outputs, exact.outputs, ROUNDING)
             if training is None:  # in the mode in which the model is timed, too
-                self.model.samples_apart = by_samples
-            if not by_samples:
-                exact = self._in_float64(there, state, seed, False, training)
-        rounded = self._rounded(there, state, seed, by_samples, training)
+                self.model.samples_apart = bool(how["by_samples"])
+            if not how["by_samples"]:
+                exact = self._in_float64(there, state, seed, **how)
+        rounded = self._rounded(there, state, seed, **how)
         return None if exact is None else exact.outputs, rounded
 
     def finer_of(
         self, samples: Sequence[int], plain: Outcome, state: dict[str, Tensor], seed: int
     ) -> tuple[Any, Any] | None:
         """The same of some samples of the last inputs; None where samples hang on each other."""
-        exact = self._in_float64(None, state, seed, True, None, samples)
-        if exact is None:
-            return None
-        if not near(at_samples(plain.outputs, samples), exact.outputs, ROUNDING):
+        how = {"by_samples": True, "samples": samples}
+        exact = self._in_float64(None, state, seed, **how)
+        if exact is None or not near(at_samples(plain.outputs, samples), exact.outputs, ROUNDING):
             return None
         self.model.samples_apart = True
-        return exact.outputs, self._rounded(None, state, seed, True, None, samples)
+        return exact.outputs, self._rounded(None, state, seed, **how)
 
-    def _in_float64(
-        self,
-        inputs: list[Any] | None,
-        state: dict[str, Tensor],
-        seed: int,
-        by_samples: bool,
-        training: bool | None,
-        samples: Sequence[int] = (),
-    ) -> Outcome | None:
-        options = {"mode": "float64", "by_samples": by_samples, "training": training, "samples": samples}
+    def _in_float64(self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, **how: Any) -> Outcome | None:
+        """In float64; None where the model does not run so. `how` are options of `Subject.forward`."""
         try:
-            return self.model.forward(inputs, state, seed=seed, on=HOST, **options)
+            return self.model.forward(inputs, state, seed=seed, on=HOST, mode="float64", **how)
         except ModelFileError:
             return None
 
-    def _rounded(
-        self,
-        inputs: list[Any] | None,
-        state: dict[str, Tensor],
-        seed: int,
-        by_samples: bool,
-        training: bool | None,
-        samples: Sequence[int] = (),
-    ) -> Any:
+    def _rounded(self, inputs: list[Any] | None, state: dict[str, Tensor], seed: int, **how: Any) -> Any:
         """With transposed convolutions on operands rounded to TF32 where that is allowed; None if nowhere."""
         if self.wanted == "fp32":
             return None
         problems = enumerate(self.case.full.problems) if self.wanted == "match" else ()
         exempt = [number for number, problem in problems if problem is not None and of_kind(problem) not in TF32]
-        options = {"mode": "rounded", "exempt": exempt, "by_samples": by_samples, "training": training}
-        options["samples"] = samples
+        options = {"mode": "rounded", "exempt": exempt, **how}
         return self.model.forward(inputs, state, seed=seed, on=HOST, **options).outputs
 
     def ties(
