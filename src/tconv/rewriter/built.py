@@ -30,7 +30,7 @@ class Extensions:
     def begin(self, options: Mapping[str, Any]) -> None:
         """It will be asked for, here or by a process that runs the file."""
         if options["name"] not in self._builds:
-            self._builds[options["name"]] = self._pool.submit(build_extension, options)
+            self._builds[options["name"]] = self._pool.submit(_build, options)
 
     def wait(self) -> None:
         """Until nothing is built any more."""
@@ -43,12 +43,17 @@ class Extensions:
         if name not in self._loaded:
             self.begin(options)
             self._builds[name].result()
-            self._loaded[name] = build_extension(options)
+            self._loaded[name] = _load(options)
         launch: Callable[..., int] = self._loaded[name].launch
         return launch
 
 
-def build_extension(options: Mapping[str, Any]) -> Any:
+def _build(options: Mapping[str, Any]) -> None:
+    """Builds the extension, in a process of its own: the module that it loads there stays there."""
+    _load(options)
+
+
+def _load(options: Mapping[str, Any]) -> Any:
     """The extension, built unless it lies in load_inline's folder."""
     from torch.utils.cpp_extension import load_inline
 
