@@ -97,7 +97,7 @@ def write_all(names: list[str]) -> None:
     file_of("").parent.mkdir(parents=True, exist_ok=True)
     script = [sys.executable, __file__, "--build"]
     arithmetic = partial(resolve, device=torch.device("cuda"))
-    with compilers() as pool, Workshop() as workshop:
+    with compilers() as pool, Workshop(traces=True) as workshop:
         for name in names:
             text = written(models()[name], gpu_of(0), arithmetic, pool, workshop)
             file_of(name).write_text(text, encoding="utf-8")

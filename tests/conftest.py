@@ -80,7 +80,7 @@ def workshop() -> Iterator[Workshop]:
         # Workers find the targets of these folders.
         for folder in ("sandbox", "evaluation"):
             patch.setenv("PYTHONPATH", str(Path(__file__).parent / folder), prepend=os.pathsep)
-        shop = Workshop()
+        shop = Workshop(traces=True)
     with shop:
         yield shop
 

@@ -94,7 +94,7 @@ def fused_text(path: Path, families: Sequence[str] = tuple(FAMILIES), left: Coll
 
 @functools.cache
 def workshop() -> Workshop:
-    shop = Workshop()
+    shop = Workshop(traces=True)
     atexit.register(shop.close)
     return shop
 

@@ -72,7 +72,7 @@ def optimize(
     own_tools_on_path()
     if _GPU_DRIVER.exists():
         begin()
-    with progress("starting") as say, Workshop() as workshop:
+    with progress("starting") as say, Workshop(traces=True) as workshop:
         # Torch is loaded here while those two load it.
         from tconv.rewriter.outcome import Request, to_dict
         from tconv.rewriter.output import default_output

@@ -74,7 +74,7 @@ def _traced(model: Path, interface: Interface) -> Fused:
     from tconv.sandbox.worker import WorkerFailed, Workshop
 
     try:
-        with Workshop() as workshop:
+        with Workshop(traces=True) as workshop:
             found = trace(model, interface, workshop=workshop)
             if not found.layers:
                 raise ModelFileError(f"{model.name}: the forward pass runs no transposed convolution: nothing to tune")

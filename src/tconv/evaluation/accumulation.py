@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from tconv.sandbox.recording import CONVOLUTIONS, decomposed
+from tconv.sandbox.recording import CONVOLUTIONS, Mode, decomposed
 
 _OPERATORS = (*CONVOLUTIONS, torch.ops.aten.convolution_backward.default)
 
@@ -38,7 +37,7 @@ def is_narrow(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16) and value.device.type == "cpu"
 
 
-class Float32Accumulation(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Float32Accumulation(Mode):
     """While it is entered, all convolutions in 16 bits run so, gradients among them.
 
     What torch.compile has made of a module does not run then: PyTorch calls the module itself.

@@ -75,7 +75,7 @@ def optimize(
         raise Trouble("g++ not found: without a GPU the kernels run in the emulator, which takes it: apt install g++")
     steps = Steps(say, began=began)
     with naming_shortage(lambda: steps.step), ExitStack() as stack:
-        shop = workshop or stack.enter_context(Workshop())
+        shop = workshop or stack.enter_context(Workshop(traces=True))
         try:
             outcome = _Job(request, shop, steps).run()
             return replace(outcome, seconds=steps.seconds())

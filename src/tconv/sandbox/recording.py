@@ -52,7 +52,18 @@ class Convolution:
         }
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode whose first operator does not import torch.compile's machinery, which takes seconds.
+
+    PyTorch imports it to keep the mode's own Python from being compiled. Nothing compiled runs under a mode.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Recorder(Mode):
     """While it is entered, notes every convolution and counts the other operators that compute something."""
 
     def __init__(self) -> None:
@@ -76,12 +87,11 @@ def preload() -> None:
 
     It starts neither CUDA nor a thread: no fork would survive those.
     """
-    # The first operator under a recorder imports a good second's worth of torch.
     with Recorder():
         torch.empty(0)
 
 
-class OwnOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OwnOperators(Mode):
     """While it is entered, notes by name PyTorch's own operators that compute a transposed convolution."""
 
     def __init__(self) -> None:

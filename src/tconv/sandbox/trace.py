@@ -133,7 +133,7 @@ def trace(
     if isinstance(model, LoadedModel):
         return decode_trace(_trace(model))
     with ExitStack() as stack:
-        shop = workshop or stack.enter_context(Workshop())
+        shop = workshop or stack.enter_context(Workshop(traces=True))
         path = str(Path(model).resolve())
         worker = stack.enter_context(shop.start(Tracer, timeout_s=timeout_s, path=path, interface=interface))
         found = decode_trace(worker.call("trace", timeout_s=timeout_s))

@@ -32,8 +32,8 @@ _START_SECONDS = 180.0
 _LOG_BYTES = 4096
 #: Runs `worker_process`. The current directory, where anybody's files lie, is no place for its imports.
 _START = (
-    "import sys; sys.path[:] = filter(None, sys.path); "
-    "from tconv.sandbox.worker_process import main; main(int(sys.argv[1]))"
+    "import gc, sys; sys.path[:] = filter(None, sys.path); gc.disable(); "
+    "from tconv.sandbox.worker_process import main; main(int(sys.argv[1]), sys.argv[2] == 'traces')"
 )
 _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
@@ -132,9 +132,13 @@ class Worker:
 
 
 class Workshop:
-    """Starts workers. A context manager: all of them end with it, also by Ctrl-C."""
+    """Starts workers. A context manager: all of them end with it, also by Ctrl-C.
 
-    def __init__(self) -> None:
+    Args:
+        traces: its workers trace files: what fake tensors import, for seconds, is imported once, in front.
+    """
+
+    def __init__(self, traces: bool = False) -> None:
         self._files = tempfile.TemporaryDirectory(prefix="tconv-", ignore_cleanup_errors=True)
         self.directory = Path(self._files.name)
         self._pids: set[int] = set()
@@ -144,7 +148,7 @@ class Workshop:
         paths = [_PACKAGE_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         with theirs, (self.directory / "workshop.log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno())],
+                [sys.executable, "-c", _START, str(theirs.fileno()), "traces" if traces else ""],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,

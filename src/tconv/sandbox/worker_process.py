@@ -7,6 +7,7 @@ target, and calls its methods as the other end asks; it ends when that end hangs
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -28,10 +29,15 @@ _FILE_BYTES = 2**36
 _REQUEST_BYTES = 1 << 16
 
 
-def main(control_fd: int) -> None:
+def main(control_fd: int, traces: bool) -> None:
     """Serve requests to fork until the other end hangs up, then end every process that is left."""
     control = socket.socket(fileno=control_fd)
     preload()
+    if traces:
+        importlib.import_module("torch._dynamo")
+    # What was imported stays, in every process that is forked: no collection goes through it.
+    gc.freeze()
+    gc.enable()
     adopt_orphans()
     control.sendall(b"ready\n")
     workers: set[int] = set()

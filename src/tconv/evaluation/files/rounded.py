@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tconv.evaluation.reference import rounded_tf32
-from tconv.sandbox.recording import CONVOLUTIONS, decomposed
+from tconv.sandbox.recording import CONVOLUTIONS, Mode, decomposed
 
 
-class RoundedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RoundedConvolutions(Mode):
     """While it is entered, transposed float32 convolutions take operands rounded to TF32.
 
     Those whose number, counted over all convolutions, is in `exempt` do not.
