@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 518, the kernels at line 586.
+# The model file begins at line 516, the kernels at line 584.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
 #                                                     float16: direct: 4224 blocks of 128, 13312 bytes of shared memory
@@ -12,8 +12,10 @@ import hashlib
 import inspect
 import itertools
 import operator
+import os
 import warnings
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -219,40 +221,34 @@ def _function(kernel, name, ending="", reads="", program=""):
     head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
     return f"{head} {{\n  {called};\n}}\n"
 
-def _cuda_source(kernels):
-    """One CUDA text that defines `kernels`, of their families alone, and the host function that launches by number."""
-    families = {kernel.family for kernel in kernels}
-    texts, cases = [_PRIMITIVES] + [text for family, text in _KERNELS.items() if family in families], ""
-    for number, kernel in enumerate(kernels):
-        name, prepared = f"tconv_kernel_{number}", kernel.family not in ("direct", "plain")
-        endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
-        functions = [_function(kernel, name, ending) for ending in endings]
-        texts += [_configuration(kernel, name), *functions]
-        launch = f"tconv::{kernel.family}_launch<{name}_layer, {name}_tile>(sizes)"
-        called = [f"(void*){name}{end}" if end in endings else "nullptr" for end in ("", "_weights", "_inputs")]
-        cases += f"    case {number}: return start<{name}_layer>({launch}, {', '.join(called)}, a);\n"
-    return "\n".join(texts) + _HOST.replace("SIGNATURE", _SIGNATURE).replace("CASES", cases)
+def _cuda_source(kernel):
+    """The CUDA text that defines `kernel`, of its family alone, and the host function that launches it."""
+    name, prepared = "tconv_kernel", kernel.family not in ("direct", "plain")
+    endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
+    functions = [_function(kernel, name, ending) for ending in endings]
+    host = _HOST.replace("FAMILY", kernel.family)
+    for end in ("_weights", "_inputs"):
+        host = host.replace(f"KERNEL{end}", f"{name}{end}" if end in endings else "nullptr")
+    texts = [_PRIMITIVES, _KERNELS[kernel.family], _configuration(kernel, name), *functions]
+    return "\n".join(texts) + host.replace("KERNEL", name)
 
-# (device, kernel) -> its extension's `launch`, its number in there, and bytes of its weights in the order in which it
-# loads them, 0 where it takes them as they are
+# (device, kernel) -> its extension's `launch`, and bytes of its weights in the order in which it loads them, 0 where it
+# takes them as they are
 _LAUNCHERS = {}
 
-def _load_options(kernels, capability):
-    """The arguments of load_inline that build `kernels` for one compute capability."""
+def _load_options(kernel, capability):
+    """The arguments of load_inline that build `kernel` for one compute capability."""
     from torch.utils.cpp_extension import load_inline
 
-    cuda = _cuda_source(kernels)
+    cuda = _cuda_source(kernel)
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
-    binding = "pybind11/pybind11.h"
     options = {
-        "name": "tconv_" + hashlib.sha256("\n".join([cuda] + flags).encode()).hexdigest()[:20],
-        "cpp_sources": [f"#include <cstdint>\n#include <{binding}>\n{_SIGNATURE};\n"],
+        "name": "tconv_" + hashlib.sha256("\n".join([_BINDING, cuda] + flags).encode()).hexdigest()[:20],
+        "cpp_sources": [_BINDING],
         "cuda_sources": [cuda],
-        "functions": ["launch"],
         "extra_cuda_cflags": flags,
-        "with_pytorch_error_handling": False,
     }
     if "no_implicit_headers" in inspect.signature(load_inline).parameters:  # seconds instead of a minute
         options["no_implicit_headers"] = True
@@ -271,7 +267,7 @@ def _expected_with(kernel, gpu):
     return alone if kernel in alone else []
 
 def _build(kernels, device, expected=()):
-    """Compiles the kernels that `device` does not have yet, in one extension, and with them the `expected` ones."""
+    """Compiles the kernels that `device` does not have yet, side by side, and with them the `expected` ones."""
     if all((device, kernel) in _LAUNCHERS for kernel in kernels):
         return
     if device.type != "cuda":
@@ -288,10 +284,12 @@ def _build(kernels, device, expected=()):
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
     from torch.utils.cpp_extension import load_inline
 
-    launch = load_inline(**_load_options(missing, capability)).launch
-    for number, kernel in enumerate(missing):
-        nothing = [0] * 7 + [1] * 7
-        _LAUNCHERS[device, kernel] = (launch, number, launch(number, *nothing))
+    def built(kernel):
+        return load_inline(**_load_options(kernel, capability)).launch
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for kernel, launch in zip(missing, threads.map(built, missing)):
+            _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
 
 def _launch(plan, x, weight, bias, y, *operands):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
@@ -302,12 +300,12 @@ def _launch(plan, x, weight, bias, y, *operands):
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y, *operands)
-    launch, number, weight_bytes = _LAUNCHERS[device, kernel]
+    launch, weight_bytes = _LAUNCHERS[device, kernel]
     prepared = None
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
     sizes = [batch, *input_size, *output_size]
-    error = launch(number, stream, _gpu(device).multiprocessors, *pointers, *sizes)
+    error = launch(stream, _gpu(device).multiprocessors, *pointers, *sizes)
     if error == -1:  # the sizes want offsets of 64 bits
         _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
     elif error:
@@ -391,7 +389,7 @@ def _define(space):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_68db343da1adb0d5")
+_OPERATOR = _define("tconv_88c45cbb75d786ea")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -1658,17 +1656,34 @@ TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::
 """,
 }
 
-# The host's side of them, left out where only device code is compiled.
+# What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
+_BINDING = r"""
+#include <Python.h>
+#include <cstdint>
+#include <vector>
+
+int64_t launch(const std::vector<int64_t>& numbers);
+
+static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  std::vector<int64_t> numbers(count);
+  for (Py_ssize_t i = 0; i < count; ++i) numbers[i] = PyLong_AsLongLong(given[i]);
+  return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(launch(numbers));
+}
+
+static PyMethodDef functions[] = {{"launch", (PyCFunction)(void (*)())call, METH_FASTCALL, nullptr}, {}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, functions};
+
+#define TCONV_INIT(name) TCONV_INIT_OF(name)
+#define TCONV_INIT_OF(name) PyInit_##name
+PyMODINIT_FUNC TCONV_INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&definition); }
+"""
+
+# The host's side of a kernel, left out where only device code is compiled.
 _HOST = r"""
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
 #include <cstdint>
 #include <cuda_runtime.h>
 #include <vector>
-
-struct Arguments {
-  int64_t stream, x, weight, bias, y, prepared;  // addresses
-  tconv::Sizes sizes;
-};
 
 // Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
 // for it itself.
@@ -1696,34 +1711,27 @@ static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int 
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// A kernel, behind those that bring its weights and its inputs into another order, in memory at `prepared`. Returns a
-// cudaError_t, or -1 where offsets of the layer's Index do not reach. Without outputs it says how many bytes the
-// weights take there.
-template <class Layer>
-static int64_t start(const tconv::Launch& launch, void* kernel, void* weights, void* inputs, Arguments a) {
-  if (a.y == 0) return launch.weight_bytes;
-  if (launch.wide_index && sizeof(typename Layer::Index) < 8) return -1;
-  if (launch.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
-  int (&input)[3] = a.sizes.input, (&output)[3] = a.sizes.output;
+// Enqueues the kernel, behind those that bring its weights and its inputs into another order, and returns a
+// cudaError_t, or -1 where offsets of the layer's Index do not reach. Where y is 0 it returns how many bytes the
+// weights take in their order.
+//
+// The numbers are the stream, multiprocessors, addresses of x, weight, bias, y and of memory for that order, batch,
+// depth, height and width of the input and of the output, and addresses of what the program behind the layer reads.
+int64_t launch(const std::vector<int64_t>& numbers) {
+  const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
+  tconv::Sizes sizes{size(1), size(7), {size(8), size(9), size(10)}, {size(11), size(12), size(13)}};
+  int64_t stream = numbers[0], x = numbers[2], weight = numbers[3], bias = numbers[4], y = numbers[5];
+  int64_t prepared = numbers[6];
+  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  const tconv::Launch of_kernel = tconv::FAMILY_launch<KERNEL_layer, KERNEL_tile>(sizes);
+  if (y == 0) return of_kernel.weight_bytes;
+  if (of_kernel.wide_index && sizeof(KERNEL_layer::Index) < 8) return -1;
+  if (of_kernel.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
   bool overlaps = false;
-  std::vector<void*> arguments = {&a.x, &a.weight, &a.bias, &a.y, &a.sizes.batch, input, input + 1, input + 2,
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
                                   output, output + 1, output + 2};
-  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, a.stream, overlaps);
-}
-
-SIGNATURE {
-  const tconv::Sizes sizes{multiprocessors, batch,
-                           {input_depth, input_height, input_width}, {output_depth, output_height, output_width}};
-  Arguments a{stream, x, weight, bias, y, prepared, sizes};
-  switch (number) {
-CASES    default: return cudaErrorInvalidValue;
-  }
+  return enqueue((void*)KERNEL, arguments.data(), of_kernel.blocks, of_kernel.threads, of_kernel.shared_bytes, stream,
+                 overlaps);
 }
 #endif
 """
-
-_SIGNATURE = (
-    "int64_t launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias,\n"
-    "               int64_t y, int64_t prepared, int batch, int input_depth, int input_height,\n"
-    "               int input_width, int output_depth, int output_height, int output_width)"
-)

@@ -49,12 +49,10 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void**
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 }
 
-int64_t launch(int number, int64_t stream, int multiprocessors, int64_t x, int64_t weight, int64_t bias, int64_t y,
-               int64_t prepared, int batch, int input_depth, int input_height, int input_width, int output_depth,
-               int output_height, int output_width, const std::vector<int64_t>& operands);
+int64_t launch(const std::vector<int64_t>& numbers);
 
 int main() {
-  std::vector<int64_t> operands;
-  for (int i = 0; i < OPERANDS; ++i) operands.push_back(0x900 + i);
-  return static_cast<int>(launch(0, 0, 132, 0x100, 0x200, 0x300, 0x400, 0, 2, 1, 4, 5, 1, 8, 10, operands));
+  std::vector<int64_t> numbers = {0, 132, 0x100, 0x200, 0x300, 0x400, 0, 2, 1, 4, 5, 1, 8, 10};
+  for (int i = 0; i < OPERANDS; ++i) numbers.push_back(0x900 + i);
+  return static_cast<int>(launch(numbers));
 }

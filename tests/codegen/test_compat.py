@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
@@ -23,22 +24,23 @@ def file() -> Namespace:
 
 
 @pytest.fixture(scope="module")
-def options(file: Namespace) -> dict[str, object]:
-    """What load_inline is given for one layer in every dtype."""
+def options(file: Namespace) -> list[dict[str, Any]]:
+    """What load_inline is given for the kernels of one layer in every dtype."""
     gpu = file["_PLANNED"]._replace(sm_90a=False)
     (kernel, *_) = file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]()), gpu)
     layers = [kernel.layer._replace(precision=precision) for precision in PRECISIONS]
     kernels = [next(file["_kernels"](layer, gpu)) for layer in layers]
     assert {kernel.family for kernel in kernels} == {"gemm", "plain"}
-    return file["_load_options"](kernels, (8, 0))
+    return [file["_load_options"](kernel, (8, 0)) for kernel in dict.fromkeys(kernels)]
 
 
-def test_nvrtc_11_7_compiles_it_for_sm_80(options: dict[str, list[str]], tmp_path: Path) -> None:
-    compile_with("nvidia-cuda-nvrtc-cu11==11.7.99", {"file": options["cuda_sources"][0]}, ("sm_80",), tmp_path)
+def test_nvrtc_11_7_compiles_it_for_sm_80(options: list[dict[str, Any]], tmp_path: Path) -> None:
+    sources = {f"file {number}": each["cuda_sources"][0] for number, each in enumerate(options)}
+    compile_with("nvidia-cuda-nvrtc-cu11==11.7.99", sources, ("sm_80",), tmp_path)
 
 
 def test_the_binding_compiles_with_pytorch_1_13(
-    options: dict[str, list[str]], tmp_path_factory: pytest.TempPathFactory
+    options: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if sys.version_info >= (3, 12):
         pytest.skip("the pybind11 of PyTorch 1.13 knows Python up to 3.11")
@@ -46,22 +48,22 @@ def test_the_binding_compiles_with_pytorch_1_13(
     tags = ("--platform", "manylinux1_x86_64", "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311")
     include = extracted(fetched("torch==1.13.0", folder, *tags), folder, "torch/include")
     # As its load_inline puts the file together.
-    lines = ["#include <torch/extension.h>", *options["cpp_sources"]]
-    lines += ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {", 'm.def("launch", launch, "launch");', "}"]
+    lines = ["#include <torch/extension.h>", *options[0]["cpp_sources"]]
     main = folder / "main.cpp"
     main.write_text("\n".join(lines), encoding="utf-8")
     includes = [f"-I{path}" for path in (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))]
-    flags = ["-std=c++14", "-fPIC", f"-DTORCH_EXTENSION_NAME={options['name']}", "-D_GLIBCXX_USE_CXX11_ABI=0"]
+    flags = ["-std=c++14", "-fPIC", f"-DTORCH_EXTENSION_NAME={options[0]['name']}", "-D_GLIBCXX_USE_CXX11_ABI=0"]
     command = ["g++", "-w", *flags, *includes, "-c", str(main), "-o", str(folder / "main.o")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
 
 
-def test_nvcc_compiles_it_as_c_plus_plus_14(options: dict[str, list[str]], cuda_home: Path, tmp_path: Path) -> None:
+def test_nvcc_compiles_it_as_c_plus_plus_14(options: list[dict[str, Any]], cuda_home: Path, tmp_path: Path) -> None:
     """As PyTorch up to 1.13 asks of nvcc; the headers of that release want an nvcc of its time."""
     source = tmp_path / "cuda.cu"
-    source.write_text(options["cuda_sources"][0], encoding="utf-8")
-    flags = ["-std=c++14", "-D__CUDA_NO_HALF_OPERATORS__", *options["extra_cuda_cflags"]]
-    command = [str(cuda_home / "bin" / "nvcc"), *flags, "-c", str(source), "-o", str(tmp_path / "cuda.o")]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0 and "warning" not in result.stderr, result.stderr
+    for each in options:
+        source.write_text(each["cuda_sources"][0], encoding="utf-8")
+        flags = ["-std=c++14", "-D__CUDA_NO_HALF_OPERATORS__", *each["extra_cuda_cflags"]]
+        command = [str(cuda_home / "bin" / "nvcc"), *flags, "-c", str(source), "-o", str(tmp_path / "cuda.o")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0 and "warning" not in result.stderr, result.stderr

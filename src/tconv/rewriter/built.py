@@ -63,8 +63,7 @@ def _load(options: Mapping[str, Any]) -> Any:
 def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -> Launch:
     """The launch of a built kernel, as the file makes it."""
     launch = extensions.launch(built.options)
-    lists: list[list[int]] = [[]] if built.reads else []
-    weight_bytes = launch(built.number, *_NOTHING, *lists)
+    weight_bytes = launch(*_NOTHING)
     sizes = (problem.batch, *problem.input_size, *problem.output_size)
 
     def enqueue(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, operands: tuple[Tensor, ...]) -> None:
@@ -77,9 +76,9 @@ def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -
             of_inputs = x.numel() * x.element_size() if built.prepares_inputs else 0
             prepared = torch.empty(weight_bytes + of_inputs, dtype=torch.uint8, device=x.device)
         pointers = [0 if each is None else each.data_ptr() for each in (x, weight, bias, y, prepared)]
-        read = [[each.data_ptr() for each in operands]] if built.reads else []
+        read = [each.data_ptr() for each in operands]
         stream = torch.cuda.current_stream().cuda_stream
-        error = launch(built.number, stream, gpu.multiprocessors, *pointers, *sizes, *read)
+        error = launch(stream, gpu.multiprocessors, *pointers, *sizes, *read)
         if error:
             raise RuntimeError(f"CUDA error {error} at the launch of {problem.layer.describe()}")
 

@@ -62,21 +62,17 @@ class Told:
 
 @dataclass(frozen=True)
 class Built:
-    """Where a launch is in what the file builds.
+    """A launch by what the file builds.
 
     Args:
         options: the arguments of load_inline.
-        number: of the kernel in that extension.
         prepares_inputs: inputs are brought into another order, too, behind the weights.
         aligned: tensors begin at multiples of 16 bytes.
-        reads: its launch takes the addresses of what programs read.
     """
 
     options: dict[str, Any]
-    number: int
     prepares_inputs: bool
     aligned: bool
-    reads: bool
 
 
 #: Of a text and the name of a function in it: what that writes on these arguments, in one thread.
@@ -148,7 +144,7 @@ class WrittenFile:
         return [Cut(**fields) for fields in found]
 
     def built(self, problems: Sequence[Problem], *, skip: int = 0) -> list[Built]:
-        """Where the launches for these problems are in what the file builds on this machine's GPU.
+        """The launches that the file makes for these problems by what it builds on this machine's GPU.
 
         Args:
             skip: as in `cuts`.
@@ -176,11 +172,11 @@ class WrittenFile:
         self._worker.close()
 
 
-def cut_of(kernel: Any, cuda_source: Callable[[Sequence[Any]], str]) -> Cut:
-    """One of a file's own kernels, with the text that the file would hand to load_inline for it alone."""
-    name = "tconv_kernel_0"
+def cut_of(kernel: Any, cuda_source: Callable[[Any], str]) -> Cut:
+    """One of a file's own kernels, with the text that the file hands to load_inline."""
+    name = "tconv_kernel"
     source, wide_source = (
-        cuda_source([kernel._replace(wide_index=wide)]) + launching(kernel.family, name) for wide in (False, True)
+        cuda_source(kernel._replace(wide_index=wide)) + launching(kernel.family, name) for wide in (False, True)
     )
     return Cut(source, wide_source, name)
 
@@ -193,8 +189,6 @@ class Cutter:
         self._stack.enter_context(CudaMeansCpu())  # as in `trace`
         self._model = load(path, CANDIDATE)
         self._file: dict[str, Any] = vars(self._model.namespace)
-        #: Kernels that are built together.
-        self._groups: list[list[Any]] = []
         rebound = [name for name in needed if self._file.get(name, _OWN[name]) is not _OWN[name]]
         if rebound:
             raise ModelFileError(
@@ -209,19 +203,15 @@ class Cutter:
     def built(self, problems: list[dict[str, Any]], skip: int) -> list[dict[str, Any]]:
         with self._without_first(skip):
             kernels = [self._kernel(Problem.from_dict(problem)) for problem in problems]
-        return [self._where(kernel) for kernel in kernels]
-
-    def _where(self, kernel: Any) -> dict[str, Any]:
-        if not any(kernel in group for group in self._groups):
-            self._groups.append([kernel])
-        group = next(group for group in self._groups if kernel in group)
-        return {
-            "options": self._file["_load_options"](group, torch.cuda.get_device_capability()),
-            "number": group.index(kernel),
-            "prepares_inputs": getattr(kernel, "prepares_inputs", False),
-            "aligned": kernel.family not in ("direct", "plain"),
-            "reads": "_PROGRAMS" in self._file,
-        }
+        capability = torch.cuda.get_device_capability()
+        return [
+            {
+                "options": self._file["_load_options"](kernel, capability),
+                "prepares_inputs": kernel.prepares_inputs,
+                "aligned": kernel.family not in ("direct", "plain"),
+            }
+            for kernel in kernels
+        ]
 
     @contextlib.contextmanager
     def _without_first(self, skip: int) -> Iterator[None]:
@@ -257,15 +247,15 @@ class Cutter:
                 remaining = self._remaining()
             except ModelFileError:
                 return None
-        self._groups = [
-            of_one
+        built = [
+            kernel
             for kernels, device in builds
             if device.type == "cuda"
-            for of_one in self._built(list(dict.fromkeys(kernels)), self._file["_gpu"](device), types)
+            for kernel in self._built(kernels, self._file["_gpu"](device), types)
         ]
-        self._groups += self._with_attributes(self._groups) if self._groups else []
-        capability = torch.cuda.get_device_capability() if self._groups else None
-        extensions = [self._file["_load_options"](of_one, capability) for of_one in self._groups]
+        built += self._with_attributes() if built else []
+        capability = torch.cuda.get_device_capability() if built else None
+        extensions = [self._file["_load_options"](kernel, capability) for kernel in dict.fromkeys(built)]
         launches = Counter(kernel.layer.describe() for kernel in launched)
         remaining_layers = [asdict(layer) for layer in remaining]
         return {"launches": launches, "remaining": remaining_layers, "extensions": extensions}
@@ -277,13 +267,8 @@ class Cutter:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
             return record(self._model, prepare)
 
-    def _with_attributes(self, there: Collection[list[Any]]) -> list[list[Any]]:
-        """The kernels that layers with other attributes take: each is built alone, when it is launched.
-
-        Args:
-            there: what is built by then.
-        """
-        known = [kernel for of_one in there for kernel in of_one]
+    def _with_attributes(self) -> list[Any]:
+        """The kernels that layers with other attributes take."""
         found: list[Any] = []
         for attributes in (TOGETHER, *((each,) for each in TOGETHER)):
             with self._counted() as (launched, _), contextlib.suppress(ModelFileError):
@@ -291,10 +276,10 @@ class Cutter:
                 found += launched
                 if attributes == TOGETHER:
                     break
-        return [[kernel] for kernel in dict.fromkeys(found) if kernel not in known]
+        return found
 
-    def _built(self, kernels: list[Any], gpu: Any, types: Sequence[str]) -> list[list[Any]]:
-        """The kernels that are built together: with the model, for other widths, after a cast, and without tails."""
+    def _built(self, kernels: Sequence[Any], gpu: Any, types: Sequence[str]) -> list[Any]:
+        """The kernels that are built: with the model, for other widths, after a cast, and without tails."""
         behind = self._file.get("_BEHIND", {})
         first = next(iter(behind or self._file["_RECORDED"]))
         cast = [
@@ -308,11 +293,7 @@ class Cutter:
         if behind:
             wanted = [next(self._file["_with_each"](behind[first], each)) for each in wanted]
             wanted += [own[0], of_any_width]
-        together = [kernels]
-        for kernel in wanted:
-            more = [each for each in dict.fromkeys(self._file["_expected_with"](kernel, gpu)) if each not in kernels]
-            together += [more] * (bool(more) and more not in together)
-        return together
+        return [*kernels, *(each for kernel in wanted for each in self._file["_expected_with"](kernel, gpu))]
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[tuple[list[Any], list[tuple[list[Any], torch.device]]]]:
