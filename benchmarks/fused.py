@@ -34,7 +34,7 @@ from tconv.evaluation.precision import Resolve, resolve, understood
 from tconv.evaluation.stopwatch import CudaClock
 from tconv.planner import Gpu
 from tconv.rewriter.fusing import with_tails
-from tconv.rewriter.pipeline import build, plan_layers
+from tconv.rewriter.pipeline import build, plan_layers, settle
 from tconv.rewriter.search import search
 from tconv.sandbox.trace import trace
 from tconv.sandbox.worker import Workshop
@@ -73,7 +73,7 @@ def written(path: Path, gpu: Gpu, arithmetic: Resolve, pool: Executor, workshop:
     layers = plan_layers(
         fused.trace, path, gpu, wanted, arithmetic, tuned=found.tuned, measured=measured, programs=fused.programs
     )
-    return build(path, layers, gpu, wanted, fused.text, fused.tails)
+    return build(path, settle(layers, gpu, [gpu.arch], pool)(), gpu, wanted, fused.text, fused.tails)
 
 
 def file_of(name: str) -> Path:

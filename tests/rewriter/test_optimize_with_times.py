@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,14 +77,16 @@ def job(
                 checked = replace(checked, others={use: EQUAL for use in layer.variants if use})
                 yield LayerCheck(layer) if layer.left else replace(checked, time=LayerTime(*times[layer.name], 0.5))
 
-        def judge(model: Path, candidate: Path, **options: Any) -> Report:
+        @contextmanager
+        def opened(model: Path, candidate: Path, **options: Any) -> Iterator[Any]:
             assert options["device"] == "cuda" and options["bench"]
             timing = Timing(Series(1, 1, 1), Series(whole, whole, whole), "by turns")
-            return Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
+            report = Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
+            yield SimpleNamespace(report=lambda **options: report)
 
         monkeypatch.setattr(run, "check_layers", check_layers)
         monkeypatch.setattr(run, "gpu_is_shared", lambda: shared)
-        monkeypatch.setattr(run.judging, "judge", judge)
+        monkeypatch.setattr(run.judging, "opened", opened)
         monkeypatch.setattr(run, "_wake_gpu", lambda: None)
         monkeypatch.setattr(run._Job, "_gpu", lambda self: Gpu.h200())
         monkeypatch.setattr(run._Job, "_resolve", lambda self, problem, wanted: by_kind(problem, wanted))

@@ -74,7 +74,7 @@ class Measured:
     @property
     def series(self) -> Series:
         """Median and spread of the device times."""
-        return Series(quantile(self.device_ms, 0.5), quantile(self.device_ms, 0.2), quantile(self.device_ms, 0.8))
+        return series(self.device_ms)
 
 
 def interleave(
@@ -87,6 +87,29 @@ def interleave(
     steady: float = 0.0,
 ) -> dict[str, Measured]:
     """Time several calls by turns, so that clocks and temperature change for all of them alike.
+
+    The arguments are those of `by_turns`. What the host takes is measured behind it.
+    """
+    times = by_turns(clock, calls, rounds=rounds, each=each, between=between, steady=steady)
+    measured = {}
+    for name, call in calls.items():
+        before = between.get(name, nothing)
+        count = _enough(quantile(times[name], 0.5), each) if steady else each
+        synchronised = quantile(clock.synchronised_ms(call, count, before), 0.5)
+        measured[name] = Measured(tuple(times[name]), synchronised, clock.host_us(call, count, before))
+    return measured
+
+
+def by_turns(
+    clock: Clock,
+    calls: Mapping[str, Call],
+    *,
+    rounds: int,
+    each: int,
+    between: Mapping[str, Call] = MappingProxyType({}),
+    steady: float = 0.0,
+) -> dict[str, list[float]]:
+    """Milliseconds on the device of several calls.
 
     Every round times each call `each` times; every other round goes through them backwards. `between` has what is to
     be run before each call, by the name of the call.
@@ -104,12 +127,12 @@ def interleave(
             if number + 1 >= _FEWEST_ROUNDS:
                 break
             count = {name: _enough(quantile(found, 0.5), each) for name, found in times.items()}
-    measured = {}
-    for name, call in calls.items():
-        before = between.get(name, nothing)
-        synchronised = quantile(clock.synchronised_ms(call, count[name], before), 0.5)
-        measured[name] = Measured(tuple(times[name]), synchronised, clock.host_us(call, count[name], before))
-    return measured
+    return times
+
+
+def series(times: Sequence[float]) -> Series:
+    """Median and spread of some times."""
+    return Series(quantile(times, 0.5), quantile(times, 0.2), quantile(times, 0.8))
 
 
 def _spread(times: Sequence[float]) -> float:

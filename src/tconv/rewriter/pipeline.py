@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
@@ -29,7 +29,6 @@ from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.behind import parted
 from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import Trace
-from tconv.tuning.compilers import threads
 
 #: What is compiled for where there is no GPU to say it.
 COMMON_ARCHS = ("sm_80", "sm_90a")
@@ -161,15 +160,13 @@ def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, 
 
 def build(
     model: Path,
-    layers: Collection[PlannedLayer],
+    layers: Sequence[PlannedLayer],
     gpu: Gpu,
     wanted: Wanted,
     text: str | None = None,
     tails: Tails = NO_TAILS,
     interface: Interface = MODEL,
     left: Collection[str] = (),
-    archs: Sequence[str] = COMMON_ARCHS,
-    pool: Executor | None = None,
 ) -> str:
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
@@ -179,20 +176,35 @@ def build(
         tails: what is known of those.
         interface: by what the model file is used.
         left: further modules that PyTorch runs, as `Trace.left` has them.
-        archs: registers are to suffice there.
-        pool: compiles; threads of its own if None.
     """
     source = interface.completed(read_source(model), model.name) if text is None else text
     keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]
     rewritten = rewrite(source, model.name, keep, interface.model)
-    plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
-    with nullcontext(pool) if pool is not None else threads() as compiling:
-        # Each is kept: who settles a plan finds its kernel compiled, for every arch at once.
-        asked = [(plan.kernel, arch) for plan in plans for arch in _of_these_archs(plan, gpu, archs)]
-        wait([compiling.submit(compile_kernel, *each) for each in asked])
-        settled = {plan: _without_spills(plan, gpu, tuple(archs)) for plan in plans}
     left = sorted({*left} - {layer.name for layer in layers})
-    return generate(rewritten, [_with(layer, settled) for layer in layers], gpu, wanted, tails, left)
+    return generate(rewritten, layers, gpu, wanted, tails, left)
+
+
+def settle(
+    layers: Sequence[PlannedLayer], gpu: Gpu, archs: Sequence[str], pool: Executor
+) -> Callable[[], tuple[PlannedLayer, ...]]:
+    """Begins to compile the layers' kernels, and returns what waits for that and gives the layers with the kernels
+    that registers suffice for, which are the same ones where they do.
+
+    Args:
+        archs: registers are to suffice there.
+        pool: compiles.
+    """
+    plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
+    # Each is kept: who settles a plan finds its kernel compiled, for every arch at once.
+    asked = [(plan.kernel, arch) for plan in plans for arch in _of_these_archs(plan, gpu, archs)]
+    compiled = [pool.submit(compile_kernel, *each) for each in asked]
+
+    def settled() -> tuple[PlannedLayer, ...]:
+        wait(compiled)
+        found = {plan: _without_spills(plan, gpu, tuple(archs)) for plan in plans}
+        return tuple(_with(layer, found) for layer in layers)
+
+    return settled
 
 
 def leave(layers: Collection[PlannedLayer], names: Collection[str], reason: str) -> tuple[PlannedLayer, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from tconv.rewriter.findings import with_findings
 from tconv.rewriter.fusing import Fused, with_tails
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_neighbours, check_output, draft
-from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers
+from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers, settle
 from tconv.rewriter.search import Searched, gpu_is_shared, search
 from tconv.sandbox.cut import Replaced, WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
@@ -90,7 +90,7 @@ class _Job:
     say: Callable[[str], None]
     on_gpu: bool = field(default_factory=torch.cuda.is_available)
     compiled: Compiler = field(default_factory=Compiler)
-    pool: Executor | None = None
+    pool: Executor = field(default_factory=ThreadPoolExecutor)
     extensions: Extensions | None = None
     shared: bool = False
     empty: tuple[str, ...] = ()
@@ -98,10 +98,9 @@ class _Job:
     def run(self) -> Outcome:
         """Three ways down and back: what the file runs, its new text for that, and what becomes of that text."""
         with ExitStack() as stack:
-            # They load while the file is traced.
-            self.pool = pool = stack.enter_context(compilers()) if self.on_gpu else None
-            # Where the emulator runs the kernels, it does so while NVRTC compiles them.
-            self.compiled = Compiler(pool or stack.enter_context(threads()))
+            # Processes load while the file is traced. The emulator runs kernels while threads compile them.
+            self.pool = pool = stack.enter_context(compilers() if self.on_gpu else threads())
+            self.compiled = Compiler(pool)
             model = self.request.model
             if self.on_gpu:
                 _wake_gpu()
@@ -114,7 +113,7 @@ class _Job:
             gpu = self._gpu()
             searched = Searched()
             self.shared = self.on_gpu and self.request.bench and gpu_is_shared()
-            if pool is not None and self._searches():
+            if self.on_gpu and self._searches():
                 self.say("measuring the leading kernels")
                 known, alone = self._tuned(gpu), not self.shared
                 wanted = self.request.precision
@@ -172,38 +171,40 @@ class _Job:
         """Generate and check; write if everything is equal and, unless they are taken, no layer is slower."""
         request = self.request
         while True:
+            settled = settle(layers, gpu, (*self._archs(gpu), gpu.arch), self.pool)
             left = fused.trace.left
-            text = build(
-                request.model,
-                layers,
-                gpu,
-                wanted,
-                fused.text,
-                fused.tails,
-                request.interface,
-                left,
-                archs=(*self._archs(gpu), gpu.arch),
-                pool=self.pool,
-            )
-            with draft(request.output, text) as written:
+            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails, request.interface, left)
+            with draft(request.output, text) as written, ExitStack() as stack:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
                     self.say("looking for what is left to PyTorch")
                     replaced = file.replaced((*COMPILED_TYPES, torch.bfloat16))
                     out_of_reach = self._out_of_reach(replaced, layers)
-                    if replaced is not None and not out_of_reach:
+                    if not out_of_reach:
+                        # Built while it is seen whether registers suffice, as they nearly always do.
                         self._begin_builds(replaced)
-                    checks = () if out_of_reach else self._check(file, layers, gpu)
-                if not out_of_reach:
-                    return self._conclude(written, text, checks, gpu, wanted, takes_slower)
+                        self.say("planning")
+                        before, layers = layers, settled()
+                    if not out_of_reach and layers == before:
+                        # The model file runs while kernels are built.
+                        judgement = self._opened(written.path, wanted, stack)
+                        checks = self._check(file, layers, gpu)
+                if not out_of_reach and layers == before:
+                    return self._conclude(written, text, checks, judgement, gpu, takes_slower)
             for reason, names in out_of_reach.items():
                 layers = leave(layers, names, reason)
 
     def _conclude(
-        self, written: Draft, text: str, checks: tuple[LayerCheck, ...], gpu: Gpu, wanted: Wanted, takes_slower: bool
+        self,
+        written: Draft,
+        text: str,
+        checks: tuple[LayerCheck, ...],
+        judgement: judging.Judgement | None,
+        gpu: Gpu,
+        takes_slower: bool,
     ) -> Outcome:
         """The judgement of the whole draft, which goes to its place with what was found if it is as good as asked."""
-        report, unjudged = self._judge(written.path, gpu, wanted)
+        report, unjudged = self._judge(judgement, gpu)
         notes = (*self.empty, *self._not_checked(checks), *([f"the whole file: {unjudged}"] if unjudged else []))
         notes += () if report is None else excuses(report.verdict.checks)
         outcome = Outcome(
@@ -240,9 +241,9 @@ class _Job:
     def _resolve(self, problem: Problem, wanted: Wanted) -> Precision:
         return resolve(problem, wanted, device=torch.device("cuda" if self.on_gpu else "cpu"))
 
-    def _begin_builds(self, replaced: Replaced) -> None:
+    def _begin_builds(self, replaced: Replaced | None) -> None:
         """What the judge's processes build is built while layers are checked: they find it in load_inline's folder."""
-        if self.pool is not None and not self.request.missing:
+        if replaced is not None and self.on_gpu and not self.request.missing:
             self.extensions = self.extensions or Extensions(self.pool)
             for options in replaced.extensions:
                 self.extensions.begin(options)
@@ -285,26 +286,36 @@ class _Job:
         )
         return tuple(checks)
 
-    def _judge(self, path: Path, gpu: Gpu, wanted: Wanted) -> tuple[Report | None, str]:
-        """The whole file beside the model file, and why not, where that cannot be judged beside its own class.
+    def _opened(self, path: Path, wanted: Wanted, stack: ExitStack) -> judging.Judgement | None:
+        """The judgement of the whole file beside the model file, begun; None where nothing can build the file.
 
-        On a GPU this builds load_inline; without one the emulator runs it.
+        On a GPU it is built by load_inline; without one the emulator runs it.
         """
         request = self.request
         if self.on_gpu and request.missing:
+            return None
+        opened = judging.opened(
+            request.model,
+            path,
+            interface=request.interface,
+            device="cuda" if self.on_gpu else "cpu",
+            precision=wanted,
+            bench=self.on_gpu and request.bench,
+            further=(COPIED,),
+            timeout_s=request.timeout_s,
+            workshop=self.workshop,
+            say=self.say,
+        )
+        return stack.enter_context(opened)
+
+    def _judge(self, judgement: judging.Judgement | None, gpu: Gpu) -> tuple[Report | None, str]:
+        """What was judged, and why not, where the whole file cannot be judged beside its own class."""
+        if judgement is None:
             return None, ""
         try:
-            report = judging.judge(
-                request.model,
-                path,
-                interface=request.interface,
-                device="cuda" if self.on_gpu else "cpu",
-                precision=wanted,
+            report = judgement.report(
                 training=True,
-                bench=self.on_gpu and request.bench,
-                further=(COPIED,),
-                timeout_s=request.timeout_s,
-                workshop=self.workshop,
+                bench=self.on_gpu and self.request.bench,
                 floor_seconds=lambda problem: floor_seconds(problem, gpu),
                 say=self.say,
             )

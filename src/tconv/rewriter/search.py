@@ -76,18 +76,18 @@ def search(
         known: what was measured here before.
         alone: whether no other program uses the GPU.
     """
-    found = jobs(trace, gpu, wanted, resolve, FIRST, programs=programs)
-    asked = [job for job in found if job.questions[-1] not in known]
+    found = (job.of_file() for job in jobs(trace, gpu, wanted, resolve, FIRST, programs=programs))
+    asked = [job for job in found if job.questions[0] not in known]
     if not asked:
         return Searched()
     winners: dict[Question, Tuned] = {}
     answers: list[Answer] = []
     mistakes: list[str] = []
     for result in Tuner(gpu, CudaClock(), pool, winners.update).run(asked):
-        if not isinstance(result, Answer):
-            mistakes.append(f"{result.job.name}: {result.kernel.family}: {result.reason}")
-        elif result.question == result.job.questions[-1]:
+        if isinstance(result, Answer):
             answers.append(result)
+        else:
+            mistakes.append(f"{result.job.name}: {result.kernel.family}: {result.reason}")
     return Searched(tuple(answers), tuple(mistakes), _keep(gpu, winners, alone), alone)
 
 

@@ -37,6 +37,10 @@ class Job:
         """All candidates, each once."""
         return tuple(dict.fromkeys(kernel for candidates in self.candidates for kernel, _ in candidates))
 
+    def of_file(self) -> Job:
+        """The same for what a written file asks alone."""
+        return replace(self, questions=self.questions[-1:], candidates=self.candidates[-1:])
+
     @property
     def channels_last(self) -> bool:
         """How input and output lie in memory."""

@@ -18,7 +18,7 @@ from tconv.evaluation.poison import poisoned
 from tconv.evaluation.precision import arithmetic, as_stated
 from tconv.evaluation.programs import check_program, draw_operands, part_of_operand
 from tconv.evaluation.reference import Operands, conv_transpose, exact
-from tconv.evaluation.timing import Call, Clock, interleave
+from tconv.evaluation.timing import STEADY, Call, Clock, by_turns, series
 from tconv.evaluation.verdict import Series
 from tconv.planner import Gpu, Kernel
 from tconv.planner.choice import replan
@@ -30,7 +30,7 @@ from tconv.sandbox.gpu_memory import release
 from tconv.tuning.jobs import Job
 from tconv.tuning.trials import WRONG, Distance, Trial, caller, memory_format, submit
 
-#: Calls of each candidate: by turns in so many rounds of so many each.
+#: Calls of each candidate: by turns in so many rounds of so many each, fewer where they are steady.
 _ROUNDS, _EACH = 6, 5
 #: A call of this many times the fastest says enough of a candidate, but for the planner's choice, which others replace.
 _HOPELESS = 1.5
@@ -116,9 +116,9 @@ class Tuner:
         worth = {kernel: call for kernel, call in calls.items() if once[kernel] <= limit or kernel in first}
         keys = [*worth, *pytorch]
         named = {str(number): call for number, call in enumerate([*worth.values(), *pytorch.values()])}
-        measured = interleave(self.clock, named, rounds=_ROUNDS, each=_EACH)
+        measured = by_turns(self.clock, named, rounds=_ROUNDS, each=_EACH, steady=STEADY)
         times: dict[Any, Series] = {kernel: Series(ms, ms, ms) for kernel, ms in once.items()}
-        times.update({keys[int(number)]: found.series for number, found in measured.items()})
+        times.update({keys[int(number)]: series(found) for number, found in measured.items()})
         self.say(len(job.kernels) - len(trials) / 2, job.name)
         return [self._answer(job, number, times) for number in range(len(job.questions))]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,44 @@ def judge(
         CannotJudge: of these, that it runs, and nothing can be compared with what it gives.
         Trouble: this machine cannot judge the candidate.
     """
+    with opened(
+        model,
+        candidate,
+        interface=interface,
+        device=device,
+        precision=precision,
+        bench=bench,
+        level=level,
+        further=further,
+        timeout_s=timeout_s,
+        workshop=workshop,
+        say=say,
+    ) as judgement:
+        return judgement.report(
+            training=training, bench=bench, vary_arguments=vary_arguments, floor_seconds=floor_seconds, say=say
+        )
+
+
+@contextmanager
+def opened(
+    model: str | Path,
+    candidate: str | Path,
+    *,
+    interface: Interface = MODEL,
+    device: str = "auto",
+    precision: Wanted = "match",
+    bench: bool = False,
+    level: Level = "default",
+    further: tuple[Look, ...] = (),
+    timeout_s: float = 300.0,
+    workshop: Workshop | None = None,
+    say: Callable[[str], None] = lambda step: None,
+) -> Iterator[Judgement]:
+    """What `judge` does before the candidate runs, with its arguments and errors: `Model` has run on its inputs.
+
+    Args:
+        bench: times will be asked for.
+    """
     if not 0 < timeout_s <= _LONGEST_SECONDS:
         raise Trouble(f"got a timeout of {timeout_s:g} s; allowed is more than 0 and at most {_LONGEST_SECONDS}")
     model, candidate = Path(model).resolve(), Path(candidate).resolve()
@@ -107,11 +145,37 @@ def judge(
         court = _Court(shop, (model, interface), candidate, chosen, precision, timeout_s, work, level, further)
         stack.enter_context(court.model)
         court.wanted = understood(precision, court.model.allows_tf32())
-        case, not_checked = court.own_case()
+        yield Judgement(court, *court.own_case(), (model.name, candidate.name), source, emulated, level, precision)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What `opened` gives: `Model` and a case for both, before the candidate runs."""
+
+    _court: _Court
+    _case: Case
+    _not_checked: tuple[str, ...]
+    _names: tuple[str, str]
+    _source: str
+    _emulated: bool
+    _level: Level
+    _precision: Wanted
+
+    def report(
+        self,
+        *,
+        training: bool = False,
+        bench: bool = False,
+        vary_arguments: bool = False,
+        floor_seconds: Callable[[Problem], float | None] | None = None,
+        say: Callable[[str], None] = lambda step: None,
+    ) -> Report:
+        """The rest of what `judge` does, with its arguments and errors."""
+        court, source, emulated, not_checked = self._court, self._source, self._emulated, self._not_checked
         say("building and comparing the whole file")
         options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
         try:
-            verdict = court.check_whole(case, lambda: say("changing weights and taking gradients"), **options)
+            verdict = court.check_whole(self._case, lambda: say("changing weights and taking gradients"), **options)
         except ModelFileError as error:  # it has run: on its own inputs, as it was built
             raise CannotJudge(str(error)) from None
         if vary_arguments:
@@ -120,19 +184,20 @@ def judge(
         timing = None
         if bench and verdict.equal:
             say("timing the whole file")
-            check, timing = court.time(case, floor_seconds)
+            check, timing = court.time(self._case, floor_seconds)
             verdict = replace(verdict, checks=(*verdict.checks, check))
-    if vary_arguments and not any(variation.changes for variation in varied):
-        not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
-    if emulated:
-        not_checked += ("how a GPU builds and runs the file: without one, its kernels ran in the emulator",)
-    elif chosen.type == "cpu" and (conditions := gpu_conditions(source)):
-        asked = ", ".join(f"line {line} ({one_line(text)[:_ASKED_LENGTH]})" for line, text in conditions[:_ASKED])
-        more = ", and others" if len(conditions) > _ASKED else ""
-        not_checked += (f"what the candidate does on a GPU alone: it asks for one in {asked}{more}",)
-    if chosen.type == "cpu":
-        not_checked += autocast_not_checked(source)
-    return Report(model.name, candidate.name, chosen.type, precision, verdict, varied, not_checked, timing, level)
+        if vary_arguments and not any(variation.changes for variation in varied):
+            not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
+        device = court.device.type
+        if emulated:
+            not_checked += ("how a GPU builds and runs the file: without one, its kernels ran in the emulator",)
+        elif device == "cpu" and (conditions := gpu_conditions(source)):
+            asked = ", ".join(f"line {line} ({one_line(text)[:_ASKED_LENGTH]})" for line, text in conditions[:_ASKED])
+            more = ", and others" if len(conditions) > _ASKED else ""
+            not_checked += (f"what the candidate does on a GPU alone: it asks for one in {asked}{more}",)
+        if device == "cpu":
+            not_checked += autocast_not_checked(source)
+        return Report(*self._names, device, self._precision, verdict, varied, not_checked, timing, self._level)
 
 
 def autocast_not_checked(source: str) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ from tconv.sandbox.records import restored_for
 from tconv.sandbox.watch import Watch
 
 _SEED = 0
+#: Of settings other than the default, whose medians are told and nothing is judged by.
+_ROUNDS_OF_OTHERS = 4
 
 
 class Stopwatch:
@@ -62,14 +64,14 @@ class Stopwatch:
         del call
         torch.backends.cudnn.benchmark = True
         call = self._called(self._model, copied(made, self.device), self._file)
-        times["cudnn.benchmark"] = self._time(call)
+        times["cudnn.benchmark"] = self._time(call, _ROUNDS_OF_OTHERS)
         del call
         torch.backends.cudnn.benchmark = False
         memory_format = _channels_last(self._model, made)
         if memory_format is not None:
             self._model.to(memory_format=memory_format)
             inputs = [_in_format(value, memory_format) for value in copied(made, self.device)]
-            times["channels_last"] = self._time(self._called(self._model, inputs, self._file))
+            times["channels_last"] = self._time(self._called(self._model, inputs, self._file), _ROUNDS_OF_OTHERS)
         return {**self._found(times, kept), "changes_inputs": changes, "settings": settings()}
 
     def together(self, candidate: str, keeps: Keeps, inputs: Tree) -> dict[str, Any]:
@@ -117,8 +119,9 @@ class Stopwatch:
         release()  # what only building and trying out took
         return call
 
-    def _time(self, call: TimedCall) -> Measured:
-        return interleave(self._clock, {"model": call}, between={"model": call.renew}, steady=STEADY)["model"]
+    def _time(self, call: TimedCall, rounds: int = 10) -> Measured:
+        renewals = {"model": call.renew}
+        return interleave(self._clock, {"model": call}, rounds=rounds, between=renewals, steady=STEADY)["model"]
 
     def _found(self, times: Mapping[str, Measured], kept: list[Any]) -> dict[str, Any]:
         tree = self._exchange.write(kept)
