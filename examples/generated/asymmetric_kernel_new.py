@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 510, the kernels at line 584.
+# The model file begins at line 493, the kernels at line 567.
 #
 #   conv_transpose2d  2-D 64→64 k(3,7) s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
 #                                               elsewhere, float16, bfloat16: gemm
@@ -12,10 +12,8 @@ import hashlib
 import inspect
 import itertools
 import operator
-import os
 import warnings
 from collections import namedtuple
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -242,20 +240,8 @@ def _load_options(kernel, capability):
         options["no_implicit_headers"] = True
     return options
 
-def _expected_with(kernel, gpu):
-    """What runs all layers once `kernel` is wanted: a model is cast, trained, and given other widths, as a whole."""
-    precision = kernel.layer.precision if kernel.layer.precision in _PRECISIONS.values() else "fp32"
-    layers = {layer: _with_precision(layer._replace(precision=precision)) for layer in _RECORDED}
-    alone = []
-    for layer in dict.fromkeys(layers.values()):
-        found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
-        if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
-            continue
-        alone.append(found)
-    return alone if kernel in alone else []
-
-def _build(kernels, device, expected=()):
-    """Compiles the kernels that `device` does not have yet, side by side, and with them the `expected` ones."""
+def _build(kernels, device):
+    """Compiles the kernels that `device` does not have yet."""
     if all((device, kernel) in _LAUNCHERS for kernel in kernels):
         return
     if device.type != "cuda":
@@ -265,26 +251,23 @@ def _build(kernels, device, expected=()):
     if capability < (7, 5):
         what = "this model needs a GPU of compute capability 7.5 or newer"
         raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
-    missing = [kernel for kernel in dict.fromkeys([*expected, *kernels]) if (device, kernel) not in _LAUNCHERS]
-    for kernel in missing:
+    from torch.utils.cpp_extension import load_inline
+
+    for kernel in dict.fromkeys(kernels):
+        if (device, kernel) in _LAUNCHERS:
+            continue
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
-    from torch.utils.cpp_extension import load_inline
-
-    def built(kernel):
-        return load_inline(**_load_options(kernel, capability)).launch
-
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for kernel, launch in zip(missing, threads.map(built, missing)):
-            _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
+        launch = load_inline(**_load_options(kernel, capability)).launch
+        _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
 
 def _launch(plan, x, weight, bias, y, *operands):
     """Runs `plan` on contiguous tensors of one device, on the current stream."""
     layer, batch, input_size, output_size, kernel = plan
     device = x.device
     if (device, kernel) not in _LAUNCHERS:
-        _build([kernel], device, _expected_with(kernel, _gpu(device)))
+        _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y, *operands)
@@ -383,7 +366,7 @@ def _define(space):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_585b9dba97c1e54c")
+_OPERATOR = _define("tconv_2076bec96d87a72e")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -17,10 +17,11 @@ from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 from tconv.rewriter.fusing import with_tails
-from tconv.rewriter.pipeline import build, leave, plan_layers
+from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers, settle
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 from tconv.sandbox.worker import Workshop
+from tconv.tuning.compilers import threads
 
 Namespace = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -73,7 +74,9 @@ def planned_layers(
 
 def _generated(path: Path, wanted: Wanted, families: tuple[str, ...]) -> str:
     wanted = understood(wanted, trace(load(path)).tf32)
-    return build(path, planned_layers(path, wanted, families), Gpu.h200(), wanted)
+    with threads() as pool:
+        layers = settle(planned_layers(path, wanted, families), Gpu.h200(), COMMON_ARCHS, pool)()
+    return build(path, layers, Gpu.h200(), wanted)
 
 
 _of_example = functools.cache(_generated)

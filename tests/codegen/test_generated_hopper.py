@@ -143,7 +143,7 @@ def test_what_a_model_builds(
 
 @pytest.mark.filterwarnings("ignore:no kernel in this file")
 @pytest.mark.parametrize("capability", [(9, 0), (8, 0), (7, 5)])
-def test_what_all_layers_want_is_built_at_once_and_known_before(
+def test_what_is_built_later_is_known_before(
     file: Namespace,
     as_on: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
@@ -164,8 +164,8 @@ def test_what_all_layers_want_is_built_at_once_and_known_before(
     kernels = list(file["_module_kernels"](model, gpu))
     other = torch.float32 if precision in ("fp16", "bf16") else torch.float16
     built_at = Cutter._built(SimpleNamespace(_file=file), kernels, gpu, [str(other).removeprefix("torch.")])
+    assert built_at[: len(kernels)] == kernels
     foreseen = {file["_load_options"](each, capability)["name"] for each in built_at}
-    at_once = []
     for cast in (model.wide.weight.dtype, other):
         for module in (model.up, model.wide, model.signal):
             dims, weight, bias = len(module.kernel_size), module.to(cast).weight, module.bias
@@ -173,11 +173,11 @@ def test_what_all_layers_want_is_built_at_once_and_known_before(
             options = (module.stride, module.padding, module.output_padding, module.groups, module.dilation)
             shape = None if bias is None else tuple(bias.shape)
             kernel = file["_plan"](dims, cast, sizes, tuple(weight.shape), shape, *options, gpu).kernel
-            there = len(built)
-            file["_build"]([kernel], device, file["_expected_with"](kernel, gpu))
-            at_once.append(len(built) - there)
-    assert {each["name"] for each in built} == foreseen and len(built) == len(foreseen)
-    assert {*at_once} == {0, 3}
+            for _ in range(2):
+                file["_build"]([kernel], device)
+    assert {each["name"] for each in built} <= foreseen
+    # Of each of three layers: its own, where that is Hopper's alone another one for any width, and one after the cast.
+    assert len(built) == len({each["name"] for each in built}) == (9 if capability == (9, 0) else 6)
 
 
 @pytest.mark.parametrize("multiprocessors", [78, 114, 132])

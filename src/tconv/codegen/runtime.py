@@ -13,10 +13,8 @@ import hashlib
 import inspect
 import itertools
 import operator
-import os
 import warnings
 from collections import namedtuple
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -228,40 +226,8 @@ def _load_options(kernel, capability):
     return options
 
 
-# ---- where tails are fused
-def _with_each(programs, kernel):
-    """A kernel with each program that stands behind its layer."""
-    for program, into in programs:
-        yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
-
-
-# ---- where tails are fused
-def _expected_with(kernel, gpu):
-    """What runs all layers once `kernel` is wanted: a model is cast, trained, and given other widths, as a whole."""
-    precision = kernel.layer.precision if kernel.layer.precision in _PRECISIONS.values() else "fp32"
-    layers = {layer: _with_precision(layer._replace(precision=precision)) for layer in _RECORDED}
-    alone = []
-    # ---- where tails are fused
-    with_tails = []
-    # ---- where tails are fused
-    for layer in dict.fromkeys(layers.values()):
-        found = next(each for each in _kernels(layer, gpu) if each.columns_together <= kernel.columns_together)
-        if found.family == "plain" != kernel.family:  # it may not be wanted: nobody is to be warned of it
-            continue
-        alone.append(found)
-        # ---- where tails are fused
-        behind = [each for of, each in _BEHIND.items() if layers[of] == layer]
-        with_tails += _with_each(behind[0], found) if behind else [found]
-        # ---- where tails are fused
-    # ---- where tails are fused
-    if kernel in with_tails:
-        return with_tails
-    # ---- where tails are fused
-    return alone if kernel in alone else []
-
-
-def _build(kernels, device, expected=()):
-    """Compiles the kernels that `device` does not have yet, side by side, and with them the `expected` ones."""
+def _build(kernels, device):
+    """Compiles the kernels that `device` does not have yet."""
     if all((device, kernel) in _LAUNCHERS for kernel in kernels):
         return
     if device.type != "cuda":
@@ -271,19 +237,16 @@ def _build(kernels, device, expected=()):
     if capability < (7, 5):
         what = "this model needs a GPU of compute capability 7.5 or newer"
         raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
-    missing = [kernel for kernel in dict.fromkeys([*expected, *kernels]) if (device, kernel) not in _LAUNCHERS]
-    for kernel in missing:
+    from torch.utils.cpp_extension import load_inline
+
+    for kernel in dict.fromkeys(kernels):
+        if (device, kernel) in _LAUNCHERS:
+            continue
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
-    from torch.utils.cpp_extension import load_inline
-
-    def built(kernel):
-        return load_inline(**_load_options(kernel, capability)).launch
-
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        for kernel, launch in zip(missing, threads.map(built, missing)):
-            _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
+        launch = load_inline(**_load_options(kernel, capability)).launch
+        _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
 
 
 def _launch(plan, x, weight, bias, y, *operands):
@@ -291,7 +254,7 @@ def _launch(plan, x, weight, bias, y, *operands):
     layer, batch, input_size, output_size, kernel = plan
     device = x.device
     if (device, kernel) not in _LAUNCHERS:
-        _build([kernel], device, _expected_with(kernel, _gpu(device)))
+        _build([kernel], device)
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
             return _launch(plan, x, weight, bias, y, *operands)
@@ -941,7 +904,8 @@ def _module_kernels(model, gpu=_PLANNED):
             kernel = next(_kernels(layer, gpu))
             # ---- where tails are fused
             if layer in _BEHIND:
-                yield from _with_each(_BEHIND[layer], kernel)
+                for program, into in _BEHIND[layer]:
+                    yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
                 continue
             # ---- where tails are fused
             yield kernel

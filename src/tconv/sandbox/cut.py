@@ -279,21 +279,25 @@ class Cutter:
         return found
 
     def _built(self, kernels: Sequence[Any], gpu: Any, types: Sequence[str]) -> list[Any]:
-        """The kernels that are built: with the model, for other widths, after a cast, and without tails."""
-        behind = self._file.get("_BEHIND", {})
-        first = next(iter(behind or self._file["_RECORDED"]))
-        cast = [
-            self._file["_with_precision"](first._replace(precision=self._file["_PRECISIONS"][getattr(torch, name)]))
-            for name in types
-            if name != DTYPE_OF[first.precision]
-        ]
-        own = list(self._file["_kernels"](first, gpu))
-        of_any_width = next(each for each in own if each.columns_together == 1)
-        wanted = [of_any_width, *(next(self._file["_kernels"](layer, gpu)) for layer in cast)]
-        if behind:
-            wanted = [next(self._file["_with_each"](behind[first], each)) for each in wanted]
-            wanted += [own[0], of_any_width]
-        return [*kernels, *(each for kernel in wanted for each in self._file["_expected_with"](kernel, gpu))]
+        """The kernels that are built: with the model, and of each layer for other widths, after casts, without tails.
+
+        Args:
+            kernels: the model's own, which come first.
+            types: what the model may be cast to.
+        """
+        found = list(kernels)
+        for recorded in self._file["_RECORDED"]:
+            programs = self._file.get("_BEHIND", {}).get(recorded, ())
+            names = [name for name in types if name != DTYPE_OF[recorded.precision]]
+            casts = (recorded._replace(precision=self._file["_PRECISIONS"][getattr(torch, name)]) for name in names)
+            for layer in (recorded, *map(self._file["_with_precision"], casts)):
+                first, *others = self._file["_kernels"](layer, gpu)
+                of_any_width = next(each for each in (first, *others) if each.columns_together == 1)
+                for kernel in (first, of_any_width):
+                    with_programs = (kernel.layer._replace(tail=program, into=into) for program, into in programs)
+                    found += [kernel._replace(layer=each) for each in with_programs]
+                    found.append(kernel)
+        return list(dict.fromkeys(found))
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[tuple[list[Any], list[tuple[list[Any], torch.device]]]]:
