@@ -89,7 +89,7 @@ def workshop() -> Iterator[Workshop]:
 def one_workshop(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """What would start a process with torch of its own takes the one of all tests."""
     for module in ("tconv.rewriter.run", "tconv.sandbox.trace"):
-        monkeypatch.setattr(f"{module}.Workshop", lambda: nullcontext(workshop))
+        monkeypatch.setattr(f"{module}.Workshop", lambda **options: nullcontext(workshop))
 
 
 @pytest.fixture(scope="session")

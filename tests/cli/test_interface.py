@@ -181,7 +181,7 @@ def test_a_local_function_of_that_name_is_another() -> None:
 def shared(one_workshop: None, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands take the processes of all tests."""
     for module in ("tconv.evaluation.files.judge", "tconv.sandbox.worker"):
-        monkeypatch.setattr(f"{module}.Workshop", lambda: nullcontext(workshop))
+        monkeypatch.setattr(f"{module}.Workshop", lambda **options: nullcontext(workshop))
 
 
 OPTIONS = ("--model", "Generator", "--inputs", "2x3x5x4,2", "--init", "4", "--init", "stride=2")

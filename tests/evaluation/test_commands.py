@@ -44,7 +44,7 @@ def in_a_process(*arguments: str | Path) -> tuple[int, list[str], str]:
 @pytest.fixture
 def tconv(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The same within this process, with the workers of the other tests."""
-    monkeypatch.setattr("tconv.evaluation.files.judge.Workshop", lambda: contextlib.nullcontext(workshop))
+    monkeypatch.setattr("tconv.evaluation.files.judge.Workshop", lambda **options: contextlib.nullcontext(workshop))
 
     def run(*arguments: str | Path) -> tuple[int, list[str], str]:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])

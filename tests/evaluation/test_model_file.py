@@ -69,7 +69,8 @@ def test_a_good_file(workshop: Workshop, write: Writer) -> None:
         assert {name: tuple(tensor.shape) for name, tensor in state.items()} == {"up.weight": (4, 5, 3, 3)}
         torch.manual_seed(0)
         assert torch.equal(state["up.weight"], torch.nn.ConvTranspose2d(4, 5, 3, bias=False).weight)
-        assert side.example(0) == [(2, 4, 6, 7)]
+        side.begin_example(0)
+        assert side.example() == [(2, 4, 6, 7)]
         traced = side.trace()
         assert traced.layer is not None and traced.layer.weight == "up.weight" and traced.layer.bias is None
         assert traced.layer.problem.layer.describe() == "2-D 4→5 k3 s1 fp32"

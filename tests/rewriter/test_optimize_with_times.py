@@ -82,7 +82,7 @@ def job(
             assert options["device"] == "cuda" and options["bench"]
             timing = Timing(Series(1, 1, 1), Series(whole, whole, whole), "by turns")
             report = Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
-            yield SimpleNamespace(report=lambda **options: report)
+            yield SimpleNamespace(report=lambda **options: report, ready=lambda: None)
 
         monkeypatch.setattr(run, "check_layers", check_layers)
         monkeypatch.setattr(run, "gpu_is_shared", lambda: shared)

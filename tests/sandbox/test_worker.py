@@ -69,6 +69,23 @@ def test_an_endless_loop_is_ended(worker: Worker) -> None:
         worker.call("greet", timeout_s=10, name="you")
 
 
+def test_a_call_is_begun_and_ended_while_others_are_asked(workshop: Workshop, worker: Worker) -> None:
+    with workshop.start(Program, timeout_s=60) as other:
+        worker.begin("greet", timeout_s=10, name="you")
+        assert other.call("greet", timeout_s=10, name="me") == "hello me 1"
+        assert worker.finish() == "good day you 1"
+        worker.begin("leave", timeout_s=10, code=3)
+        assert other.call("greet", timeout_s=10, name="me") == "hello me 2"
+        with pytest.raises(WorkerFailed, match="ended with exit code 3 in the middle"):
+            worker.finish()
+        other.begin("loop", timeout_s=0.2)
+        pid = other._pid
+        time.sleep(0.4)
+        with pytest.raises(WorkerFailed, match=r"took longer than 0\.2 s"):
+            other.finish()
+    assert wait_until_gone(pid)
+
+
 @pytest.mark.parametrize("code", [0, 7])
 def test_leaving_in_the_middle_is_a_failure_whatever_the_exit_code(worker: Worker, code: int) -> None:
     with pytest.raises(WorkerFailed, match=f"ended with exit code {code} in the middle"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -186,9 +187,9 @@ class _Job:
                         self.say("planning")
                         before, layers = layers, settled()
                     if not out_of_reach and layers == before:
-                        # The model file runs while kernels are built.
+                        # The model file's inputs are made while kernels are built and checked.
                         judgement = self._opened(written.path, wanted, stack)
-                        checks = self._check(file, layers, gpu)
+                        checks = self._check(file, layers, gpu, judgement)
                 if not out_of_reach and layers == before:
                     return self._conclude(written, text, checks, judgement, gpu, takes_slower)
             for reason, names in out_of_reach.items():
@@ -248,11 +249,14 @@ class _Job:
             for options in replaced.extensions:
                 self.extensions.begin(options)
 
-    def _await_builds(self) -> None:
-        """Compilers take processors from whoever is timed."""
+    def _await_others(self, judgement: judging.Judgement | None) -> None:
+        """Compilers, and a model file that draws, take processors from whoever is timed."""
         if self.extensions is not None:
             self.say("building the file's kernels")
             self.extensions.wait()
+        if judgement is not None:
+            self.say(f"running {self.request.model.name}")
+            judgement.ready()
 
     def _out_of_reach(self, replaced: Replaced | None, layers: Sequence[PlannedLayer]) -> dict[str, list[str]]:
         """The names of layers that the file was to replace and that PyTorch runs all the same, by the reason."""
@@ -272,7 +276,9 @@ class _Job:
             raise ModelFileError(f"{self.request.model.name}: nothing can be replaced: {names[0]} is {reason}")
         return found
 
-    def _check(self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu) -> tuple[LayerCheck, ...]:
+    def _check(
+        self, file: WrittenFile, layers: Sequence[PlannedLayer], gpu: Gpu, judgement: judging.Judgement | None
+    ) -> tuple[LayerCheck, ...]:
         checks = check_layers(
             file,
             layers,
@@ -282,7 +288,7 @@ class _Job:
             extensions=self.extensions,
             bench=self.request.bench,
             begins=self.say,
-            quiet=self._await_builds,
+            quiet=partial(self._await_others, judgement),
         )
         return tuple(checks)
 

@@ -29,21 +29,33 @@ class Conversation:
         self._stream = stream
         self._unread = b""
         self._number = 0
+        self._deadline = 0.0
 
-    def ask(self, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The answer: a dict with either `value`, or the strings `error`, `message` and `traceback`.
+    def ask(self, question: dict[str, Any], timeout_s: float) -> None:
+        """Put a question. `answer` is to be called before the next one.
 
         Raises:
-            TimeoutError: no whole line came in time.
+            TimeoutError: nobody reads it in time.
             EOFError: the other end hung up.
-            Garbled: what came is no answer.
         """
         self._number += 1
-        deadline = time.monotonic() + timeout_s
+        self._deadline = time.monotonic() + timeout_s
         self._stream.settimeout(timeout_s)
         try:
             self._stream.sendall(json.dumps({**question, "number": self._number}).encode() + b"\n")
-            line = self._read_line(deadline)
+        except (BrokenPipeError, ConnectionResetError):
+            raise EOFError from None
+
+    def answer(self) -> dict[str, Any]:
+        """To the last question: a dict with either `value`, or the strings `error`, `message` and `traceback`.
+
+        Raises:
+            TimeoutError: no whole line came in the time that the question had.
+            EOFError: the other end hung up.
+            Garbled: what came is no answer.
+        """
+        try:
+            line = self._read_line(self._deadline)
         except (BrokenPipeError, ConnectionResetError):
             raise EOFError from None
         return _checked(line, self._number)

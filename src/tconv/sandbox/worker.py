@@ -18,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class Worker:
         self._conversation = Conversation(conversation)
         self._log = log
         self._ended = False
+        self._timeout_s = 0.0
         #: Whether what left its group is looked for after each call.
         self.ends_strays = True
 
@@ -75,22 +76,17 @@ class Worker:
             WorkerFailed: when the process ends, or does not answer in time; it is gone then.
             RemoteError: for every other exception there.
         """
-        return self._ask({"method": method, "arguments": arguments}, timeout_s)
+        self.begin(method, timeout_s=timeout_s, **arguments)
+        return self.finish()
 
-    def _ask(self, request: dict[str, Any], timeout_s: float) -> Any:
-        if self._ended:
-            raise WorkerFailed("had ended before")
-        try:
-            signal_all(self._pid, signal.SIGCONT)
-            result = self._conversation.ask(request, timeout_s)
-        except TimeoutError:
-            self.close()
-            raise WorkerFailed(f"took longer than {timeout_s:g} s") from None
-        except EOFError:
-            raise WorkerFailed(_how_it_ended(self.close())) from None
-        except Garbled as garbled:
-            self.close()
-            raise WorkerFailed(str(garbled)) from None
+    def begin(self, method: str, *, timeout_s: float, **arguments: Any) -> None:
+        """Begin a call, which `finish` ends before the next one: what `call` raises it may raise, or that."""
+        self._ask({"method": method, "arguments": arguments}, timeout_s)
+
+    def finish(self) -> Any:
+        """What the call that was begun returns."""
+        with self._ending():
+            result = self._conversation.answer()
         # Nothing of it runs while it is not asked: neither beside another process that is being timed, nor while
         # another one's answers lie in their files.
         signal_all(self._pid, signal.SIGSTOP)
@@ -105,6 +101,28 @@ class Worker:
         if result["error"] == OutOfMemory.__name__:
             raise OutOfMemory(result.get("message", ""))
         raise RemoteError(result.get("traceback", ""))
+
+    def _ask(self, request: dict[str, Any], timeout_s: float) -> None:
+        if self._ended:
+            raise WorkerFailed("had ended before")
+        self._timeout_s = timeout_s
+        with self._ending():
+            signal_all(self._pid, signal.SIGCONT)
+            self._conversation.ask(request, timeout_s)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Ends the process that does not answer, or says something else."""
+        try:
+            yield
+        except TimeoutError:
+            self.close()
+            raise WorkerFailed(f"took longer than {self._timeout_s:g} s") from None
+        except EOFError:
+            raise WorkerFailed(_how_it_ended(self.close())) from None
+        except Garbled as garbled:
+            self.close()
+            raise WorkerFailed(str(garbled)) from None
 
     def output(self) -> str:
         """The last few thousand bytes of what the process wrote to stdout and stderr."""
@@ -174,6 +192,7 @@ class Workshop:
         worker = Worker(self, pid, ours, log)
         try:
             worker._ask({"target": target.__name__, "module": target.__module__, "arguments": arguments}, timeout_s)
+            worker.finish()
         except BaseException:
             worker.close()
             raise

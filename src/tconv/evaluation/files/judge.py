@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ def opened(
     workshop: Workshop | None = None,
     say: Callable[[str], None] = lambda step: None,
 ) -> Iterator[Judgement]:
-    """What `judge` does before the candidate runs, with its arguments and errors: `Model` has run on its inputs.
+    """What `judge` does before the candidate runs, with its arguments and errors: `Model` is built.
 
     Args:
         bench: times will be asked for.
@@ -145,7 +145,8 @@ def opened(
         court = _Court(shop, (model, interface), candidate, chosen, precision, timeout_s, work, level, further)
         stack.enter_context(court.model)
         court.wanted = understood(precision, court.model.allows_tf32())
-        yield Judgement(court, *court.own_case(), (model.name, candidate.name), source, emulated, level, precision)
+        court.begin()
+        yield Judgement(court, (model.name, candidate.name), source, emulated, level, precision)
 
 
 @dataclass(frozen=True)
@@ -153,13 +154,19 @@ class Judgement:
     """What `opened` gives: `Model` and a case for both, before the candidate runs."""
 
     _court: _Court
-    _case: Case
-    _not_checked: tuple[str, ...]
     _names: tuple[str, str]
     _source: str
     _emulated: bool
     _level: Level
     _precision: Wanted
+
+    def ready(self) -> None:
+        """Waits until the model file has run on its inputs: nothing of it runs then."""
+        self._case  # noqa: B018
+
+    @cached_property
+    def _case(self) -> tuple[Case, tuple[str, ...]]:
+        return self._court.own_case()
 
     def report(
         self,
@@ -171,11 +178,12 @@ class Judgement:
         say: Callable[[str], None] = lambda step: None,
     ) -> Report:
         """The rest of what `judge` does, with its arguments and errors."""
-        court, source, emulated, not_checked = self._court, self._source, self._emulated, self._not_checked
+        court, source, emulated = self._court, self._source, self._emulated
+        case, not_checked = self._case
         say("building and comparing the whole file")
         options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
         try:
-            verdict = court.check_whole(self._case, lambda: say("changing weights and taking gradients"), **options)
+            verdict = court.check_whole(case, lambda: say("changing weights and taking gradients"), **options)
         except ModelFileError as error:  # it has run: on its own inputs, as it was built
             raise CannotJudge(str(error)) from None
         if vary_arguments:
@@ -184,7 +192,7 @@ class Judgement:
         timing = None
         if bench and verdict.equal:
             say("timing the whole file")
-            check, timing = court.time(self._case, floor_seconds)
+            check, timing = court.time(case, floor_seconds)
             verdict = replace(verdict, checks=(*verdict.checks, check))
         if vary_arguments and not any(variation.changes for variation in varied):
             not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
@@ -258,6 +266,7 @@ class _Court:
         self.device, self.wanted, self.timeout_s = device, wanted, timeout_s
         self._cpu_work, self._level, self._further = cpu_work, level, further
         self.model = self._open(*model, ModelFileError)
+        self._arguments: Arguments = ((), {})
 
     def _open(self, path: Path, interface: Interface, failure: type[Exception]) -> Side:
         return Side(
@@ -366,11 +375,15 @@ class _Court:
         control.narrow = self.model.narrow
         return control
 
+    def begin(self) -> None:
+        """Has `Model` built and its inputs made, which `own_case` waits for."""
+        self._arguments = self.model.arguments()
+        self.model.construct(SEED, self._arguments)
+        self.model.begin_example(SEED)
+
     def own_case(self) -> tuple[Case, tuple[str, ...]]:
         """The model file's own arguments and inputs, cut down on the CPU; and what that leaves unchecked."""
-        arguments = self.model.arguments()
-        self.model.construct(SEED, arguments)
-        shapes = self.model.example(SEED)
+        arguments, shapes = self._arguments, self.model.example()
         if self.device.type == "cuda":
             traced = self.model.trace()
             fewer = fewer_samples(shapes, _FURTHER_BYTES, MODEL_DRAWS)

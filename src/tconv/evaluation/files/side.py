@@ -201,9 +201,15 @@ class Side:
         except (TypeError, ValueError):
             raise self._failure(f"{self._path.name}: its parameters have no names") from None
 
-    def example(self, seed: int) -> Shapes:
-        """Have inputs made and kept in the process for `trace`; returns their shapes."""
-        shapes = self._call("example", "get_inputs()", seed=seed)
+    def begin_example(self, seed: int) -> None:
+        """Have inputs made and kept in the process for `trace`: `example` waits for that, and is the next call."""
+        with self._faults("get_inputs()"):
+            self._worker.begin("example", timeout_s=self._timeout_s, seed=seed)
+
+    def example(self) -> Shapes:
+        """The shapes of the inputs that were begun."""
+        with self._faults("get_inputs()"):
+            shapes = self._worker.finish()
         return [None if shape is None else tuple(shape) for shape in shapes]
 
     def inputs(self, seed: int, shapes: Shapes | None = None, first: int = 0) -> list[Any]:
