@@ -78,6 +78,9 @@ def test_a_call_is_begun_and_ended_while_others_are_asked(workshop: Workshop, wo
         assert other.call("greet", timeout_s=10, name="me") == "hello me 2"
         with pytest.raises(WorkerFailed, match="ended with exit code 3 in the middle"):
             worker.finish()
+        other.begin("greet", timeout_s=0.2, name="me")
+        time.sleep(0.4)
+        assert other.finish() == "hello me 3", "it came in time, whenever it is asked for"
         other.begin("loop", timeout_s=0.2)
         pid = other._pid
         time.sleep(0.4)

@@ -50,7 +50,7 @@ class Conversation:
         """To the last question: a dict with either `value`, or the strings `error`, `message` and `traceback`.
 
         Raises:
-            TimeoutError: no whole line came in the time that the question had.
+            TimeoutError: no whole line has come, and the time that the question had is over.
             EOFError: the other end hung up.
             Garbled: what came is no answer.
         """
@@ -62,14 +62,15 @@ class Conversation:
 
     def _read_line(self, deadline: float) -> bytes:
         while b"\n" not in self._unread:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
             if len(self._unread) > _LONGEST_ANSWER:
                 raise Garbled(f"answered more than {_LONGEST_ANSWER} bytes")
-            # The limit is on the whole answer: a byte now and then would put off one on each read.
-            self._stream.settimeout(left)
-            part = self._stream.recv(1 << 16)
+            # The limit is on the whole answer: a byte now and then would put off one on each read. Who asks for the
+            # answer later than that has what came until then.
+            self._stream.settimeout(max(0.0, deadline - time.monotonic()))
+            try:
+                part = self._stream.recv(1 << 16)
+            except BlockingIOError:
+                raise TimeoutError from None
             if not part:
                 raise EOFError
             self._unread += part
