@@ -11,6 +11,7 @@ from tconv.evaluation.files.judge import judge
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
+pytestmark = pytest.mark.rotates(4)
 
 FILE = """
 import torch

@@ -221,6 +221,7 @@ def test_results_count_where_inputs_are_cut_down(
     court = judging._Court(workshop, (path, INTERFACE), path, torch.device("cpu"), "match", 60, 0, "strict", ())
     with court.model:
         court.device = torch.device("cuda")  # it is asked nothing
+        court.begin()
         case, _ = court.own_case()
         assert case.inputs(SEED)[0].shape == (3, 4, 7, 6)
         assert case.inputs(IN_EVALUATION)[0].shape == (2, 4, 7, 6)
