@@ -17,6 +17,8 @@ from tconv.sandbox.cut import Built
 #: Enqueues a kernel for x, weight, bias, the result, and what its program reads.
 Launch = Callable[[Tensor, Tensor, Tensor | None, Tensor, tuple[Tensor, ...]], None]
 _NOTHING = [0] * 7 + [1] * 7  # as the file asks for the bytes of prepared weights
+#: What a launch returns where offsets of 32 bits do not reach.
+_TOO_FAR = -1
 
 
 class Extensions:
@@ -62,8 +64,6 @@ def _load(options: Mapping[str, Any]) -> Any:
 
 def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -> Launch:
     """The launch of a built kernel, as the file makes it."""
-    launch = extensions.launch(built.options)
-    weight_bytes = launch(*_NOTHING)
     sizes = (problem.batch, *problem.input_size, *problem.output_size)
 
     def enqueue(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, operands: tuple[Tensor, ...]) -> None:
@@ -71,14 +71,20 @@ def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -
         if built.aligned:
             x, weight = aligned(x), aligned(weight)
         bias = None if bias is None else bias.contiguous()
-        prepared = None
-        if weight_bytes:
-            of_inputs = x.numel() * x.element_size() if built.prepares_inputs else 0
-            prepared = torch.empty(weight_bytes + of_inputs, dtype=torch.uint8, device=x.device)
-        pointers = [0 if each is None else each.data_ptr() for each in (x, weight, bias, y, prepared)]
         read = [each.data_ptr() for each in operands]
         stream = torch.cuda.current_stream().cuda_stream
-        error = launch(stream, gpu.multiprocessors, *pointers, *sizes, *read)
+
+        def error_of(launch: Callable[..., int]) -> int:
+            prepared = None
+            if weight_bytes := launch(*_NOTHING):
+                of_inputs = x.numel() * x.element_size() if built.prepares_inputs else 0
+                prepared = torch.empty(weight_bytes + of_inputs, dtype=torch.uint8, device=x.device)
+            pointers = [0 if each is None else each.data_ptr() for each in (x, weight, bias, y, prepared)]
+            return launch(stream, gpu.multiprocessors, *pointers, *sizes, *read)
+
+        error = error_of(extensions.launch(built.options))
+        if error == _TOO_FAR:
+            error = error_of(extensions.launch(built.wide_options))
         if error:
             raise RuntimeError(f"CUDA error {error} at the launch of {problem.layer.describe()}")
 

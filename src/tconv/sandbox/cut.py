@@ -66,11 +66,13 @@ class Built:
 
     Args:
         options: the arguments of load_inline.
+        wide_options: the same for a kernel whose offsets have 64 bits.
         prepares_inputs: inputs are brought into another order, too, behind the weights.
         aligned: tensors begin at multiples of 16 bytes.
     """
 
     options: dict[str, Any]
+    wide_options: dict[str, Any]
     prepares_inputs: bool
     aligned: bool
 
@@ -207,6 +209,7 @@ class Cutter:
         return [
             {
                 "options": self._file["_load_options"](kernel, capability),
+                "wide_options": self._file["_load_options"](kernel._replace(wide_index=True), capability),
                 "prepares_inputs": kernel.prepares_inputs,
                 "aligned": kernel.family not in ("direct", "plain"),
             }
