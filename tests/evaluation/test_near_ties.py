@@ -286,8 +286,10 @@ def test_what_is_further_off_than_rounding_is_not_equal(
 
 
 def test_where_the_number_of_results_hangs_on_rounding_nothing_is_compared(workshop: Workshop, write: Write) -> None:
-    finer = FINE.replace("2**43", "2**46")
-    model = HEAD.format(dtype="torch.float64", body=f"{finer}return y.new_ones(int((fine > 0.5).sum()))")
+    finer = FINE.replace("2**43", "2**48")
+    # A sum of places, which one that goes over changes; of two that change sides their number would tell nothing.
+    places = "(fine > 0.5).flatten().nonzero().sum()"
+    model = HEAD.format(dtype="torch.float64", body=f"{finer}return y.new_ones(1 + int({places}) % 997)")
     candidate = as_candidate(model, "y = self.up(x)", SPLIT)
     with pytest.raises(CannotJudge, match="it hangs on rounding, Model's own changes"):
         judge(write("model.py", model), write("candidate.py", candidate), workshop=workshop)
