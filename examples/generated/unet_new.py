@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 640, the kernels at line 732.
+# The model file begins at line 639, the kernels at line 731.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          elsewhere, float16, bfloat16: gemm
@@ -290,7 +290,8 @@ def _load_options(kernel, capability):
 
 def _build(kernels, device):
     """Compiles the kernels that `device` does not have yet."""
-    if all((device, kernel) in _LAUNCHERS for kernel in kernels):
+    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
+    if not missing:
         return
     if device.type != "cuda":
         what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
@@ -301,9 +302,7 @@ def _build(kernels, device):
         raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
     from torch.utils.cpp_extension import load_inline
 
-    for kernel in dict.fromkeys(kernels):
-        if (device, kernel) in _LAUNCHERS:
-            continue
+    for kernel in missing:
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
@@ -414,7 +413,7 @@ def _define(space):
     return defined
 
 # What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_dc30051844647559")
+_OPERATOR = _define("tconv_804eeac715dfb9fc")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

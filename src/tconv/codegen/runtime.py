@@ -228,7 +228,8 @@ def _load_options(kernel, capability):
 
 def _build(kernels, device):
     """Compiles the kernels that `device` does not have yet."""
-    if all((device, kernel) in _LAUNCHERS for kernel in kernels):
+    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
+    if not missing:
         return
     if device.type != "cuda":
         what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
@@ -239,9 +240,7 @@ def _build(kernels, device):
         raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
     from torch.utils.cpp_extension import load_inline
 
-    for kernel in dict.fromkeys(kernels):
-        if (device, kernel) in _LAUNCHERS:
-            continue
+    for kernel in missing:
         if kernel.family == "plain":
             what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
             warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)

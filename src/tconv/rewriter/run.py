@@ -173,6 +173,8 @@ class _Job:
         request = self.request
         while True:
             settled = settle(layers, gpu, (*self._archs(gpu), gpu.arch), self.pool)
+            if not self.on_gpu:  # nothing is built meanwhile
+                layers = settled()
             left = fused.trace.left
             text = build(request.model, layers, gpu, wanted, fused.text, fused.tails, request.interface, left)
             with draft(request.output, text) as written, ExitStack() as stack:
@@ -181,16 +183,18 @@ class _Job:
                     self.say("looking for what is left to PyTorch")
                     replaced = file.replaced((*COMPILED_TYPES, torch.bfloat16))
                     out_of_reach = self._out_of_reach(replaced, layers)
+                    written_layers = layers
                     if not out_of_reach:
                         # Built while it is seen whether registers suffice, as they nearly always do.
                         self._begin_builds(replaced)
                         self.say("planning")
-                        before, layers = layers, settled()
-                    if not out_of_reach and layers == before:
+                        layers = settled()
+                    final = not out_of_reach and layers == written_layers
+                    if final:
                         # The model file's inputs are made while kernels are built and checked.
                         judgement = self._opened(written.path, wanted, stack)
                         checks = self._check(file, layers, gpu, judgement)
-                if not out_of_reach and layers == before:
+                if final:
                     return self._conclude(written, text, checks, judgement, gpu, takes_slower)
             for reason, names in out_of_reach.items():
                 layers = leave(layers, names, reason)
