@@ -152,13 +152,16 @@ def test_bench_needs_a_gpu(tconv: Run) -> None:
     assert err == "tconv: timing needs a GPU: `tconv verify` compares results without one\n"
 
 
-def test_ctrl_c(write: Writer) -> None:
-    model = write("model.py", (CORPUS / "model.py").read_text() + "\nprint(flush=True)\nwhile True: ...\n")
+def test_ctrl_c(write: Writer, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    endless = f"\nopen({str(begun)!r}, 'w').close()\nwhile True: ...\n"
+    model = write("model.py", (CORPUS / "model.py").read_text() + endless)
     command = [sys.executable, "-m", "tconv", "verify", str(model), str(CORPUS / "honest_scatter.py")]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT, start_new_session=True
     )
-    time.sleep(4)  # into the endless loop, or into loading torch: either must end well
+    while not begun.exists():
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130

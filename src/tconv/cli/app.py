@@ -121,6 +121,6 @@ app.add_typer(_cache_app, name="cache")
 
 
 def main() -> None:
-    """The entry point of `tconv` and of ``python -m tconv``."""
+    """Runs the command that `sys.argv` names, and exits with its code."""
     _let_memory_grow()
     app(prog_name="tconv")
