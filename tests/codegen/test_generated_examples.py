@@ -66,7 +66,7 @@ def files(name: str) -> tuple[Namespace, Namespace]:
     return theirs, ours
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("name", TAKES)
 def test_further_arguments(name: str, number: int) -> None:

@@ -104,7 +104,7 @@ def as_on(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int], str], N
     return see
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 def test_one_kernel_runs_all_of_them_elsewhere(file: Namespace, text: str) -> None:
     recorded = file["_RECORDED"].values()
     assert [[kernel.family for kernel in kernels] for kernels in recorded] == [["wgmma"]] * 3
@@ -193,7 +193,7 @@ def test_as_many_blocks_as_a_gpu_has_multiprocessors(
         assert multiprocessors // 2 < grid <= multiprocessors
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize(
     ("arch", "gpu"),
     [
@@ -216,7 +216,7 @@ def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torc
     return exact.to(x.dtype)
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("on_hopper", [True, False], ids=["hopper", "elsewhere"])
 @pytest.mark.parametrize(
     ("name", "batch", "sizes", "families"),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from tconv.sandbox.cut import Cutter
 from tconv.sandbox.emulated import install
 
-pytestmark = pytest.mark.rotates(3)
+pytestmark = pytest.mark.rotates(6)
 
 BLOCK = """
     import torch
@@ -339,7 +339,7 @@ HOOKS: dict[str, Callable[[nn.Module, Callable[..., None]], Any]] = {
 }
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize(("text", "place"), [(BLOCK, "up"), (BLOCK, "act"), (SEQUENCE, "up.0")])
 @pytest.mark.parametrize(
     ("kind", "gradients"), [*((kind, True) for kind in HOOKS), *((kind, False) for kind in HOOKS if "back" not in kind)]

@@ -77,7 +77,7 @@ def test_other_letters_are_refused() -> None:
 # ---- constants -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("name", ON_TENSOR_CORES)
 def test_constants_are_the_compilers(name: str) -> None:
     kernel = INSTANCES[name].kernel
@@ -222,7 +222,7 @@ def test_definitions_that_nothing_uses_go() -> None:
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.rotates(64)
+@pytest.mark.rotates(128)
 @pytest.mark.parametrize("name", INSTANCES)
 def test_a_written_kernel_is_the_librarys(name: str) -> None:
     """Instruction by instruction, alone and beside another of its family."""
@@ -236,7 +236,7 @@ def test_a_written_kernel_is_the_librarys(name: str) -> None:
         assert machine_code(compile_source(written(kernels), arch).cubin) == expected
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
     """In a file that records no other."""
@@ -249,7 +249,7 @@ def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
     assert machine_code(compile_source(text, "sm_80").cubin)[".text.tconv_kernel"] == expected[".text.tconv_kernel"]
 
 
-@pytest.mark.rotates(2)
+@pytest.mark.rotates(4)
 @pytest.mark.parametrize("name", ["mma", "wgmma"])
 def test_a_kernel_alone_carries_less(name: str) -> None:
     kernels = [i.kernel for i in INSTANCES.values() if i.kernel.family == name]

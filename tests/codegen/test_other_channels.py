@@ -120,7 +120,7 @@ def runs(kernel: Kernel[Any], problem: Problem, gpu: Gpu) -> bool:
         return False
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("number", range(10))
 def test_it_is_right(number: int, file: Namespace, planned: PlannedLayer, shard: int) -> None:
     layer = list(others(planned.plan.problem.layer, shard))[number]

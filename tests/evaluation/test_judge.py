@@ -79,7 +79,7 @@ def test_the_corpus_is_what_these_tests_know() -> None:
     assert len(HONEST) >= 30 and {*OWN_ARITHMETIC, *CALLS_PYTORCH} <= set(HONEST)
 
 
-@pytest.mark.rotates(16)
+@pytest.mark.rotates(32)
 @pytest.mark.parametrize("name", HONEST)
 def test_an_honest_candidate_is_equal(workshop: Workshop, name: str) -> None:
     report = judged(workshop, "model", f"honest_{name}", vary=name in OWN_ARITHMETIC)
@@ -92,6 +92,7 @@ def test_an_honest_candidate_is_equal(workshop: Workshop, name: str) -> None:
     assert bool(report.verdict.operators) == (name in CALLS_PYTORCH), report.verdict.operators
 
 
+@pytest.mark.rotates(4)
 def test_a_compiled_candidate_is_equal(workshop: Workshop, write: Writer) -> None:
     candidate = write(
         "candidate.py", CANDIDATE.format(forward="return _up(x, self.conv_transpose2d.weight)") + COMPILED
@@ -107,7 +108,7 @@ def test_a_wrong_candidate_is_refused_with_its_reason(workshop: Workshop, name: 
     assert WRONG[name] in report.reasons[0]
 
 
-@pytest.mark.rotates(12)
+@pytest.mark.rotates(24)
 @pytest.mark.parametrize("name", RIGHT_BY_DEFAULT)
 def test_what_is_right_by_default_is_refused_with_other_arguments(workshop: Workshop, name: str) -> None:
     report = judged(workshop, "plain", f"wrong_{name}", vary=True)

@@ -45,7 +45,7 @@ class ModelNew(Model):
 """
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 @pytest.mark.parametrize(
     ("result", "change", "reason"),
     [

@@ -19,7 +19,7 @@ from tconv.evaluation.timing import Measured
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
-pytestmark = pytest.mark.rotates(9)
+pytestmark = pytest.mark.rotates(18)
 
 #: More calls than a comparison makes, and far fewer than timing does.
 MANY = 30

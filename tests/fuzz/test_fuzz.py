@@ -74,7 +74,7 @@ def test_kept_cases_on_a_gpu():
     assert report.ran == len(kept_cases.KEPT)
 
 
-@pytest.mark.rotates(5)
+@pytest.mark.rotates(10)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_found(mistake):
     found = next(report for number in UNITS if (report := with_mistake(mistake, random_unit(SEED, number))).failures)

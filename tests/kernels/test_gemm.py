@@ -33,7 +33,7 @@ LAYERS = {
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "tf32_rna", "fp16", "bf16")
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_right(name: str, precision: Precision) -> None:
@@ -42,7 +42,7 @@ def test_it_is_right(name: str, precision: Precision) -> None:
         assert worst(problem, tensors, emulated(ANY_DENSE_LAYER, problem, tensors)) <= 1
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_exact_on_integers_in_any_order_with_wide_indices(name: str) -> None:
     for problem in problems(LAYERS, name, "tf32"):
@@ -54,7 +54,7 @@ def test_it_is_exact_on_integers_in_any_order_with_wide_indices(name: str) -> No
             assert torch.equal(emulated(ANY_DENSE_LAYER, problem, tensors, order=order, wide=True), first)
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:
@@ -153,14 +153,14 @@ MISTAKES: dict[str, Mistake] = {
 }
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught(mistake: str) -> None:
     planted = MISTAKES[mistake]
     assert any(shows(ANY_DENSE_LAYER, problem, planted) for problem in problems(LAYERS, planted[2], "fp32"))
 
 
-@pytest.mark.rotates(24)
+@pytest.mark.rotates(48)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_compiles_for_every_arch_without_spills(name: str, precision: Precision) -> None:

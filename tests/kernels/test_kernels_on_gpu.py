@@ -23,7 +23,7 @@ from kernel_runs import (
 from tconv.jit.loader import gpu_of, launcher
 from tconv.kernels.instances import Instance
 
-pytestmark = [pytest.mark.gpu, pytest.mark.rotates(8, by="name")]
+pytestmark = [pytest.mark.gpu, pytest.mark.rotates(16, by="name")]
 EVERY = {**INSTANCES, **PROGRAMMED}
 
 

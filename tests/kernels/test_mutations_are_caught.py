@@ -18,7 +18,7 @@ REPORTS = {
 }
 
 
-@pytest.mark.rotates(8)
+@pytest.mark.rotates(16)
 @pytest.mark.parametrize(
     ("family", "mutation"), [(family, mutation) for family in BY_FAMILY for mutation in BY_FAMILY[family]]
 )

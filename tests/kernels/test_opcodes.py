@@ -26,7 +26,7 @@ def opcodes(cubin: bytes, folder: Path) -> Counter[str]:
     return Counter(_INSTRUCTION.findall(listing))
 
 
-@pytest.mark.rotates(24)
+@pytest.mark.rotates(48)
 @pytest.mark.parametrize("name", [name for name, i in INSTANCES.items() if i.kernel.family == "wgmma"])
 def test_opcodes(name: str, tmp_path: Path) -> None:
     kernel = INSTANCES[name].kernel

@@ -30,7 +30,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp64"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_right(name: str, precision: Precision) -> None:
@@ -41,7 +41,7 @@ def test_it_is_right(name: str, precision: Precision) -> None:
         assert worst(exact, tensors, emulated(ANY_LAYER, problem, tensors)) <= 1
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_is_exact_on_integers_in_any_order_with_wide_indices(name: str) -> None:
     for problem in problems(LAYERS, name, "fp32"):
@@ -53,7 +53,7 @@ def test_it_is_exact_on_integers_in_any_order_with_wide_indices(name: str) -> No
             assert torch.equal(emulated(ANY_LAYER, problem, tensors, order=order, wide=True), first)
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:
@@ -112,14 +112,14 @@ MISTAKES: dict[str, Mistake] = {
 }
 
 
-@pytest.mark.rotates(4)
+@pytest.mark.rotates(8)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_caught(mistake: str) -> None:
     planted = MISTAKES[mistake]
     assert any(shows(ANY_LAYER, problem, planted) for problem in problems(LAYERS, planted[2], "fp32"))
 
 
-@pytest.mark.rotates(24)
+@pytest.mark.rotates(48)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_it_compiles_for_every_arch_without_spills(name: str, precision: Precision) -> None:

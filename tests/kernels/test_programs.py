@@ -23,7 +23,7 @@ from tconv.problem import Layer
 EXACT = [name for name in PROGRAMMED if not name.endswith("mish")]
 
 
-@pytest.mark.rotates(48, by="name", always=NAMED)
+@pytest.mark.rotates(96, by="name", always=NAMED)
 @pytest.mark.parametrize("name", PROGRAMMED)
 def test_equals_float64_in_every_order(name):
     instance = PROGRAMMED[name]
@@ -33,7 +33,7 @@ def test_equals_float64_in_every_order(name):
     assert all(torch.equal(results[0], other) for other in results[1:]), "the order of threads shows in the result"
 
 
-@pytest.mark.rotates(48, by="name")
+@pytest.mark.rotates(96, by="name")
 @pytest.mark.parametrize("name", EXACT)
 def test_is_exact_on_integers(name):
     """And so shows that sums are rounded once, behind the program: integers in between may need more bits."""
@@ -51,7 +51,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.rotates(6)
+@pytest.mark.rotates(12)
 @pytest.mark.parametrize("mode", ["plain", "address"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -64,7 +64,7 @@ def test_kernels_for_any_layer_take_programs(name, family, program, precision, m
         assert worst(problem, tensors, emulated(family, problem, tensors, mode)) <= 1
 
 
-@pytest.mark.rotates(48, by="name")
+@pytest.mark.rotates(96, by="name")
 @pytest.mark.parametrize("mode", ["address", "thread"])
 @pytest.mark.parametrize("name", PROGRAMMED)
 def test_is_clean_under_sanitizers(name, mode):
@@ -73,7 +73,7 @@ def test_is_clean_under_sanitizers(name, mode):
     assert worst(instance.problem, tensors, emulate(instance, tensors, mode=mode)) <= 1
 
 
-@pytest.mark.rotates(48)
+@pytest.mark.rotates(96)
 @pytest.mark.parametrize(
     ("name", "arch"),
     [

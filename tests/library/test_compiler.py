@@ -18,7 +18,7 @@ from tconv.jit import loader
 from tconv.planner import Gpu
 
 #: Each compiles by Inductor, without its caches.
-pytestmark = pytest.mark.rotates(3)
+pytestmark = pytest.mark.rotates(6)
 
 
 @pytest.fixture(autouse=True)

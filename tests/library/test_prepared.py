@@ -16,7 +16,7 @@ from tconv import compiler, ops
 from tconv.jit import loader
 
 #: Each compiles by Inductor, without its caches.
-pytestmark = pytest.mark.rotates(5)
+pytestmark = pytest.mark.rotates(10)
 
 CALL = ([2, 2], [0, 0], [0, 0], 1, [1, 1])
 FREEZING = {"freezing": True}

@@ -137,7 +137,7 @@ def request_for(model: Path, **options: object) -> Request:
     return Request(model, model.with_name("out.py"), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.rotates(3)
+@pytest.mark.rotates(6)
 def test_a_model_that_nobody_can_judge_is_written_and_says_so(model_file: Write) -> None:
     model = model_file(NEVER_THE_SAME)
     outcome = optimize(request_for(model))
