@@ -17,7 +17,7 @@ from tconv.planner import FAMILIES, Gpu
 from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 from tconv.rewriter.fusing import with_tails
-from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers, settle
+from tconv.rewriter.pipeline import build, leave, plan_layers, settle
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 from tconv.sandbox.worker import Workshop
@@ -75,8 +75,8 @@ def planned_layers(
 def _generated(path: Path, wanted: Wanted, families: tuple[str, ...]) -> str:
     wanted = understood(wanted, trace(load(path)).tf32)
     with threads() as pool:
-        layers = settle(planned_layers(path, wanted, families), Gpu.h200(), COMMON_ARCHS, pool)()
-    return build(path, layers, Gpu.h200(), wanted)
+        layers = settle(planned_layers(path, wanted, families), Gpu.h200(), ("sm_80", "sm_90a"), pool)()
+    return build(path, layers)
 
 
 _of_example = functools.cache(_generated)
@@ -92,7 +92,7 @@ def fused_text(path: Path, families: Sequence[str] = tuple(FAMILIES), left: Coll
     layers = plan_layers(
         fused.trace, path, Gpu.h200(), understood("match", True), by_kind, families, programs=fused.programs
     )
-    return build(path, leave(layers, left, ""), Gpu.h200(), "match", fused.text, fused.tails)
+    return build(path, leave(layers, left, ""), fused.text, fused.tails)
 
 
 @functools.cache

@@ -12,7 +12,17 @@ import typer
 
 from tconv.cli import exit_codes
 from tconv.cli.console import progress, results
-from tconv.cli.options import HtmlOption, InitOption, InputsOption, ModelFile, ModelName, Precision, interface_of
+from tconv.cli.options import (
+    FLOATS,
+    Elsewhere,
+    HtmlOption,
+    InitOption,
+    InputsOption,
+    ModelFile,
+    ModelName,
+    Precision,
+    interface_of,
+)
 from tconv.cli.reports import check_writable, write_reports
 from tconv.cli.verdict_table import equal_at, speed
 from tconv.errors import Trouble
@@ -42,8 +52,16 @@ def optimize(
     html: HtmlOption = None,
     arch: Annotated[
         list[str] | None,
-        typer.Option("--arch", metavar="SM", help="Compile for sm_80, say. Default: the GPU's, else sm_80, sm_90a."),
+        typer.Option("--arch", metavar="SM", help="Compile for sm_90a, say. Default: the GPU's; without a GPU sm_80."),
     ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--types", metavar="TYPE", help="Kernels for float16, say, too. Default: the types of the calls."),
+    ] = None,
+    elsewhere: Annotated[
+        Elsewhere,
+        typer.Option("--elsewhere", help="What the file does with calls that it has no kernel for."),
+    ] = Elsewhere.pytorch,
     precision: Annotated[
         Precision,
         typer.Option("--precision", help="Arithmetic of float32 layers: what PyTorch does, TF32, or full float32."),
@@ -90,6 +108,8 @@ def optimize(
             not no_fuse,
             _missing(),
             interface,
+            types=_types(types or []),
+            elsewhere=elsewhere.value,
         )
         outcome = run(request, say, workshop, began)
     _show(outcome)
@@ -99,11 +119,24 @@ def optimize(
 
 def _archs(given: list[str]) -> tuple[str, ...]:
     """``--arch sm_80 --arch sm_90a`` and ``--arch sm_80,sm_90a``."""
-    names = [name.strip() for text in given for name in text.split(",") if name.strip()]
+    names = _listed(given)
     for name in names:
         if not re.fullmatch(r"sm_\d{2,3}[af]?", name):
             raise Trouble(f"got --arch {name}; write it as sm_80 or sm_90a")
-    return tuple(dict.fromkeys(names))
+    return names
+
+
+def _types(given: list[str]) -> tuple[str, ...]:
+    """``--types float16 --types bfloat16`` and ``--types float16,bfloat16``."""
+    names = _listed(given)
+    for name in names:
+        if name not in FLOATS:
+            raise Trouble(f"got --types {name}; the types are {', '.join(FLOATS)}")
+    return names
+
+
+def _listed(given: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
 
 
 def _missing() -> tuple[str, ...]:
@@ -145,9 +178,8 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
     cells = [layer.name, f"{plan.problem.layer.describe()} on {shape}{times}"]
     if layer.left:
         return [*cells, "left to PyTorch"]
-    there = [layer.plan, *(each for use, each in layer.variants.items() if use == "elsewhere")]
     behind = "".join(f", {each.describe()}" for each in layer.behind)
-    cells.append("; elsewhere ".join(dict.fromkeys(map(_plan, there))) + behind)
+    cells.append(f"{_plan(layer.plan)}{behind}")
     cells.append(_error(check))
     if not on_gpu:
         return [*cells, ", ".join(map(_registers, check.builds))]
@@ -159,7 +191,7 @@ def _cells(check: LayerCheck, on_gpu: bool) -> list[str]:
 
 def _plan(plan: Plan) -> str:
     kernel = plan.kernel
-    return kernel.family if kernel.tile is None else f"{kernel.family}: {plan.grid} blocks of {kernel.threads}"
+    return f"{kernel.family}: {plan.grid} blocks of {kernel.threads}"
 
 
 def _error(check: LayerCheck) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: One input: sizes of its axes and, behind a colon, its type.
 _INPUT = re.compile(r"(\d+(?:x\d+)*)(?::(\w+))?")
-_FLOATS = ("float32", "float16", "bfloat16", "float64")
+FLOATS = ("float32", "float16", "bfloat16", "float64")
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "bool")
 _NAMED = re.compile(r"([^\W\d]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
@@ -28,6 +28,13 @@ class Precision(str, Enum):
     match = "match"
     tf32 = "tf32"
     fp32 = "fp32"
+
+
+class Elsewhere(str, Enum):
+    """What --elsewhere takes: what a written file does with calls that it has no kernel for."""
+
+    pytorch = "pytorch"
+    error = "error"
 
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.py", help="A file with Model, get_inputs, get_init_inputs.")]
@@ -90,11 +97,11 @@ def _random_tensor(text: str) -> str:
     """Python text for an input: normal numbers, or zeros and ones, which are indices into any table."""
     found = _INPUT.fullmatch(text)
     dtype = found[2] or "float32" if found else ""
-    if found is None or dtype not in (*_FLOATS, *_INTEGERS):
-        allowed = f"the types are {', '.join((*_FLOATS, *_INTEGERS))}"
+    if found is None or dtype not in (*FLOATS, *_INTEGERS):
+        allowed = f"the types are {', '.join((*FLOATS, *_INTEGERS))}"
         raise Trouble(f"got --inputs {text}; write it as 8x3x64x64 or 8x3x64x64:bfloat16: {allowed}")
     sizes = ", ".join(str(int(size)) for size in found[1].split("x"))
-    if dtype in _FLOATS:
+    if dtype in FLOATS:
         return f"torch.randn({sizes})" + ("" if dtype == "float32" else f".to(torch.{dtype})")
     return f"torch.randint(0, 2, ({sizes},), dtype=torch.{dtype})"
 

@@ -101,7 +101,10 @@ def _variations_table(report: Report) -> Table:
     table.add_column("", ratio=1)
     for variation in report.variations:
         reason = "" if variation.verdict.equal else next(iter(variation.verdict.reasons), "nothing was checked")
-        table.add_row(Text(variation.name), _MARKS[variation.verdict.equal], Text(reason))
+        mark = _MARKS[variation.verdict.equal]
+        if not variation.tested:
+            mark, reason = "[yellow]not tested[/]", f"PyTorch ran it: {', '.join(variation.verdict.operators)}"
+        table.add_row(Text(variation.name), mark, Text(reason))
     return table
 
 

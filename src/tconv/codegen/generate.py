@@ -6,6 +6,7 @@ import ast
 import builtins
 import hashlib
 import io
+import itertools
 import re
 import sys
 import textwrap
@@ -16,19 +17,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tconv import problem
-from tconv.codegen.excerpt import excerpt, methods
-from tconv.codegen.headers import PRIMITIVES, kernel_texts
-from tconv.codegen.headers.layout import compact, filled
+from tconv.codegen.cuda import Written, cuda_texts
 from tconv.codegen.loading import calls_its_own
+from tconv.codegen.marks import only, unmarked
 from tconv.codegen.names import Names
 from tconv.codegen.rewrite import FORWARD, Rewritten
 from tconv.kernels import source as kernel_source
-from tconv.planner import FAMILIES, Gpu, Kernel, Plan
-from tconv.planner.direct.tile import DirectTile
-from tconv.pointwise.functor import functor
+from tconv.planner import FAMILIES, Kernel, Plan
 from tconv.pointwise.program import parse
-from tconv.problem import Layer, Precision, Problem, Triple
+from tconv.problem import TF32, Layer
 from tconv.sandbox.behind import FUSED, POINTWISE
 from tconv.sandbox.model_file import ModelFileError
 from tconv.sandbox.source_scan import GENERATED_MARK
@@ -46,8 +43,6 @@ _RELATIVE = re.compile(r"^[ \t]*from[ \t]*\.", re.MULTILINE)
 _DERIVED = re.compile(rf"{FORWARD}, [\w.]+")
 #: A class for layers: of those that the model does not name only what is built elsewhere needs any.
 _CLASS = re.compile(r"^(Cuda\w+) = _on_cuda\(.*\n", re.MULTILINE)
-#: Around what only some files have.
-_ONLY = re.compile(r"^ *(?:#|//) ---- (where .*)\n", re.MULTILINE)
 _TAILS, _PROGRAMS, _SEQUENCES = (
     "where tails are fused",
     "where programs are computed",
@@ -62,17 +57,15 @@ _OF_TAILS = (
 #: What has no tail in other files.
 _TAIL_ARGUMENTS = ((", tail=None", ""), ("*options, tail)", "*options)"))
 _BLANK = "\r\n"
-#: An equals sign at which no line is broken.
-_EQUALS = "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"
-#: What the functor of a program is called before it has the name of a kernel's.
-_PROGRAM = "PROGRAM"
-#: Tiles are CUDA text already.
-_RENAMED = {"tile_members": "str"}
-#: Both types of 16 bits take the same tiles.
-_TWINS: dict[Precision, Precision] = {"fp16": "bf16", "bf16": "fp16"}
 _LINE = "# " + "-" * 118 + "\n"
 #: What stands between the generated part and the user's, and above the kernels.
 _MODEL_MARK, _TEXT_MARK = f"{_LINE}# The model file\n{_LINE}", f"{_LINE}# The kernels\n{_LINE}"
+#: Where the kernels of a family run.
+_GPUS = {
+    "direct": "CUDA cores from compute capability 7.5 on",
+    "mma": "tensor cores from 8.0 on",
+    "wgmma": "tensor cores of Hopper, 9.0",
+}
 #: In the head, the lines at which they stand.
 _LINES = {"LINE OF THE MODEL": _MODEL_MARK, "LINE OF THE KERNELS": _TEXT_MARK}
 
@@ -114,10 +107,8 @@ class PlannedLayer:
         line: of the model file, for a call that stands there.
         compiled: of the model file, lines that TorchScript compiles with it.
         left: it stays PyTorch's, for this reason.
-        portable: what runs the layer at other sizes and on other GPUs, where that is neither `plan` nor `gemm`.
-        cast: what is recorded for the other width of floating point, float32 or 16 bits; the best one first.
-        gemm: the problems that the file's kernel for dense layers runs instead: this one at other sizes and on other
-            GPUs, and in the other width.
+        any_size: what runs it where `plan` does not: at rows of any width. None where `plan` does.
+        types: the same two of each further element type that was asked for.
         tails: what becomes of its outputs in the model as it is built.
         in_evaluation: the same in evaluation mode, where that is another one.
     """
@@ -129,9 +120,8 @@ class PlannedLayer:
     line: int | None = None
     left: bool = False
     reason: str = ""
-    portable: Plan | None = None
-    cast: tuple[Plan, ...] = ()
-    gemm: tuple[Problem, ...] = ()
+    any_size: Plan | None = None
+    types: tuple[tuple[Plan, ...], ...] = ()
     tails: tuple[Behind, ...] = (Behind(),)
     in_evaluation: tuple[Behind, ...] = ()
     compiled: tuple[int, ...] = ()
@@ -142,25 +132,20 @@ class PlannedLayer:
         return tuple(dict.fromkeys(each for each in (*self.tails, *self.in_evaluation) if any(each)))
 
     @property
-    def plans(self) -> tuple[Plan, ...]:
-        """Of every kernel that the file records for its own type, the best one first."""
-        return (self.plan,) if self.portable is None else (self.plan, self.portable)
+    def groups(self) -> tuple[tuple[Plan, ...], ...]:
+        """The plans that the file records, those for the model's own type first, and of each type the best one."""
+        own = (self.plan,) if self.any_size is None else (self.plan, self.any_size)
+        return (own, *self.types)
 
     @property
     def variants(self) -> dict[str, Plan]:
-        """The plans of every kernel that the file has for it, by their use: ``""``, ``"elsewhere"``, ``"float16"``, …
-
-        Those for the model's own type come first, and of each type the best one.
-        """
-        own, dense = self.plan.problem.layer.dtype, [_any_dense(problem) for problem in self.gemm]
-        elsewhere = [plan for plan in dense if plan.problem.layer.dtype == own]
-        cast = self.cast or tuple(plan for plan in dense if plan not in elsewhere)
-        recorded = ((*self.plans, *elsewhere), cast)
+        """The same by their use: ``""``, ``"any size"``, ``"float16"``, ``"float16, any size"``."""
+        own = self.plan.problem.layer.dtype
         found: dict[str, Plan] = {}
-        for plans in (*recorded, *(tuple(filter(None, map(_twin, plans))) for plans in recorded)):
-            for plan, where in zip(plans, ("", "elsewhere"), strict=False):
+        for plans in self.groups:
+            for plan, size in zip(plans, ("", "any size"), strict=False):
                 dtype = plan.problem.layer.dtype
-                found[", ".join(filter(None, ["" if dtype == own else dtype, where]))] = plan
+                found[", ".join(filter(None, ["" if dtype == own else dtype, size]))] = plan
         return found
 
 
@@ -183,20 +168,18 @@ NO_TAILS = Tails()
 def generate(
     source: Rewritten,
     layers: Sequence[PlannedLayer],
-    gpu: Gpu,
-    float32: str = "match",
     tails: Tails = NO_TAILS,
     left: Sequence[str] = (),
+    elsewhere: str = "pytorch",
 ) -> str:
     """The text of the file. The same arguments give the same bytes.
 
     Args:
         source: the user's file, rewritten.
         layers: every transposed convolution that one forward of the model runs.
-        gpu: what was planned for.
-        float32: the precision that was asked for: ``"match"``, ``"tf32"`` or ``"fp32"``.
         tails: none in a file without programs.
         left: names of modules that stay PyTorch's, and of calls, which have none.
+        elsewhere: what the file does with calls that none of its kernels runs: `ELSEWHERE` in runtime.py.
 
     Raises:
         ModelFileError: the user's file uses a name that the generated part needs.
@@ -204,58 +187,43 @@ def generate(
     _check_names(source)
     left = [*(layer.name for layer in layers if layer.left and not layer.called), *left]
     planned = [layer for layer in layers if not layer.left]
-    plans = [plan for layer in planned for plan in layer.variants.values()]
-    behind = list(dict.fromkeys(each for layer in planned for each in layer.behind))
-    programs = list(dict.fromkeys(each.program for each in behind if each.program))
-    parts = ["configuration", "function", *["is_dense"] * any(layer.gemm for layer in planned)]
-    parts += ["reads_and_program"] * bool(programs)
-    configuration = excerpt([kernel_source], parts, _RENAMED)
-    kernels = [plan.kernel for plan in plans] + [
-        each.kernel(plan.kernel) for layer in planned for each in layer.behind for plan in layer.variants.values()
-    ]
-    headers = {name: _cuda(text) for name, text in kernel_texts(kernels, "").items()}
-    recorded = [_recorded(layer, of) for layer, of in _kernels(planned).items()]
+    recorded = _recorded(planned)
+    kernels = [each.written for of_layer in recorded.values() for each in of_layer]
+    shared, texts = cuda_texts(kernels)
+    programs = list(dict.fromkeys(each.kernel.layer.tail for each in kernels if each.kernel.layer.tail))
+    places = _places(kernels)
+    entries = [_entry(layer, of_layer, places) for layer, of_layer in recorded.items()]
     runtime = _filled(
         {
-            '_PRIMITIVES = r""\n': f"_PRIMITIVES = {headers.pop(PRIMITIVES)}\n",
-            "_KERNELS = {}\n": _dict_of("_KERNELS", [f'"{name}": {text}' for name, text in headers.items()]),
-            "_RECORDED = {}\n": _dict_of("_RECORDED", recorded),
+            'ELSEWHERE = "pytorch"\n': f'ELSEWHERE = "{elsewhere}"\n',
+            "_CUDA = {}\n": _cuda(shared, texts),
+            "_RECORDED = {}\n": _dict_of("_RECORDED", entries),
             "_PROGRAMS = {}\n": _dict_of("_PROGRAMS", list(map(_program, programs))),
             "_CALLS = {}\n": _dict_of(
                 "_CALLS",
                 [f"{_string(calls)}: {_string(text)}" for calls, text in sorted(tails.programs.items())],
             ),
-            "_BEHIND = {}\n": _dict_of("_BEHIND", _behind(planned)),
             "_POINTWISE = {}\n": _dict_of("_POINTWISE", list(map(_pointwise, tails.modules))),
-            "_CALLED = ()\n": _tuple_of("_CALLED", [_layer(p.plan.problem.layer) for p in planned if p.called]),
             "_LEFT = ()\n": _tuple_of("_LEFT", [f'"{name}"' for name in left]),
-            '_FLOAT32 = "match"\n': f'_FLOAT32 = "{float32}"\n',
-            "_PLANNED = _Gpu(227 * 1024, True, 1)\n": f"_PLANNED = _Gpu(227 * 1024, True, {gpu.multiprocessors})\n",
-            _place("    # ", "what a layer knows of itself"): methods(problem, "Layer", {"describe"}),
-            _place("# ", "the configuration of a kernel as CUDA text"): configuration,
         }
     )
-    families = set(headers)
     # The text may hand tails to layers all of which are left to PyTorch.
-    tailed = bool(behind) or f"{FUSED}(" in source.body
+    tailed = any(layer.behind for layer in planned) or f"{FUSED}(" in source.body
     called = any(layer.called for layer in layers)
     wanted = {
         "where functions are called": called or "cuda_conv_transpose" in source.body,
-        "where layers are built elsewhere": (elsewhere := bool(left) or _built_elsewhere(source)),
-        "where layers are lazy": elsewhere or "CudaLazyConvTranspose" in source.body,
-        "where a kernel runs any dense layer": kernel_source.ANY_DENSE_LAYER in families,
-        "where tiles run other channels": any(map(kernel_source.adapts, families)),
-        "where weights are prepared": any(map(kernel_source.prepares_weights, families)),
-        "where inputs are prepared": any(kernel_source.prepares_inputs(plan.kernel) for plan in plans),
+        "where layers are built elsewhere": (built_elsewhere := bool(left) or _built_elsewhere(source)),
+        "where layers are lazy": built_elsewhere or "CudaLazyConvTranspose" in source.body,
+        "where weights are prepared": any(kernel_source.prepares_weights(each.kernel.family) for each in kernels),
         _TAILS: tailed,
         _PROGRAMS: bool(programs),
         _SEQUENCES: bool(programs) and bool(tails.modules),
     }
-    runtime = _only(runtime, wanted)
+    runtime = only(runtime, wanted)
     for argument, bare in () if tailed else _TAIL_ARGUMENTS:
         runtime = runtime.replace(argument, bare)
     runtime, _, text = runtime.partition(_KERNELS_MARK)
-    if not elsewhere:
+    if not built_elsewhere:
         runtime = _CLASS.sub(lambda line: line[0] if line[1] in source.body else "", runtime)
     # The user's own part stays as it is.
     runtime = runtime.replace("\n\n\n", "\n\n")
@@ -281,7 +249,7 @@ def runtime_text() -> str:
 
 def tails_text() -> str:
     """Of the shared parts those by which tails are handed to layers."""
-    text = _ONLY.sub("", runtime_text())
+    text = unmarked(runtime_text())
     return "\n".join(text[text.index(first) : text.index(behind)] for first, behind in _OF_TAILS)
 
 
@@ -293,21 +261,6 @@ def _built_elsewhere(source: Rewritten) -> bool:
     own = _DERIVED.sub("", source.prologue + source.body)
     tokens = tokenize.generate_tokens(io.StringIO(own).readline)
     return any(token.type == tokenize.NAME and _BRINGS_MODULES.fullmatch(token.string) for token in tokens)
-
-
-def _only(text: str, wanted: Mapping[str, bool]) -> str:
-    """`text` without the parts between two equal marks that are not wanted, and without the marks."""
-    parts = _ONLY.split(text)
-    if parts[1::4] != parts[3::4] or set(parts[1::4]) != set(wanted):
-        raise ValueError(f"runtime.py has the marks {parts[1::2]}; it needs pairs of {sorted(wanted)}")
-    return parts[0] + "".join(
-        (part if wanted[mark] else "") + behind
-        for mark, part, behind in zip(parts[1::4], parts[2::4], parts[4::4], strict=True)
-    )
-
-
-def _place(indent: str, words: str) -> str:
-    return f"{indent}({words})\n"
 
 
 def _filled(values: Mapping[str, str]) -> str:
@@ -356,7 +309,7 @@ def _header(layers: Sequence[PlannedLayer], model: str) -> str:
     for layer in layers:
         rows.append((layer.name, layer.plan.problem.layer.describe(), plan_words(layer.plan, layer.left)))
         if not layer.left:
-            rows += [("", "", f"{', '.join(uses)}: {words}") for words, uses in _others(layer).items()]
+            rows += [("", "", f"{use}: {plan_words(plan)}") for use, plan in layer.variants.items() if use]
             rows += [("", "", each.describe()) for each in layer.behind]
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     model_line, kernels_line = _LINES
@@ -369,16 +322,24 @@ def _header(layers: Sequence[PlannedLayer], model: str) -> str:
         "#",
     ]
     lines += [f"#   {name:{widths[0]}}  {problem:{widths[1]}}  {plan}" for name, problem, plan in rows]
+    lines += ["#", *_made_for(layers)]
     return "\n".join(lines) + "\n"
 
 
-def _others(layer: PlannedLayer) -> dict[str, list[str]]:
-    """What else runs a layer than `plan`, in words, and where; of types that take the same tile, one."""
-    found: dict[str, list[str]] = {}
-    for use, plan in layer.variants.items():
-        if use and (plan.kernel.tile is None or plan in (*layer.plans, *layer.cast)):
-            found.setdefault(plan_words(plan), []).append(use.replace(", ", " "))
-    return found
+def types_of(layers: Sequence[PlannedLayer]) -> list[str]:
+    """The element types that the file has kernels for, the model's own first, by torch's names."""
+    plans = (plan for layer in layers if not layer.left for plans in layer.groups for plan in plans)
+    return list(dict.fromkeys(plan.problem.layer.dtype for plan in plans))
+
+
+def _made_for(layers: Sequence[PlannedLayer]) -> list[str]:
+    """What the file is for, and what becomes of all else, as comments."""
+    families = {plan.kernel.family for layer in layers if not layer.left for plan in layer.variants.values()}
+    gpus = [words for family, words in _GPUS.items() if family in families]
+    return [
+        f"# Made for {' and '.join(types_of(layers)) or 'no type'}, {'; '.join(gpus)}; any batch and map size.",
+        "# All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.",
+    ]
 
 
 def plan_words(plan: Plan, left: bool = False) -> str:
@@ -386,57 +347,101 @@ def plan_words(plan: Plan, left: bool = False) -> str:
     if left:
         return "left to PyTorch"
     kernel = plan.kernel
-    if kernel.tile is None:
-        return kernel.family
     return f"{kernel.family}: {plan.grid} blocks of {kernel.threads}, {plan.shared_bytes} bytes of shared memory"
 
 
-def _kernels(layers: Sequence[PlannedLayer]) -> dict[Layer, list[Kernel[Any]]]:
-    """The kernels that are recorded for each layer, the one that runs at every size and on every GPU last."""
-    kernels: dict[Layer, list[Kernel[Any]]] = {}
-    groups = [plans for layer in layers for plans in (layer.plans, layer.cast)]
+class _Recorded(NamedTuple):
+    """A kernel of the file, and of the launch what is recorded with it."""
+
+    written: Written
+    shared_bytes: int
+    weight_bytes: int
+
+
+def _recorded(layers: Sequence[PlannedLayer]) -> dict[Layer, list[_Recorded]]:
+    """The kernels of each layer, with all that stands behind it; of each kind the one that runs at any size last."""
+    found: dict[Layer, dict[Kernel[Any], _Recorded]] = {}
+    names: set[str] = set()
+    own = {plan.problem.layer.dtype for layer in layers for plan in layer.groups[0]}
     # At some sizes the first one does not run: who has both says the order.
-    for plan in (plan for plans in sorted(groups, key=len, reverse=True) for plan in plans):
-        of_layer = kernels.setdefault(plan.problem.layer, [])
-        if plan.kernel not in of_layer:
-            of_layer.append(plan.kernel)
-    return {plan.problem.layer: kernels[plan.problem.layer] for plans in groups for plan in plans}
+    for layer in sorted(layers, key=lambda layer: -max(map(len, layer.groups))):
+        for plans in layer.groups:
+            of_layer = found.setdefault(plans[0].problem.layer, {})
+            for number, behind in enumerate((Behind(), *layer.behind)):
+                for plan, size in zip(plans, ("", "any_size"), strict=False):
+                    kernel = behind.kernel(plan.kernel)
+                    if kernel in of_layer:
+                        continue
+                    dtype = kernel.layer.dtype if len(own) > 1 or kernel.layer.dtype not in own else ""
+                    own_name = layer.name if layer.name.startswith("conv") else f"conv_{layer.name}"
+                    parts = [own_name, dtype, f"then_{number}" if number else "", size]
+                    name = _name(parts, names)
+                    prepared = 0 if plan.preparation is None else plan.preparation.bytes
+                    of_layer[kernel] = _Recorded(Written(kernel, name), plan.shared_bytes, prepared)
+    order = [plans[0].problem.layer for layer in layers for plans in layer.groups]
+    return {layer: list(found[layer].values()) for layer in dict.fromkeys(order)}
 
 
-def _any_dense(problem: Problem) -> Plan:
-    """A problem on the kernel for dense layers, whose text says how it is launched."""
-    return Plan(problem, Kernel[Any](kernel_source.ANY_DENSE_LAYER, problem.layer, None), 0, 0)
+def _name(parts: Sequence[str], names: set[str]) -> str:
+    """A name for CUDA text that is not yet among `names`, which gains it."""
+    words = "_".join(filter(None, (re.sub(r"\W+", "_", part, flags=re.ASCII).strip("_") for part in parts)))
+    numbered = itertools.chain([words], map(f"{words}_{{}}".format, itertools.count(2)))
+    name = next(each for each in numbered if each not in names)
+    names.add(name)
+    return name
 
 
-def _twin(plan: Plan) -> Plan | None:
-    """The same in the other type of 16 bits; None for other types."""
-    precision = _TWINS.get(plan.problem.layer.precision)
-    return None if precision is None else in_precision(plan, precision)
+def _places(kernels: Sequence[Written]) -> dict[str, int]:
+    """By its name, the number of each kernel among those of its family."""
+    found: dict[str, int] = {}
+    for family in dict.fromkeys(each.kernel.family for each in kernels):
+        of_family = [each.name for each in kernels if each.kernel.family == family]
+        found.update({name: number for number, name in enumerate(of_family)})
+    return found
 
 
-def in_precision(plan: Plan, precision: Precision) -> Plan:
-    """The plan of a kernel of the same tile."""
-    problem, kernel = plan.problem, plan.kernel
-    return replace(
-        plan,
-        problem=replace(problem, layer=replace(problem.layer, precision=precision)),
-        kernel=replace(kernel, layer=replace(kernel.layer, precision=precision)),
-    )
-
-
-def _recorded(layer: Layer, kernels: Sequence[Kernel[Any]]) -> str:
+def _entry(layer: Layer, kernels: Sequence[_Recorded], places: Mapping[str, int]) -> str:
     """What is recorded for a layer."""
-    made = "".join(f"        {recorded_kernel(layer, kernel)},\n" for kernel in kernels)
+    made = "".join(f"        {_kernel(layer, each, places[each.written.name])},\n" for each in kernels)
     return f"{_layer(layer)}: [\n{made}    ]"
 
 
+def _kernel(layer: Layer, recorded: _Recorded, place: int) -> str:
+    kernel, name = recorded.written
+    columns = FAMILIES[kernel.family].launching(kernel.layer, kernel.tile, 1).columns_together
+    single = tuple(axis for axis in range(3) if kernel.layer.stride[axis] != layer.stride[axis])
+    told = {
+        "shared_bytes": recorded.shared_bytes,
+        "columns": columns if columns > 1 else None,
+        "single": single or None,
+        "tf32": kernel.layer.precision in TF32 or None,
+        "weight_bytes": recorded.weight_bytes or None,
+        "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
+        "program": _string(kernel.layer.tail) if kernel.layer.tail else None,
+        "into": kernel.layer.into or None,
+    }
+    numbers = "".join(f", {name}={value}" for name, value in told.items() if value is not None)
+    return f'_Kernel("{kernel.family}", "{name}", {place}{numbers})'
+
+
+def _layer(layer: Layer) -> str:
+    used = slice(3 - layer.spatial_dims, None)
+    axes = ", ".join(str(values[used]) for values in (layer.kernel, layer.stride, layer.padding, layer.dilation))
+    channels = f"{layer.in_channels}, {layer.out_channels}"
+    return f"_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, torch.{layer.dtype})"
+
+
+def _cuda(shared: str, texts: Mapping[str, str]) -> str:
+    """The text of each family as a piece of Python."""
+    before = f'_SHARED = r"""\n{shared}"""\n\n' if shared else ""
+    after = "_SHARED + " if shared else ""
+    return before + _dict_of("_CUDA", [f'"{family}": {after}r"""\n{text}"""' for family, text in texts.items()])
+
+
 def _program(text: str) -> str:
-    """What is recorded of a program."""
-    program = parse(text)
-    operands = "".join(f'"{operand.name}", ' for operand in program.operands).rstrip(" ")
-    # The mathematics stands above it.
-    functor_text = compact(filled(functor(program, _PROGRAM).partition("\n")[2]))
-    return f'{_string(text)}: (({operands}), r"""\n{functor_text}""")'
+    """What is recorded of a program: the names of what it reads."""
+    names = "".join(f'"{operand.name}", ' for operand in parse(text).operands).rstrip(" ")
+    return f"{_string(text)}: ({names})"
 
 
 def _string(text: str) -> str:
@@ -451,67 +456,6 @@ def _pointwise(name: str) -> str:
     """What is recorded of a class of modules."""
     said = (str(tuple(names.split())).replace("'", '"') for names in POINTWISE[name])
     return f"nn.{name}: ({', '.join(said)})"
-
-
-def _behind(layers: Sequence[PlannedLayer]) -> list[str]:
-    """The programs behind each layer as the model is built, for its own type."""
-    found: dict[Layer, list[Behind]] = {}
-    for layer in layers:
-        found.setdefault(layer.plan.problem.layer, []).extend(layer.tails)
-    of_layers = ((layer, list(dict.fromkeys(tails))) for layer, tails in found.items())
-    return [
-        f"{_layer(layer)}: [\n"
-        + "".join(f"        ({_string(each.program)}, {each.into}),\n" for each in tails)
-        + "    ]"
-        for layer, tails in of_layers
-        if any(map(any, tails))
-    ]
-
-
-def recorded_kernel(layer: Layer, kernel: Kernel[Any]) -> str:
-    """The text that makes a kernel for `layer` in a generated file."""
-    launching = FAMILIES[kernel.family].launching(kernel.layer, kernel.tile, 1)
-    numbers = {
-        "threads": kernel.threads,
-        "blocks": kernel.blocks,
-        "shared_bytes": launching.shared_bytes,
-        "columns_together": launching.columns_together if launching.columns_together > 1 else None,
-        "prepares_inputs": kernel_source.prepares_inputs(kernel) or None,
-        "stride": kernel.layer.stride if kernel.layer.stride != layer.stride else None,
-        **(_adapted_to(layer, kernel.tile) if kernel_source.adapts(kernel.family) else {}),
-    }
-    told = ", ".join(f"{name}={value}" for name, value in numbers.items() if value is not None)
-    tile = kernel_source.tile_members(kernel.tile).splitlines()
-    return f'_Kernel("{kernel.family}", {told}, tile="""\\\n' + "".join(map(_wrapped, tile)) + '""")'
-
-
-def _adapted_to(layer: Layer, tile: DirectTile) -> dict[str, Any]:
-    """The layers of the same filter that a tile runs: what the kernel asserts of padding and input channels."""
-    staged_alike = tile.chunk_rows == (layer.kernel[1] if tile.stacked else 1)
-    return {
-        "padding_from": (0, tile.row_origin, tile.origin),
-        "channels_to": None if staged_alike else tile.chunk_channels,
-    }
-
-
-def _wrapped(line: str) -> str:
-    """A line of CUDA text in several where it is long, none of which ends within ``a = 1``."""
-    pieces = textwrap.wrap(line.strip().replace(" = ", _EQUALS), 120, initial_indent="  ", subsequent_indent=" " * 6)
-    return "\n".join(pieces).replace(_EQUALS, " = ") + "\n"
-
-
-def _layer(layer: Layer) -> str:
-    def triple(values: Triple) -> str:
-        return "({}, {}, {})".format(*values)
-
-    axes = ", ".join(map(triple, (layer.kernel, layer.stride, layer.padding, layer.dilation)))
-    channels = f"{layer.spatial_dims}, {layer.in_channels}, {layer.out_channels}"
-    return f'_Layer({channels}, {axes}, {layer.groups}, {layer.bias}, "{layer.precision}")'
-
-
-def _cuda(text: str) -> str:
-    """Headers as a piece of Python."""
-    return f'r"""\n{kernel_source.in_namespace([text])}"""'
 
 
 def _dict_of(name: str, entries: Sequence[str]) -> str:

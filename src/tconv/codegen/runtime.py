@@ -1,11 +1,11 @@
 """The part of a generated file that is the same in all of them. `generate` copies the text below the first mark: what
 stands above the user's model, and behind the second mark the kernels, which stand below it.
 
-`generate` fills in the empty places, those in parentheses with tconv's own definitions, and leaves out what stands
-between marks where a file does not need it. All of it runs where generated files run: Python 3.8 and PyTorch 1.13 on.
+`generate` fills in the empty places and leaves out what stands between marks where a file does not need it. All of it
+runs where generated files run: Python 3.8 and PyTorch 1.13 on.
 """
 # mypy: ignore-errors
-# ruff: noqa: B905, F821, RUF005, UP033
+# ruff: noqa: B905, RUF005, UP033
 # ---- copied from here on
 
 import functools
@@ -20,106 +20,51 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
+# What becomes of a call that no kernel of this file runs: "pytorch" runs it and a warning says why; "error" raises.
+ELSEWHERE = "pytorch"
 
-
-class _Layer(namedtuple("_Layer", _FIELDS, defaults=("", 0))):
-    """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
-
-    # (what a layer knows of itself)
-
-
-# Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
-# block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
-# the layer, or another one, which gives the same outputs along an axis of one input. Without a tile a kernel runs any
-# layer.
+_Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
+# A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
+# columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
+# whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
+# takes them as they are; whether inputs are brought into another order, too.
+# ---- where tails are fused
+# What it computes behind the layer, and of how many channels the tensor has of which its result is a slice, 0 for none.
+# ---- where tails are fused
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index"
-    " padding_from channels_to",
-    defaults=(None, None, None, None, 0, 1, False, None, False, None, None),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
+    defaults=(0, 1, (), False, 0, False, "", 0),
 )
-# A layer at one size, (depth, height, width), and the kernel that runs it.
-_Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
-# What was planned for the layers of the model file, the best kernel first.
+# The kernels of each layer, the fastest first.
 _RECORDED = {}
 # ---- where programs are computed
-# What is computed behind layers, in their kernels: what it reads and a functor that computes it; and the calls of
-# PyTorch that say the same, as `_Result` notes them.
+# What is computed behind layers, in their kernels, with what it reads; and the calls of PyTorch that say the same, as
+# `_Result` notes them.
 _PROGRAMS = {}
 _CALLS = {}
 # Classes of modules that are called there, with what their results depend on: numbers and such, and tensors.
 _POINTWISE = {}
 # ---- where programs are computed
-# ---- where tails are fused
-# Behind which layers programs stand, and of how many channels their results become a slice, 0 where of none.
-_BEHIND = {}
-# ---- where tails are fused
-# ---- where functions are called
-# Layers that are called as functions: they are built along with the modules.
-_CALLED = ()
-# ---- where functions are called
 # ---- where layers are built elsewhere
 # Modules left to PyTorch, by name.
 _LEFT = ()
 # ---- where layers are built elsewhere
-# How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
-_FLOAT32 = "match"
-_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
-# Both types of 16 bits take the same tiles.
-_TWINS = {"fp16": "bf16", "bf16": "fp16"}
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a. What is no
-# GPU is taken for the one that was planned for.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-_PLANNED = _Gpu(227 * 1024, True, 1)
 
 
-# ---- planning --------------------------------------------------------------------------------------------------------
+# ---- which kernel runs a call ----------------------------------------------------------------------------------------
+
+_Gpu = namedtuple("_Gpu", "capability shared_bytes multiprocessors")
 
 
-def _with_precision(layer, tiny_maps=False):
-    """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
-    if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
-        return layer
-    rounded = [layer._replace(precision=precision) for precision in ("tf32", "tf32_rna")]
-    for recorded in rounded:
-        if recorded in _RECORDED:
-            return recorded
-    few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
-    if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
-        return layer
-    return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
-
-
-# ---- where tiles run other channels
-def _adapts(kernel, recorded, layer, twin):
-    """Whether the tile that was recorded for a layer runs one of other channels, groups, padding and bias."""
-    others = {name: getattr(layer, name) for name in ("in_channels", "out_channels", "padding", "groups", "bias")}
-    if kernel.padding_from is None or recorded in (layer, twin) or recorded._replace(**others) not in (layer, twin):
-        return False
-    few = kernel.channels_to is None or layer.in_channels // layer.groups <= kernel.channels_to
-    return few and all(map(operator.ge, layer.padding, kernel.padding_from))
-
-
-# ---- where tiles run other channels
-def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
-    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
-    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
-        on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
-        if on_tensor_cores or kernel.family == "direct":
-            yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
-    # ---- where a kernel runs any dense layer
-    if gpu.most_shared and _is_dense(layer):
-        yield _Kernel("gemm", layer)
-    # ---- where a kernel runs any dense layer
-    # ---- where tiles run other channels
-    for recorded, kernels in _RECORDED.items():
-        for kernel in kernels:
-            if _adapts(kernel, recorded, layer, twin):
-                yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
-    # ---- where tiles run other channels
-    yield _Kernel("plain", layer)
+@functools.lru_cache(maxsize=None)
+def _gpu(device):
+    """What decides which kernels run there; None where none does."""
+    if device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
+    return _Gpu(capability, kilobytes * 1024, torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _has_sm_90a(capability):
@@ -127,91 +72,85 @@ def _has_sm_90a(capability):
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
 
-@functools.lru_cache(maxsize=None)
-def _gpu(device):
-    if device.type != "cuda":
-        return _PLANNED
-    capability = torch.cuda.get_device_capability(device)
-    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
+def _runs_on(kernel, gpu):
+    if kernel.family == "wgmma":
+        return _has_sm_90a(gpu.capability)
+    if kernel.family == "mma":
+        return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
+    return gpu.capability >= (7, 5)
 
 
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
 
-@functools.lru_cache(maxsize=None)
-def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_PLANNED
-):
-    """The launch for a batch of these shapes; None if there is no such transposed convolution."""
-    options = (stride, padding, output_padding, dilation)
-    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in options):
-        return None
-    if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
-        return None
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
+_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+
+
+@functools.lru_cache(maxsize=4096)
+def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
+    """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
+    stride, padding, output_padding, groups, dilation = options
+    dims, per_axis = len(stride), (stride, padding, output_padding, dilation)
+    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in per_axis):
+        return ""
+    if min(stride + dilation + x_shape[1:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
+        return ""
     out_channels = weight_shape[1] * groups
     if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
-        return None
-    if any(extra >= max(step, apart) for step, _, extra, apart in zip(*options)):
-        return None
-    axes = [_three(values, fill) for values, fill in zip((weight_shape[2:], stride, padding, dilation), (1, 1, 0, 1))]
-    layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    input_size, spans = _three(x_shape[2:], 1), [apart * (taps - 1) + 1 for taps, apart in zip(axes[0], axes[3])]
-    sizes = zip(input_size, axes[1], axes[2], spans, _three(output_padding, 0))
-    output_size = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
-    if min(output_size) < 1:
-        return None
-    if max(max(size, span) + s + p for size, span, s, p in zip(output_size, spans, axes[1], axes[2])) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
-    return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
-
-
-def _fitting(layer, input_size, gpu):
-    """The best kernel that runs a layer at this size."""
-    for kernel in _kernels(layer, gpu):
-        strides = zip(kernel.layer.stride, layer.stride, input_size)
-        same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-        if same and input_size[2] % kernel.columns_together == 0:
-            return kernel
+        return ""
+    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
+        return ""
+    spans = [apart * (taps - 1) + 1 for taps, apart in zip(weight_shape[2:], dilation)]
+    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
+    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if min(output) < 1:
+        return ""
+    layer = _Layer(
+        x_shape[1], out_channels, weight_shape[2:], stride, padding, dilation, groups, bias_shape is not None, dtype
+    )
+    if layer not in _RECORDED:
+        types = ", ".join(str(each.dtype)[6:] for each in _RECORDED if each._replace(dtype=dtype) == layer)
+        if types:
+            return f"its kernels are for {types}, not for {str(dtype)[6:]}: tconv optimize --types makes others"
+        return "none was made for these arguments of the layer"
+    if not x_shape[0]:
+        return "the batch is empty"
+    gpu = _gpu(device)
+    if gpu is None:
+        return f"they run on a GPU, and the tensors are on {device.type!r}"
+    if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
+        return "an axis is too long for one launch"
+    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in kernels if _runs_on(each, gpu)]
+    if not kernels:
+        return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    input_size, output_size = _three(x_shape[2:], 1), _three(output, 1)
+    for kernel in kernels:
+        if input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
+            break
+    else:
+        return "none takes an input of this size"
+    if not _can_build(kernel, gpu):
+        return "the CUDA compiler, nvcc, is not found: it builds them"
+    samples = _samples(kernel, gpu, x_shape[0], input_size, output_size)
+    # A slice of the batch begins at a multiple of 16 bytes, which is what kernels load and store at once.
+    samples = samples if samples >= x_shape[0] else samples // 16 * 16
+    if not samples:
+        return "it is too large for one launch"
+    shape = (x_shape[0], out_channels) + output
+    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
 
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
 
-# (the configuration of a kernel as CUDA text)
-
-
-def _cuda_source(kernel):
-    """The CUDA text that defines `kernel`, of its family alone, and the host function that launches it."""
-    name, prepared = "tconv_kernel", kernel.family not in ("direct", "plain")
-    endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
-    functions = [_function(kernel, name, ending) for ending in endings]
-    # ---- where programs are computed
-    if kernel.layer.tail:
-        operands, functor = _PROGRAMS[kernel.layer.tail]
-        behind = _reads_and_program(operands, name)
-        functions[0] = functor.replace("PROGRAM", f"{name}_program") + _function(kernel, name, "", *behind)
-    # ---- where programs are computed
-    host = _HOST.replace("FAMILY", kernel.family)
-    for end in ("_weights", "_inputs"):
-        host = host.replace(f"KERNEL{end}", f"{name}{end}" if end in endings else "nullptr")
-    texts = [_PRIMITIVES, _KERNELS[kernel.family], _configuration(kernel, name), *functions]
-    return "\n".join(texts) + host.replace("KERNEL", name)
-
-
-# (device, kernel) -> its extension's `launch`, and bytes of its weights in the order in which it loads them, 0 where it
-# takes them as they are
-_LAUNCHERS = {}
-
-
-def _load_options(kernel, capability):
-    """The arguments of load_inline that build `kernel` for one compute capability."""
+def _load_options(family, capability):
+    """The arguments of load_inline that build the kernels of a family for one compute capability."""
     from torch.utils.cpp_extension import load_inline
 
-    cuda = _cuda_source(kernel)
+    cuda = _CUDA[family]
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
@@ -226,85 +165,82 @@ def _load_options(kernel, capability):
     return options
 
 
-def _build(kernels, device):
-    """Compiles the kernels that `device` does not have yet."""
-    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
-    if not missing:
-        return
-    if device.type != "cuda":
-        what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
-        raise RuntimeError(f"{what}; got tensors on {str(device)!r}")
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (7, 5):
-        what = "this model needs a GPU of compute capability 7.5 or newer"
-        raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
+@functools.lru_cache(maxsize=None)
+def _extension(family, capability):
+    """The function that launches the kernels of a family, built at its first use."""
     from torch.utils.cpp_extension import load_inline
 
-    for kernel in missing:
-        if kernel.family == "plain":
-            what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
-            warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
-        launch = load_inline(**_load_options(kernel, capability)).launch
-        _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
+    return load_inline(**_load_options(family, capability)).launch
 
 
-def _launch(plan, x, weight, bias, y, *operands):
-    """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    layer, batch, input_size, output_size, kernel = plan
-    device = x.device
-    if (device, kernel) not in _LAUNCHERS:
-        _build([kernel], device)
+def _can_build(kernel, gpu):
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None
+
+
+def _samples(kernel, gpu, *sizes):
+    """How many samples one launch takes: its offsets have 32 bits."""
+    batch, input_size, output_size = sizes
+    launch = _extension(kernel.family, gpu.capability)
+    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+
+
+def _launch(launch, x, weight, bias, y, *operands):
+    """Runs a kernel on contiguous tensors of one device, on the current stream."""
+    device, kernel = x.device, launch.kernel
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(plan, x, weight, bias, y, *operands)
-    launch, weight_bytes = _LAUNCHERS[device, kernel]
+            return _launch(launch, x, weight, bias, y, *operands)
+    gpu = _gpu(device)
     prepared = None
     # ---- where weights are prepared
-    if weight_bytes:
+    if kernel.weight_bytes:
         # Inputs in another order lie behind the weights.
         bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+        prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
     # ---- where weights are prepared
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = [batch, *input_size, *output_size]
+    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
     # ---- where programs are computed
-    sizes += [t.data_ptr() for t in operands]
+    sizes += tuple(t.data_ptr() for t in operands)
     # ---- where programs are computed
-    error = launch(stream, _gpu(device).multiprocessors, *pointers, *sizes)
-    if error == -1:  # the sizes want offsets of 64 bits
-        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
-    elif error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
+    error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
+    if error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
 
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
 
-def _run(plan, x, weight, bias, *operands):
-    y = torch.empty(_shape(plan), dtype=x.dtype, device=x.device)
-    _fill(y, plan, x, weight, bias, *operands)
+def _run(launch, x, weight, bias, *operands):
+    y = torch.empty(launch.shape, dtype=x.dtype, device=x.device)
+    _fill(y, launch, x, weight, bias, *operands)
     return _as_theirs(y, x, weight)
 
 
-def _shape(plan):
-    return (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
-
-
-def _fill(y, plan, x, weight, bias, *operands):
-    if y.numel():
-        inputs, weights = x.contiguous(), weight.contiguous()
-        # ---- where weights are prepared
-        if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
-            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
-        # ---- where weights are prepared
-        bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+def _fill(y, launch, x, weight, bias, *operands):
+    x, weight = x.contiguous(), weight.contiguous()
+    # ---- where weights are prepared
+    if launch.kernel.family != "direct":  # bulk copies begin at multiples of 16 bytes
+        x, weight = (t.clone() if t.data_ptr() % 16 else t for t in (x, weight))
+    # ---- where weights are prepared
+    bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+    # ---- where programs are computed
+    # Outputs that lie together are read at once.
+    operands = [t.clone() if t.data_ptr() % 16 else t for t in operands]
+    # ---- where programs are computed
+    if launch.samples >= launch.batch:
+        return _launch(launch, x, weight, bias, y, *operands)
+    for first in range(0, launch.batch, launch.samples):
+        part = slice(first, first + launch.samples)
+        of_part = operands
         # ---- where programs are computed
-        operands = [
-            t.clone() if t.data_ptr() % 16 else t for t in operands
-        ]  # outputs that lie together are read at once
+        read = _PROGRAMS[launch.kernel.program] if operands else ()
+        of_part = [t[part] if name[:2] in ("ou", "sa") else t for t, name in zip(operands, read)]
         # ---- where programs are computed
-        _launch(plan, inputs, weights, bias, y, *operands)
+        _launch(launch, x[part], weight, bias, y[part], *of_part)
 
 
 def _as_theirs(y, x, weight):
@@ -314,6 +250,8 @@ def _as_theirs(y, x, weight):
 
 
 def _last(x, weight):
+    if x.is_contiguous() and weight.is_contiguous():
+        return None
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     given = (t for t in (x, weight) if last and not t.is_contiguous())
     return last if any(t.is_contiguous(memory_format=last) for t in given) else None
@@ -335,10 +273,10 @@ def _gradients(ctx, gradient):
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *inputs_and_plan):
-        *inputs, plan = inputs_and_plan
+    def forward(ctx, *inputs_and_launch):
+        *inputs, launch = inputs_and_launch
         _save(ctx, inputs, None)
-        return _run(plan, *inputs[:3])
+        return _run(launch, *inputs[:3])
 
     @staticmethod
     def backward(ctx, gradient):
@@ -352,8 +290,10 @@ def _pytorch(x, weight, bias, *options):
 
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
-    plan = _planned((x, weight, bias), options)
-    return _as_theirs(_pytorch(x, weight, bias, *options), x, weight) if plan is None else _run(plan, x, weight, bias)
+    launch = _wanted((x, weight, bias), options)
+    if launch is None:
+        return _as_theirs(_pytorch(x, weight, bias, *options), x, weight)
+    return _run(launch, x, weight, bias)
 
 
 def _operators_shape(x, weight, bias, *options):
@@ -377,7 +317,7 @@ def _define(space):
     return defined
 
 
-# What torch.compile sees, as one node; named by the contents of this file.
+# What torch.compile and dispatch modes see, as one node; named by the contents of this file.
 _OPERATOR = _define("tconv_DIGEST")
 
 
@@ -418,40 +358,75 @@ def _conv_transpose(
             return y
         return tail.joined(tail(_conv_transpose(dims, input, weight, bias, *options)))
     # ---- where tails are fused
-    if _OPERATOR is not None and torch.compiler.is_compiling():
+    if _OPERATOR is not None and (torch.compiler.is_compiling() or _modes()):
         y = _OPERATOR(*tensors, *options)
         return y if tensors[0] is input else y.squeeze(0)
-    plan = _planned(tensors, options)
-    if plan is None:
+    launch = _wanted(tensors, options)
+    if launch is None:
         return _pytorch(input, weight, bias, *options)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, plan)
+        y = _ConvTranspose.apply(*tensors, *options, launch)
     else:
-        y = _run(plan, *tensors)
+        y = _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
 
-def _planned(tensors, options):
-    """The launch for these tensors; None where PyTorch's own operator is to run: it gives its errors, too.
-
-    It does for what is no transposed convolution with a result, for types without a kernel, and where PyTorch must see
-    what is computed.
-    """
+def _wanted(tensors, options, program="", into=0):
+    """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
-    given = [t for t in tensors if t is not None]
-    if any(t.dtype != x.dtype or t.device != x.device for t in given) or x.dtype not in _PRECISIONS or _seen_through():
+    if x.dtype != weight.dtype or x.device != weight.device or (bias is not None and bias.dtype != x.dtype):
         return None
-    shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    return _plan(len(options[0]), x.dtype, *shapes, *options, _gpu(x.device))
+    reason = _looked_at(tensors)
+    if not reason:
+        # Shapes in a trace of torch.jit are no numbers.
+        shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
+        launch = _launch_for(x.device, x.dtype, *shapes, options, program, into)
+        if type(launch) is _Launch:
+            if not launch.kernel.tf32 or _allows_tf32():
+                return launch
+            launch = "they round to TF32, which PyTorch's flags forbid now"
+        reason = launch
+    if reason and not program and not into:
+        _elsewhere(tuple(map(int, weight.shape)), options, reason)
+    return None
 
 
 # Missing in some versions of PyTorch.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
 
 
-def _seen_through():
-    """Whether torch.func, forward-mode differentiation or a trace of torch.jit looks at what is computed."""
-    return _transforms() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
+def _looked_at(tensors):
+    """Who looks at what is computed, and so is to see PyTorch's operator; "" where nobody does."""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit traces the call"
+    if _transforms():
+        return "torch.func transforms the call"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation follows the call"
+    if _modes():
+        return "a dispatch mode is active"
+    if any(t is not None and type(t) not in (torch.Tensor, nn.Parameter) for t in tensors):
+        return "a tensor is of a subclass"
+    return ""
+
+
+def _allows_tf32():
+    """Whether PyTorch may round operands of convolutions to TF32: its newer flag where it has one, else the older."""
+    newer = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch._C._get_cudnn_allow_tf32() if newer is None else newer("cuda", "conv") == "tf32"
+
+
+@functools.lru_cache(maxsize=None)
+def _elsewhere(weight_shape, options, reason):
+    """Says, once for each layer and reason, that PyTorch runs it."""
+    stride, padding, _, groups, dilation = options
+    channels = f"{weight_shape[0]}→{weight_shape[1] * groups}"
+    sizes = f"kernel {weight_shape[2:]}, stride {stride}, padding {padding}, dilation {dilation}, groups {groups}"
+    layer = f"conv_transpose{len(stride)}d {channels}, {sizes}"
+    if ELSEWHERE == "error":
+        raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
+    warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)
 
 
 # ---- where functions are called
@@ -689,12 +664,6 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
     return tail.joined(tail(layer(*inputs, **options)))
 
 
-@functools.lru_cache(maxsize=None)
-def _with_program(plan, program, into=0):
-    layer = plan.kernel.layer._replace(tail=program, into=into)
-    return plan._replace(kernel=plan.kernel._replace(layer=layer))
-
-
 def _wants_gradients(tensors):
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
@@ -704,14 +673,14 @@ def _fused(tensors, options, tail):
     around = [*tail.before, *tail.behind]
     if _wants_gradients([*tensors, *around]):
         return None
-    plan = _planned(tensors, options)
-    if plan is None:
+    layer = _wanted(tensors, options)
+    if layer is None:
         return None
     program = None if tail.function or tail.modules else ""
     operands, beside = (), bool(around)
     # ---- where tails are fused
     # ---- where programs are computed
-    program, operands = _program_of(tail, plan, tensors[0])
+    program, operands = _program_of(tail, layer, tensors[0])
     # ---- where programs are computed
     # ---- where tails are fused
     if program is None or _wants_gradients(operands):
@@ -719,42 +688,44 @@ def _fused(tensors, options, tail):
     # ---- where tails are fused
     # ---- where programs are computed
     # What is read for each output lies as a result of its own would.
-    beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program][0]))
+    beside = beside and not (program and any(name[:2] in ("ou", "sa") for name in _PROGRAMS[program]))
     # ---- where programs are computed
     # ---- where tails are fused
-    plan = _with_program(plan, program)
-    if not (beside and tail.fits(_shape(plan), tensors[0]) and _last(*tensors[:2]) is None):
-        return tail.joined(_run(plan, *tensors, *operands))
-    parts = [*tail.before, None, *tail.behind]
-    widths = [plan.layer.out_channels if part is None else part.shape[1] for part in parts]
-    whole = tensors[0].new_empty((plan.batch, sum(widths)) + _shape(plan)[2:])
-    for part, own in zip(parts, whole.split(widths, 1)):
-        if part is None:
-            _fill(own, _with_program(plan, program, sum(widths)), *tensors, *operands)
-        else:
-            own.copy_(part)
-    return whole
+    if beside and tail.fits(layer.shape, tensors[0]) and _last(*tensors[:2]) is None:
+        parts = [*tail.before, None, *tail.behind]
+        widths = [layer.shape[1] if part is None else part.shape[1] for part in parts]
+        launch = _wanted(tensors, options, program, sum(widths))
+        if launch is not None:
+            whole = tensors[0].new_empty((layer.batch, sum(widths)) + layer.shape[2:])
+            for part, own in zip(parts, whole.split(widths, 1)):
+                if part is None:
+                    _fill(own, launch, *tensors, *operands)
+                else:
+                    own.copy_(part)
+            return whole
+    launch = _wanted(tensors, options, program)
+    return None if launch is None else tail.joined(_run(launch, *tensors, *operands))
 
 
 # ---- where tails are fused
 # ---- where programs are computed
-def _program_of(tail, plan, x):
+def _program_of(tail, layer, x):
     """The program of a tail, and what it reads; None where this file has none."""
     said = None
     if tail.function is None:
         read, operands = tail.read(x)
-        said = (plan.layer.spatial_dims, plan.layer.out_channels, *read)
+        said = (len(layer.shape), layer.shape[1], *read)
         if said in _KNOWN or not tail.modules:
             return _KNOWN.get(said, ""), operands
-    notes = _Notes(_shape(plan), x)
+    notes = _Notes(layer.shape, x)
     calls = notes.of(tail)
-    if calls not in _CALLS and plan.batch == 1:  # what all samples have and what each has is the same
+    if calls not in _CALLS and layer.batch == 1:  # what all samples have and what each has is the same
         for number, operand in enumerate(notes.operands):
             each = "sample" if operand.dim() == x.dim() else "channel"
             calls = calls.replace(f"channel{number}", f"{each}{number}")
     program = _CALLS.get(calls)
     if program is None:
-        what = f"no kernel in this file computes {calls!r} behind {plan.layer.describe()}: PyTorch does"
+        what = f"no kernel in this file computes {calls!r} behind {layer.kernel.name}: PyTorch does"
         warnings.warn(f"{what}; tconv optimize makes one for it", stacklevel=2)
     elif said and list(map(id, notes.operands)) == list(map(id, operands)):
         _KNOWN[said] = program
@@ -791,9 +762,10 @@ class _CudaForward:
         if self._left:
             return super().forward(input, output_size)
         # ---- where layers are built elsewhere
-        dims = len(self.kernel_size)
-        sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
-        output_padding = self._output_padding(input, output_size, *sizes)
+        dims, output_padding = len(self.kernel_size), self.output_padding
+        if output_size is not None:
+            sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
+            output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         return _conv_transpose(dims, input, self.weight, self.bias, *options, tail)
 
@@ -886,32 +858,8 @@ CudaSequential.__name__ = "Sequential"  # in repr
 # ---- where sequences are fused
 
 
-def _module_kernels(model, gpu=_PLANNED):
-    for module in model.modules():
-        dtype = getattr(next(module.parameters(), None), "dtype", None)
-        # A lazy module has no channels before its first input.
-        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS and module.in_channels > 0
-        # ---- where layers are built elsewhere
-        ours = ours and not module._left
-        # ---- where layers are built elsewhere
-        if ours:
-            axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
-            channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
-            layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
-            layer = _with_precision(layer)
-            kernel = next(_kernels(layer, gpu))
-            # ---- where tails are fused
-            if layer in _BEHIND:
-                for program, into in _BEHIND[layer]:
-                    yield kernel._replace(layer=kernel.layer._replace(tail=program, into=into))
-                continue
-            # ---- where tails are fused
-            yield kernel
-
-
 def _cuda_model(model):
-    """Class decorator: after construction, all of the model's kernels are there."""
+    """Class decorator: after construction, the kernels that this machine's GPU runs are built."""
     construct = model.__init__
 
     @functools.wraps(construct)
@@ -926,12 +874,11 @@ def _cuda_model(model):
                 module.__class__ = CudaSequential
         # ---- where sequences are fused
         if torch.cuda.is_available():
-            device = torch.device("cuda", torch.cuda.current_device())
-            kernels = list(_module_kernels(self, _gpu(device)))
-            # ---- where functions are called
-            kernels += [next(_kernels(layer, _gpu(device))) for layer in _CALLED]
-            # ---- where functions are called
-            _build(kernels, device)
+            gpu = _gpu(torch.device("cuda", torch.cuda.current_device()))
+            kernels = [kernel for kernels in _RECORDED.values() for kernel in kernels if _runs_on(kernel, gpu)]
+            for kernel in kernels:
+                if _can_build(kernel, gpu):
+                    _extension(kernel.family, gpu.capability)
 
     model.__init__ = __init__
     return model
@@ -939,9 +886,8 @@ def _cuda_model(model):
 
 # ---- the kernels from here on
 
-# The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
-_PRIMITIVES = r""
-_KERNELS = {}
+# The CUDA kernels, as one text for each family.
+_CUDA = {}
 
 # What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
 _BINDING = r"""
@@ -963,85 +909,4 @@ static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, f
 #define TCONV_INIT(name) TCONV_INIT_OF(name)
 #define TCONV_INIT_OF(name) PyInit_##name
 PyMODINIT_FUNC TCONV_INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&definition); }
-"""
-
-# The host's side of a kernel, left out where only device code is compiled.
-_HOST = r"""
-#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
-#include <cstdint>
-#include <cuda_runtime.h>
-#include <vector>
-
-// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
-// for it itself.
-static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
-                   bool overlaps) {
-  if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
-  if (shared_bytes > 48 * 1024) {
-    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error != cudaSuccess) return error;
-  }
-  const auto blocks = static_cast<unsigned>(grid);
-  const auto on = reinterpret_cast<cudaStream_t>(stream);
-#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
-  int driver = 0;
-  if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
-    cudaLaunchAttribute attribute[1];
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
-    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
-    return cudaLaunchKernelExC(&config, kernel, arguments);
-  }
-#endif
-  return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
-}
-
-// Enqueues the kernel, behind those that bring its weights and its inputs into another order, and returns a
-// cudaError_t, or -1 where offsets of the layer's Index do not reach. Where y is 0 it returns how many bytes the
-// weights take in their order.
-//
-// The numbers are the stream, multiprocessors, addresses of x, weight, bias, y and of memory for that order, batch,
-// depth, height and width of the input and of the output, and addresses of what the program behind the layer reads.
-int64_t launch(const std::vector<int64_t>& numbers) {
-  const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(1), size(7), {size(8), size(9), size(10)}, {size(11), size(12), size(13)}};
-  int64_t stream = numbers[0], x = numbers[2], weight = numbers[3], bias = numbers[4], y = numbers[5];
-  int64_t prepared = numbers[6];
-  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
-  const tconv::Launch of_kernel = tconv::FAMILY_launch<KERNEL_layer, KERNEL_tile>(sizes);
-  if (y == 0) return of_kernel.weight_bytes;
-  if (of_kernel.wide_index && sizeof(KERNEL_layer::Index) < 8) return -1;
-  if (of_kernel.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
-  bool overlaps = false;
-// ---- where inputs are prepared
-  if (of_kernel.input_blocks > 0) {
-    int64_t ordered = prepared + of_kernel.weight_bytes;
-    void* of_inputs[] = {&x, &ordered, &sizes.batch, input, input + 1, input + 2};
-    const int error = enqueue((void*)KERNEL_inputs, of_inputs, of_kernel.input_blocks, tconv::preparing_threads,
-                              of_kernel.input_shared_bytes, stream, overlaps);
-    if (error != cudaSuccess) return error;
-    x = ordered, overlaps = true;
-  }
-// ---- where inputs are prepared
-// ---- where weights are prepared
-  if (of_kernel.weight_blocks > 0) {
-    void* of_weights[] = {&weight, &prepared};
-    const int error = enqueue((void*)KERNEL_weights, of_weights, of_kernel.weight_blocks, tconv::preparing_threads, 0,
-                              stream, overlaps);
-    if (error != cudaSuccess) return error;
-    weight = prepared, overlaps = true;
-  }
-// ---- where weights are prepared
-  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
-                                  output, output + 1, output + 2};
-// ---- where programs are computed
-  std::vector<int64_t> operands(numbers.begin() + 14, numbers.end());
-  for (int64_t& operand : operands) arguments.push_back(&operand);
-// ---- where programs are computed
-  return enqueue((void*)KERNEL, arguments.data(), of_kernel.blocks, of_kernel.threads, of_kernel.shared_bytes, stream,
-                 overlaps);
-}
-#endif
 """

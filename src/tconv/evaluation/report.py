@@ -16,6 +16,11 @@ class Variation:
     verdict: Verdict
 
     @property
+    def tested(self) -> bool:
+        """False where PyTorch's own operator was seen to give the result: that says nothing of the candidate's."""
+        return not (self.verdict.equal and self.verdict.operators)
+
+    @property
     def name(self) -> str:
         """The changed arguments as a call has them: ``stride=2, bias=True``."""
         return ", ".join(f"{name}={value}" for name, value in self.changes.items()) or "inputs of another size"
@@ -67,7 +72,9 @@ class Report:
             "equal": self.equal,
             "reasons": list(self.reasons),
             "verdict": self.verdict.to_dict(),
-            "variations": [{"changes": v.changes, "verdict": v.verdict.to_dict()} for v in self.variations],
+            "variations": [
+                {"changes": v.changes, "tested": v.tested, "verdict": v.verdict.to_dict()} for v in self.variations
+            ],
             "not_checked": list(self.not_checked),
             "timing": None if self.timing is None else self.timing.to_dict(),
         }

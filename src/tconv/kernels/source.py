@@ -12,14 +12,11 @@ from typing import Any, NamedTuple
 from tconv.planner import FAMILIES, Kernel
 from tconv.pointwise.functor import functor
 from tconv.pointwise.program import parse
-from tconv.problem import Layer, Precision
+from tconv.problem import Precision
 
 #: What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
 ELEMENT: dict[Precision, str] = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
 ROUNDING: dict[Precision, str] = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-#: The kernels that written files have for layers and sizes that they were not made for: one that runs any, and one on
-#: tensor cores. Both have one tile, which their headers compute from the layer.
-ANY_LAYER, ANY_DENSE_LAYER = "plain", "gemm"
 #: The header of what programs behind layers are made of.
 PROGRAMS = "primitives/programs.cuh"
 _INPUT = "int batch, int input_depth, int input_height, int input_width"
@@ -35,6 +32,8 @@ PARAMETERS = {
 PREPARING, PREPARING_INPUTS = "{}_weights", "{}_inputs"
 #: What the function is called that tells how the kernel NAME is launched.
 LAUNCHING = "{}_launching"
+#: In texts of several kernels of a family, begins the part of one, up to the next one's.
+SECTION = "// ==== "
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
 _OPENED, _CLOSED = "namespace tconv {\n\n", "\n}  // namespace tconv\n"
 
@@ -67,12 +66,11 @@ def family_header(family: str) -> str:
 def unit(kernel: Kernel[Any], name: str = "tconv_kernel") -> str:
     """The translation unit of `kernel`, whose one ``extern "C"`` function is called `name`.
 
-    It does not compile if the template computes other constants than the planner, which knows none of a kernel without
-    a tile.
+    It does not compile if the template computes other constants than the planner.
     """
     headers = [family_header(kernel.family), *[PROGRAMS] * bool(kernel.layer.tail)]
     included = "".join(f'#include "{header}"\n' for header in headers) + "\n"
-    return included + functions(kernel, name) + ("" if kernel.tile is None else assertions(kernel, name))
+    return included + functions(kernel, name) + assertions(kernel, name)
 
 
 def inlined(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
@@ -114,6 +112,13 @@ def in_namespace(texts: Iterable[str]) -> str:
     return "namespace tconv {\n" + "\n".join(texts).strip("\n") + "\n}  // namespace tconv\n"
 
 
+def alone(text: str, name: str) -> str:
+    """A text with sections, of which only that of the kernel `name` is left."""
+    first, *sections = text.split(f"\n{SECTION}")
+    own = next(each for each in sections if each.partition("\n")[0] == name)
+    return f"{first}\n{SECTION}{own}"
+
+
 def configuration(kernel: Kernel[Any], name: str) -> str:
     """What the kernel `name` is compiled for: the structs of its layer and its tile."""
     layer = kernel.layer
@@ -136,8 +141,6 @@ def configuration(kernel: Kernel[Any], name: str) -> str:
         f"static constexpr tconv::Rounding rounding = tconv::Rounding::{rounding};",
     ]
     of_layer = f"// {layer.describe()}\nstruct {name}_layer {{\n" + "".join(f"  {member}\n" for member in members)
-    if kernel.tile is None:
-        return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
     return of_layer + f"}};\nstruct {name}_tile {{\n" + tile_members(kernel.tile) + "};\n"
 
 
@@ -151,8 +154,7 @@ def function(kernel: Kernel[Any], name: str, ending: str = "", reads: str = "", 
     parameters = parameters.replace("T*", name + "_layer::Element*")
     bounds = "tconv::preparing_threads"
     if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
-        bounds = f"{name}_tile::threads, {name}_tile::blocks"
-        bounds = bounds if kernel.tile is None else f"{kernel.threads}, {kernel.blocks}"
+        bounds = f"{kernel.threads}, {kernel.blocks}"
     called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
     head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
     return f"{head} {{\n  {called};\n}}\n"
@@ -167,13 +169,16 @@ def reads_and_program(operands: Sequence[str], name: str, channels_last: bool = 
 
 
 class Launched(NamedTuple):
-    """How the text of a kernel is launched: `Launch` of `kernels/primitives/launch.cuh`, which says more."""
+    """How the text of a kernel is launched: `Launch` of `kernels/primitives/launch.cuh`, which says more.
+
+    Launches that are `too_far` take offsets that the layer's Index does not have.
+    """
 
     blocks: int
     counted: int
     threads: int
     shared_bytes: int
-    wide_index: int
+    too_far: int
     weight_blocks: int
     weight_bytes: int
     input_blocks: int
@@ -187,7 +192,9 @@ def launching(family: str, name: str) -> str:
     Its arguments are where to, how many multiprocessors there are, batch, input size and output size.
     """
     preparing = "tconv::preparing_threads" if prepares_weights(family) else "0"
-    values = [*(f"launch.{field}" for field in Launched._fields[:-1]), preparing]
+    too_far = f"launch.wide_index && sizeof({name}_layer::Index) < 8"
+    known = {"too_far": too_far, "preparing_threads": preparing}
+    values = [known.get(field, f"launch.{field}") for field in Launched._fields]
     writes = "".join(f"  numbers[{i}] = {value};\n" for i, value in enumerate(values))
     return f"""
 extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int multiprocessors, int batch,
@@ -222,20 +229,9 @@ def functions(kernel: Kernel[Any], name: str) -> str:
     return "".join(texts)
 
 
-def is_dense(layer: Layer) -> bool:
-    """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
-    fills = layer.in_channels // layer.groups >= 16 and layer.out_channels // layer.groups >= 8
-    return fills and layer.precision != "fp64"
-
-
-def adapts(family: str) -> bool:
-    """Whether in written files the family's text, and a tile, are for any channels, groups, padding and bias."""
-    return family == "direct"
-
-
 def prepares_weights(family: str) -> bool:
     """Whether a function of its own brings the weights of the family's kernels into another order."""
-    return family == ANY_DENSE_LAYER or (family in FAMILIES and bool(FAMILIES[family].preparing_threads))
+    return bool(FAMILIES[family].preparing_threads)
 
 
 def prepares_inputs(kernel: Kernel[Any]) -> bool:

@@ -60,6 +60,11 @@ class Gpu:
         return next((gpu for gpu in (cls.h200(), cls.h100()) if gpu.name == name), None)
 
     @classmethod
+    def any_with_tensor_cores(cls) -> Gpu:
+        """What every GPU from compute capability 8.0 on has, with as many multiprocessors as an H200."""
+        return cls("GPU of compute capability 8.0 or newer", "sm_80", cls.h200().multiprocessors, 99 * 1024)
+
+    @classmethod
     def h200(cls) -> Gpu:
         """One NVIDIA H200: rates of a device-to-device copy and of 8192x8192x8192 products through PyTorch.
 

@@ -13,13 +13,10 @@ from torch import Tensor
 from tconv.memory import aligned
 from tconv.planner import Gpu
 from tconv.problem import Problem
-from tconv.sandbox.cut import Built
+from tconv.sandbox.cut import SLICED, Built
 
 #: Enqueues a kernel for x, weight, bias, the result, and what its program reads.
 Launch = Callable[[Tensor, Tensor, Tensor | None, Tensor, tuple[Tensor, ...]], None]
-_NOTHING = [0] * 7 + [1] * 7  # as the file asks for the bytes of prepared weights
-#: What a launch returns where offsets of 32 bits do not reach.
-_TOO_FAR = -1
 
 
 class Extensions:
@@ -65,32 +62,31 @@ def _load(options: Mapping[str, Any]) -> Any:
 
 def launched(extensions: Extensions, built: Built, problem: Problem, gpu: Gpu) -> Launch:
     """The launch of a built kernel, as the file makes it."""
-    sizes = (problem.batch, *problem.input_size, *problem.output_size)
+    sizes = (*problem.input_size, *problem.output_size)
 
     @cache  # launches are timed
-    def weight_bytes(launch: Callable[..., int]) -> int:
-        return launch(*_NOTHING)
+    def samples(launch: Callable[..., int]) -> int:
+        """How many one launch takes."""
+        most = launch(built.place, 0, gpu.multiprocessors, *[0] * 5, problem.batch, *sizes)
+        return most if most >= problem.batch else most // SLICED * SLICED
 
     def enqueue(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, operands: tuple[Tensor, ...]) -> None:
+        launch = extensions.launch(built.options)
         x, weight = x.contiguous(), weight.contiguous()
         if built.aligned:
             x, weight = aligned(x), aligned(weight)
         bias = None if bias is None else bias.contiguous()
         read = [each.data_ptr() for each in operands]
         stream = torch.cuda.current_stream().cuda_stream
-
-        def error_of(launch: Callable[..., int]) -> int:
-            prepared = None
-            if of_weights := weight_bytes(launch):
-                of_inputs = x.numel() * x.element_size() if built.prepares_inputs else 0
-                prepared = torch.empty(of_weights + of_inputs, dtype=torch.uint8, device=x.device)
-            pointers = [0 if each is None else each.data_ptr() for each in (x, weight, bias, y, prepared)]
-            return launch(stream, gpu.multiprocessors, *pointers, *sizes, *read)
-
-        error = error_of(extensions.launch(built.options))
-        if error == _TOO_FAR:
-            error = error_of(extensions.launch(built.wide_options))
-        if error:
-            raise RuntimeError(f"CUDA error {error} at the launch of {problem.layer.describe()}")
+        for first in range(0, problem.batch, samples(launch)):
+            part = slice(first, first + samples(launch))
+            own, to, prepared = x[part], y[part], None
+            if built.weight_bytes:
+                of_inputs = own.numel() * own.element_size() if built.prepares_inputs else 0
+                prepared = torch.empty(built.weight_bytes + of_inputs, dtype=torch.uint8, device=x.device)
+            pointers = [0 if each is None else each.data_ptr() for each in (own, weight, bias, to, prepared)]
+            error = launch(built.place, stream, gpu.multiprocessors, *pointers, own.shape[0], *sizes, *read)
+            if error:
+                raise RuntimeError(f"CUDA error {error} at the launch of {problem.layer.describe()}")
 
     return enqueue

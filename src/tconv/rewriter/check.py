@@ -34,7 +34,7 @@ from tconv.planner.choice import runs_on
 from tconv.problem import Problem
 from tconv.rewriter.built import Extensions, Launch, launched
 from tconv.rewriter.shrink import BUDGET, describe_change, shrink
-from tconv.sandbox.cut import Built, Cut, Told, WrittenFile, told
+from tconv.sandbox.cut import SLICED, Built, Cut, Told, WrittenFile, told
 from tconv.sandbox.emulated import as_buffer, launches, told_for_few
 from tconv.sandbox.gpu_memory import release
 
@@ -176,6 +176,25 @@ def check_layers(
     return timed
 
 
+def check_other_sizes(file: WrittenFile, layers: Sequence[PlannedLayer]) -> None:
+    """That the file's kernels run its layers at sizes that the model's inputs do not have.
+
+    Raises:
+        ModelFileError: PyTorch would run one.
+    """
+    plans = [plans[0].problem for layer in layers if not layer.left for plans in layer.groups]
+    file.cuts([other for problem in dict.fromkeys(plans) for other in _other_sizes(problem)])
+
+
+def _other_sizes(problem: Problem) -> Iterator[Problem]:
+    """Another batch, odd sizes and even ones, and every axis longer."""
+    unused = 3 - problem.layer.spatial_dims
+    yield replace(problem, batch=problem.batch + 1)
+    for more in (1, 2):
+        depth, height, width = (size if axis < unused else size + more for axis, size in enumerate(problem.input_size))
+        yield replace(problem, input_size=(depth, height, width))
+
+
 @dataclass(frozen=True)
 class _Runner:
     """Where launches run, and what makes them ready for that. The arguments are those of `check_layers`."""
@@ -191,7 +210,7 @@ class _Runner:
     def launches(self, file: WrittenFile, problems: Sequence[Problem], use: str) -> Sequence[Cut | Built]:
         """Those that the file makes for these problems, by the kernel that is for that use."""
         found = file.cuts if self.extensions is None else file.built
-        return found(problems, skip=int(use.endswith("elsewhere")))
+        return found(problems, skip=int(use.endswith("any size")))
 
     def begin(self, launches: Iterable[Cut | Built], archs: Sequence[str]) -> None:
         """What they take begins to be compiled."""
@@ -343,19 +362,16 @@ def _of_kernels(wanted: _Wanted) -> list[tuple[Plan, Mapping[Problem, Cut | Buil
 
 def _archs_of_each(layer: PlannedLayer, archs: Sequence[str]) -> Iterator[list[str]]:
     """What each of the layer's kernels is compiled for: that which runs first on an arch for it, any other once."""
-    runs = [[arch for arch in archs if _runs_on(plan, arch)] for plan in layer.variants.values()]
+    gpu = Gpu.h200()
+    runs = [
+        [arch for arch in archs if runs_on(plan.kernel.family, plan.problem, gpu, arch)]
+        for plan in layer.variants.values()
+    ]
     taken: set[str] = set()
     for there in runs:
         first = [arch for arch in there if arch not in taken]
         taken |= set(first)
         yield first or there[:1]
-
-
-def _runs_on(plan: Plan, arch: str) -> bool:
-    """Whether GPUs of that arch have the kernel's family; what runs any dense layer begins where tensor cores do."""
-    if plan.kernel.family in FAMILIES:
-        return runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch)
-    return int("".join(filter(str.isdigit, arch))) >= 80
 
 
 def _candidate(launches: Mapping[Problem, Cut | Built], problem: Problem, run: _Runner) -> Candidate:
@@ -370,7 +386,6 @@ def _candidate(launches: Mapping[Problem, Cut | Built], problem: Problem, run: _
 
 def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own: bool, awkward: bool) -> Verdict:
     """By all rules, or without the awkward inputs."""
-    family = FAMILIES.get(plan.kernel.family)
     return check_layer(
         candidate,
         problem,
@@ -380,7 +395,7 @@ def _judge(candidate: Candidate, plan: Plan, problem: Problem, device: str, own:
         awkward=awkward,
         awkward_batch=1 if device == "cpu" else None,
         all_samples=False,
-        reach="exact" if family is None else family.reach,
+        reach=FAMILIES[plan.kernel.family].reach,
     )
 
 
@@ -391,7 +406,7 @@ def _emulated(cut: Cut, problem: Problem) -> Candidate:
     def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
         place = _Place(problem, x)
         tensors = *_as_launched(how, x, weight, bias), as_buffer(place.y)
-        run(how.source, launches(cut.kernel, how, problem, *tensors, operands))
+        run(cut.source, launches(cut.kernel, how, problem, *tensors, operands))
         return place.result()
 
     return candidate
@@ -467,9 +482,11 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
         return written_by(cubin, name, device, len(Launched._fields), arguments)
 
     how = told(cut, problem, gpu.multiprocessors, ask)
+    if how.too_far:
+        return _in_slices(cut, problem, compiled, gpu)
     kernel_of_text = Kernel(cut.kernel, problem.layer, _Launched(how.threads))
     plan = Plan(problem, kernel_of_text, how.grid, how.shared_bytes, preparation=how.preparation, inputs=how.inputs)
-    cubin = compiled(how.source, cut.kernel, gpu.arch).cubin
+    cubin = compiled(cut.source, cut.kernel, gpu.arch).cubin
     kernel, preparing, of_inputs = load_all(plan, cubin, device, cut.kernel)
     launch = Launcher(kernel, plan, device, preparing, of_inputs)
 
@@ -480,6 +497,20 @@ def launch_on_gpu(cut: Cut, problem: Problem, compiled: Callable[[str, str, str]
         read = tuple(operand.data_ptr() for operand in operands)
         launch(x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), operands=read)
         return place.result()
+
+    return candidate
+
+
+def _in_slices(cut: Cut, problem: Problem, compiled: Callable[[str, str, str], Compiled], gpu: Gpu) -> Candidate:
+    """The launches of parts of the batch, one behind the other, as the file makes them where offsets do not reach."""
+    samples = max(SLICED, problem.batch // 2 // SLICED * SLICED)
+    if samples >= problem.batch:
+        raise Trouble(f"{cut.kernel} does not run {problem.layer.describe()} on {problem.input_shape}: it is too large")
+    sizes = [min(samples, problem.batch - first) for first in range(0, problem.batch, samples)]
+    parts = {size: launch_on_gpu(cut, replace(problem, batch=size), compiled, gpu) for size in dict.fromkeys(sizes)}
+
+    def candidate(x: Tensor, weight: Tensor, bias: Tensor | None, *operands: Tensor) -> Tensor:
+        return torch.cat([parts[len(each)](each, weight, bias, *operands) for each in torch.split(x, samples)])
 
     return candidate
 

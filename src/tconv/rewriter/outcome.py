@@ -23,7 +23,10 @@ class Request:
     """What is asked for.
 
     Args:
-        archs: to compile for; empty for the GPU's own, or `pipeline.COMMON_ARCHS`.
+        archs: to compile for; empty for the GPU's own, or without one for sm_80. Without a GPU, sm_90a among them plans
+            for Hopper.
+        types: element types that layers get kernels for beside those in which the model calls them.
+        elsewhere: what the file does with calls that none of its kernels runs: "pytorch" or "error".
         search: on a GPU, measure the leading kernels of each layer, unless nothing is timed.
         fuse: hand what stands behind layers to their kernels.
         missing: what load_inline lacks on this machine, one clause each with the line that gets it.
@@ -42,6 +45,8 @@ class Request:
     missing: tuple[str, ...] = ()
     interface: Interface = MODEL
     timeout_s: float = TIMEOUT_SECONDS
+    types: tuple[str, ...] = ()
+    elsewhere: str = "pytorch"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import suppress
 from dataclasses import replace
@@ -20,21 +20,16 @@ from tconv.codegen.rewrite import rewrite
 from tconv.errors import CompileError, MissingToolchain, Trouble
 from tconv.evaluation.precision import Resolve, Wanted, problems
 from tconv.jit.loader import compile_kernel
-from tconv.kernels.source import is_dense
 from tconv.planner import FAMILIES, Gpu, Kernel, Plan, Question, Unplannable, choose
 from tconv.planner.choice import replan, runs_on
 from tconv.planner.tuned import Answers, Tuned
 from tconv.pointwise.program import parse
-from tconv.problem import Layer, Precision, Problem
+from tconv.problem import DTYPE_OF, PRECISIONS, Layer, Problem
 from tconv.sandbox.behind import parted
+from tconv.sandbox.cut import SLICED
 from tconv.sandbox.model_file import MODEL, Interface, ModelFileError, read_source
 from tconv.sandbox.trace import Trace
 
-#: What is compiled for where there is no GPU to say it.
-COMMON_ARCHS = ("sm_80", "sm_90a")
-#: Where a written file's portable kernels run: from this one on, and where a block has so much shared memory.
-_PORTABLE_ARCH = "sm_80"
-_PORTABLE_BYTES = 99 * 1024
 #: So much longer all layers may take, that a file has fewer families.
 _HARDLY_LONGER = 1.05
 _log = logging.getLogger("tconv")
@@ -56,17 +51,18 @@ def plan_layers(
     tuned: Answers = _NOT_TUNED,
     measured: Mapping[Question, Sequence[Tuned]] = MappingProxyType({}),
     programs: Mapping[str, str] = MappingProxyType({}),
+    types: Collection[str] = (),
 ) -> tuple[PlannedLayer, ...]:
-    """The plans of every transposed convolution, each with the precision it is to run in, and those for casts of it.
+    """The plans of every transposed convolution, each with the precision it is to run in.
 
-    Beside a kernel on tensor cores the file has one for all dense layers: it runs what is cast, rows of any width and
-    other GPUs. Where that has too few channels to fill, kernels of the families that the file has anyway are recorded.
+    Where a tile takes rows of some widths alone, a second one of its family takes rows of any.
 
     Args:
         wanted: as it is understood of this file.
         tuned: what was measured on this GPU.
         measured: and all kernels that were tried for that, the fastest first.
         programs: by what is called behind layers. What was measured of a layer with its program counts first.
+        types: element types that the layers get kernels for, too, by torch's names.
 
     Raises:
         ModelFileError: the model has none that can be replaced.
@@ -86,7 +82,7 @@ def plan_layers(
 
     def plans(problem: Problem, families: Collection[str]) -> list[Plan]:
         best = choose(Question(problem), gpu, families, tuned)
-        return [best, *([] if is_dense(problem.layer) else _portable(best, families, gpu))]
+        return [_of_slices(plan, gpu) for plan in (best, *_any_size(best, gpu))]
 
     own: dict[Problem, list[Plan]] = {}
     for traced, problem in zip(trace.layers, asked, strict=True):
@@ -96,21 +92,18 @@ def plan_layers(
             raise Trouble(f"{traced.name}: {refusal}; make the inputs of get_inputs() smaller") from None
     own = _shared(own, gpu)
     there = {plan.kernel.family for of_problem in own.values() for plan in of_problem}
-    casts = {problem: _cast(problem, wanted, resolve) for problem in own}
-    has_gemm = any(is_dense(problem.layer) and _on_tensor_cores(of_it[0]) for problem, of_it in own.items())
-    cast: dict[Problem, list[Plan]] = {}
-    for other in filter(None, casts.values()):
-        if not (has_gemm and is_dense(other.layer)):
-            with suppress(Unplannable):
-                cast[other] = plans(other, there)
-    cast = _shared(cast, gpu)
 
-    def gemm(problem: Problem) -> Iterator[Problem]:
-        if has_gemm and _on_tensor_cores(own[problem][0]):
-            yield problem
-        if has_gemm and (other := casts[problem]) is not None:
-            yield other
+    def of_type(problem: Problem, dtype: str) -> list[Plan]:
+        other = _in_type(problem, dtype, wanted, resolve)
+        try:
+            return plans(other, there)
+        except Unplannable:
+            return plans(other, tuple(FAMILIES))
 
+    others = [
+        _shared({problem: of_type(problem, dtype) for problem in own if problem.layer.dtype != dtype}, gpu)
+        for dtype in types
+    ]
     left = [_SCRIPTED if each.scripted else _OUT_OF_REACH if each.elsewhere else "" for each in trace.layers]
     layers = tuple(
         PlannedLayer(
@@ -122,8 +115,7 @@ def plan_layers(
             bool(reason),
             reason,
             next(iter(own[problem][1:]), None),
-            tuple(cast.get(casts[problem] or problem, ())),
-            tuple(each for each in gemm(problem) if is_dense(each.layer)),
+            tuple(tuple(of_type[problem]) for of_type in others if problem in of_type),
             _behind(traced.tails, programs) or (Behind(),),
             _behind(traced.in_evaluation, programs),
             traced.compiled,
@@ -161,27 +153,26 @@ def _behind(noted: Sequence[str], programs: Mapping[str, str]) -> tuple[Behind, 
 def build(
     model: Path,
     layers: Sequence[PlannedLayer],
-    gpu: Gpu,
-    wanted: Wanted,
     text: str | None = None,
     tails: Tails = NO_TAILS,
     interface: Interface = MODEL,
     left: Collection[str] = (),
+    elsewhere: str = "pytorch",
 ) -> str:
     """The text of the generated file for these plans; what they leave to PyTorch stays there.
 
     Args:
-        wanted: as it is understood of this file.
         text: the model file's with its tails handed over; its own if None.
         tails: what is known of those.
         interface: by what the model file is used.
         left: further modules that PyTorch runs, as `Trace.left` has them.
+        elsewhere: what the file does with calls that none of its kernels runs: "pytorch" or "error".
     """
     source = interface.completed(read_source(model), model.name) if text is None else text
     keep = [line for layer in layers if layer.left for line in (layer.line, *layer.compiled) if line is not None]
     rewritten = rewrite(source, model.name, keep, interface.model)
     left = sorted({*left} - {layer.name for layer in layers})
-    return generate(rewritten, layers, gpu, wanted, tails, left)
+    return generate(rewritten, layers, tails, left, elsewhere)
 
 
 def settle(
@@ -194,7 +185,7 @@ def settle(
         archs: registers are to suffice there.
         pool: compiles.
     """
-    plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in (*layer.plans, *layer.cast))
+    plans = dict.fromkeys(plan for layer in layers if not layer.left for plan in layer.variants.values())
     # Each is kept: who settles a plan finds its kernel compiled, for every arch at once.
     asked = [(plan.kernel, arch) for plan in plans for arch in _of_these_archs(plan, gpu, archs)]
     compiled = [pool.submit(compile_kernel, *each) for each in asked]
@@ -265,50 +256,53 @@ def _shared(planned: Mapping[Problem, Sequence[Plan]], gpu: Gpu) -> dict[Problem
     shared: dict[Problem, list[Plan]] = {}
     for problem, (own, *_) in planned.items():
         # Where a kernel does not run these sizes, the file takes the next one.
-        best, *others = [plan for kernel in kernels[problem.layer] if (plan := replan(problem, kernel, gpu))] or [own]
+        run = (plan for kernel in kernels[problem.layer] if (plan := replan(problem, kernel, gpu)))
+        best, *others = [_of_slices(plan, gpu) for plan in run] or [own]
         taken = own if own.kernel == best.kernel else replace(best, reasons=(*own.reasons, _SHARED))
         shared[problem] = [taken, *others]
     return shared
 
 
-def _cast(problem: Problem, wanted: Wanted, resolve: Resolve) -> Problem | None:
-    """The same in the other width that models are cast to: 16 bits, whose two types share tiles, or float32."""
-
-    def with_precision(precision: Precision) -> Problem:
-        return replace(problem, layer=replace(problem.layer, precision=precision))
-
-    if problem.layer.dtype == "float64":
-        return None
-    if problem.layer.dtype == "float32":
-        return with_precision("fp16")
-    return with_precision(resolve(with_precision("fp32"), wanted))
+def _in_type(problem: Problem, dtype: str, wanted: Wanted, resolve: Resolve) -> Problem:
+    """The same in another element type."""
+    precision = next(each for each in PRECISIONS if DTYPE_OF[each] == dtype)
+    other = replace(problem, layer=replace(problem.layer, precision=precision))
+    return replace(other, layer=replace(other.layer, precision=resolve(other, wanted)))
 
 
-def _on_tensor_cores(plan: Plan) -> bool:
-    return FAMILIES[plan.kernel.family].on_tensor_cores
+def _any_size(best: Plan, gpu: Gpu) -> list[Plan]:
+    """The plan of a kernel that runs rows of any width and maps of any size, of the same family if that has one.
 
-
-def _portable(best: Plan, families: Collection[str], gpu: Gpu) -> list[Plan]:
-    """The plan of a kernel that runs the layer at rows of any width and on GPUs with less; none where `best` does."""
-    problem, less = best.problem, replace(gpu, arch=_PORTABLE_ARCH, shared_bytes_per_block=_PORTABLE_BYTES)
+    None where `best` does.
+    """
+    problem = best.problem
     unused = 3 - problem.layer.spatial_dims
     # Some kernels are for axes of one input alone, some for rows that are even.
     depth, height, width = (size if axis < unused else max(size, 2) for axis, size in enumerate(problem.input_size))
     uneven = replace(problem, input_size=(depth, height, width + 1 - width % 2))
-    portable = [name for name in families if runs_on(name, problem, gpu, _PORTABLE_ARCH)]
-    if best.kernel.family in portable and best.shared_bytes <= _PORTABLE_BYTES and replan(uneven, best.kernel, gpu):
+    if replan(uneven, best.kernel, gpu):
         return []
-    found = replan(problem, choose(Question(uneven), less, portable).kernel, gpu) if portable else None
-    return [] if found is None else [found]
+    for families in ([best.kernel.family], list(FAMILIES)):
+        with suppress(Unplannable):
+            found = replan(problem, choose(Question(uneven), gpu, families).kernel, gpu)
+            return [] if found is None else [found]
+    return []
+
+
+def _of_slices(plan: Plan, gpu: Gpu) -> Plan:
+    """`plan` by a kernel whose offsets reach as far as in a slice of the batch, as written files launch it."""
+    problem = plan.problem
+    small = replan(replace(problem, batch=min(problem.batch, SLICED)), plan.kernel, gpu)
+    return plan if small is None else replace(plan, kernel=small.kernel)
 
 
 def _with(layer: PlannedLayer, settled: Mapping[Plan, Plan]) -> PlannedLayer:
     """`layer` with the kernels that are written."""
     if layer.left:
         return layer
-    portable = None if layer.portable is None else settled[layer.portable]
-    cast = tuple(settled[plan] for plan in layer.cast)
-    return replace(layer, plan=settled[layer.plan], portable=portable, cast=cast)
+    any_size = None if layer.any_size is None else settled[layer.any_size]
+    types = tuple(tuple(settled[plan] for plan in plans) for plans in layer.types)
+    return replace(layer, plan=settled[layer.plan], any_size=any_size, types=types)
 
 
 @lru_cache(maxsize=256)

@@ -18,7 +18,6 @@ from tconv.errors import Trouble
 from tconv.evaluation.files import judge as judging
 from tconv.evaluation.files.control import excuses
 from tconv.evaluation.files.levels import COPIED
-from tconv.evaluation.files.routes import COMPILED_TYPES
 from tconv.evaluation.files.side import CannotJudge
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report
@@ -28,12 +27,12 @@ from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.built import Extensions
-from tconv.rewriter.check import Compiler, LayerCheck, check_layers
+from tconv.rewriter.check import Compiler, LayerCheck, check_layers, check_other_sizes
 from tconv.rewriter.findings import with_findings
 from tconv.rewriter.fusing import Fused, with_tails
 from tconv.rewriter.outcome import Outcome, Request
 from tconv.rewriter.output import Draft, check_neighbours, check_output, draft
-from tconv.rewriter.pipeline import COMMON_ARCHS, build, leave, plan_layers, settle
+from tconv.rewriter.pipeline import build, leave, plan_layers, settle
 from tconv.rewriter.search import Searched, gpu_is_shared, search
 from tconv.sandbox.cut import Replaced, WrittenFile
 from tconv.sandbox.gpu_memory import naming_shortage
@@ -157,6 +156,7 @@ class _Job:
                 tuned,
                 searched.measured,
                 with_them.programs,
+                self.request.types,
             )
             outcome = self._attempt(with_them, layers, gpu, wanted, takes_slower=not self.request.only_faster)
             plainest = all(layer.plan.kernel.family in _PLAINEST and not layer.behind for layer in layers)
@@ -176,12 +176,14 @@ class _Job:
             if not self.on_gpu:  # nothing is built meanwhile
                 layers = settled()
             left = fused.trace.left
-            text = build(request.model, layers, gpu, wanted, fused.text, fused.tails, request.interface, left)
+            text = build(request.model, layers, fused.text, fused.tails, request.interface, left, request.elsewhere)
             with draft(request.output, text) as written, ExitStack() as stack:
                 needed = builtins_needed(text)
                 with WrittenFile(written.path, self.workshop, needed, timeout_s=request.timeout_s) as file:
                     self.say("looking for what is left to PyTorch")
-                    replaced = file.replaced((*COMPILED_TYPES, torch.bfloat16))
+                    replaced = file.replaced()
+                    for reason in () if replaced is None else replaced.elsewhere:
+                        raise Trouble(f"a bug in tconv: PyTorch would run a layer of {request.model.name}: {reason}")
                     out_of_reach = self._out_of_reach(replaced, layers)
                     written_layers = layers
                     if not out_of_reach:
@@ -191,6 +193,7 @@ class _Job:
                         layers = settled()
                     final = not out_of_reach and layers == written_layers
                     if final:
+                        check_other_sizes(file, layers)
                         # The model file's inputs are made while kernels are built and checked.
                         judgement = self._opened(written.path, wanted, stack)
                         checks = self._check(file, layers, gpu, judgement)
@@ -231,14 +234,14 @@ class _Job:
 
     def _gpu(self) -> Gpu:
         if not self.on_gpu:
-            return Gpu.h200()
+            return Gpu.h200() if "sm_90a" in self.request.archs else Gpu.any_with_tensor_cores()
         from tconv.jit.loader import gpu_of
 
         return gpu_of(torch.cuda.current_device())
 
     def _archs(self, gpu: Gpu) -> tuple[str, ...]:
-        """What is compiled for: asked for, or this GPU's, or where there is none common ones."""
-        return self.request.archs or ((gpu.arch,) if self.on_gpu else COMMON_ARCHS)
+        """What is compiled for: asked for, or the arch of what was planned for."""
+        return self.request.archs or (gpu.arch,)
 
     def _tuned(self, gpu: Gpu) -> Answers:
         return answers(gpu.name) if self.on_gpu else {}

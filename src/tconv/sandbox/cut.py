@@ -8,56 +8,55 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from tconv.kernels.source import LAUNCHING, Launched, launching
+from tconv.kernels.source import LAUNCHING, Launched, alone, launching
 from tconv.planner import InputPreparation, Preparation
-from tconv.problem import DTYPE_OF, Problem
+from tconv.problem import Problem
 from tconv.sandbox.model_file import CANDIDATE, ModelFileError, load
-from tconv.sandbox.other_attributes import TOGETHER, change_layers
 from tconv.sandbox.trace import TIMEOUT_SECONDS, TracedLayer, decode_layer, record
 from tconv.sandbox.without_cuda import CudaMeansCpu, autocast_dtype
 from tconv.sandbox.worker import Workshop
 
 _OWN = vars(builtins)
 _INDEX_LIMIT = 2**31
+#: Slices of a batch have a multiple of so many samples: they begin at multiples of 16 bytes.
+SLICED = 16
+#: What a GPU that runs all kernels has.
+_MOST_SHARED_BYTES, _MULTIPROCESSORS = 227 * 1024, 132
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What the file would compile for one launch, and the name of the kernel in it.
+    """What of the file's text one launch runs, and the name of the kernel in it.
 
     Behind the file's own text stands a function that tells how the kernel is launched: `told` asks it.
-
-    Args:
-        source: the text for offsets of 32 bits.
-        wide_source: the same for 64 bits.
     """
 
     source: str
-    wide_source: str
     kernel: str
 
 
 @dataclass(frozen=True)
 class Told:
-    """How the text of a cut is launched at one size, as its templates say; and which of its texts that takes."""
+    """How a cut is launched at one size, as its templates say.
 
-    source: str
+    Args:
+        too_far: offsets do not reach: the file launches slices of the batch.
+    """
+
     grid: int
     threads: int
     shared_bytes: int
     preparation: Preparation | None
     inputs: InputPreparation | None
+    too_far: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,13 +65,15 @@ class Built:
 
     Args:
         options: the arguments of load_inline.
-        wide_options: the same for a kernel whose offsets have 64 bits.
+        place: of the kernel in that.
+        weight_bytes: of the weights in the order in which the kernel loads them; 0 where it takes them as they are.
         prepares_inputs: inputs are brought into another order, too, behind the weights.
         aligned: tensors begin at multiples of 16 bytes.
     """
 
     options: dict[str, Any]
-    wide_options: dict[str, Any]
+    place: int
+    weight_bytes: int
     prepares_inputs: bool
     aligned: bool
 
@@ -90,14 +91,14 @@ def told(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> Told:
     arguments = (multiprocessors, problem.batch, *problem.input_size, *problem.output_size)
     launched = Launched(*ask(cut.source, LAUNCHING.format(cut.kernel), arguments))
     if max(launched.counted, launched.weight_blocks) >= _INDEX_LIMIT:
-        raise ValueError(f"{problem.layer.describe()} would need more blocks than a grid has, which is below 2^31")
+        raise ValueError(f"{cut.kernel} would need more blocks than a grid has, which is below 2^31")
     preparation, inputs = None, None
     if launched.weight_blocks:
         preparation = Preparation(launched.weight_blocks, launched.preparing_threads, launched.weight_bytes)
     if launched.input_blocks:
         inputs = InputPreparation(launched.input_blocks, launched.preparing_threads, launched.input_shared_bytes)
-    source = cut.wide_source if launched.wide_index else cut.source
-    return Told(source, launched.blocks, launched.threads, launched.shared_bytes, preparation, inputs)
+    too_far = bool(launched.too_far)
+    return Told(launched.blocks, launched.threads, launched.shared_bytes, preparation, inputs, too_far)
 
 
 @dataclass(frozen=True)
@@ -107,13 +108,14 @@ class Replaced:
     Args:
         launches: how often each layer is launched, by its description.
         remaining: transposed convolutions that are PyTorch's still.
-        extensions: the arguments of load_inline for all that it builds on this machine's GPU, and for what it will
-            build for other sizes and types.
+        extensions: the arguments of load_inline for all that it builds on this machine's GPU.
+        elsewhere: why PyTorch ran a layer, with its own words.
     """
 
     launches: dict[str, int]
     remaining: tuple[TracedLayer, ...]
     extensions: tuple[dict[str, Any], ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
 
 class WrittenFile:
@@ -133,13 +135,13 @@ class WrittenFile:
         self._worker = workshop.start(Cutter, timeout_s=timeout_s, path=str(path), needed=sorted(needed))
 
     def cuts(self, problems: Sequence[Problem], *, skip: int = 0) -> list[Cut]:
-        """The launches that the file would make for these problems on the GPU that it was planned for.
+        """The launches that the file would make for these problems on a GPU that runs all its kernels.
 
         Args:
             skip: so many of the kernels that run the layer, the best first, are not there.
 
         Raises:
-            ModelFileError: the file plans none for one of them.
+            ModelFileError: the file has none for one of them.
         """
         asked = [asdict(problem) for problem in problems]
         found = self._worker.call("cuts", timeout_s=self._timeout_s, problems=asked, skip=skip)
@@ -155,17 +157,13 @@ class WrittenFile:
         found = self._worker.call("built", timeout_s=self._timeout_s, problems=asked, skip=skip)
         return [Built(**fields) for fields in found]
 
-    def replaced(self, types: Sequence[torch.dtype] = ()) -> Replaced | None:
-        """What a forward pass launches; None where the model does not run on fake tensors.
-
-        Args:
-            types: what the model may be cast to.
-        """
-        names = [str(each).removeprefix("torch.") for each in types]
-        found = self._worker.call("replaced", timeout_s=self._timeout_s, types=names)
+    def replaced(self) -> Replaced | None:
+        """What a forward pass launches; None where the model does not run on fake tensors."""
+        found = self._worker.call("replaced", timeout_s=self._timeout_s)
         if found is None:
             return None
-        return Replaced(found["launches"], tuple(map(decode_layer, found["remaining"])), tuple(found["extensions"]))
+        remaining = tuple(map(decode_layer, found["remaining"]))
+        return Replaced(found["launches"], remaining, tuple(found["extensions"]), tuple(found["elsewhere"]))
 
     def __enter__(self) -> WrittenFile:
         return self
@@ -174,13 +172,23 @@ class WrittenFile:
         self._worker.close()
 
 
-def cut_of(kernel: Any, cuda_source: Callable[[Any], str]) -> Cut:
-    """One of a file's own kernels, with the text that the file hands to load_inline."""
-    name = "tconv_kernel"
-    source, wide_source = (
-        cuda_source(kernel._replace(wide_index=wide)) + launching(kernel.family, name) for wide in (False, True)
-    )
-    return Cut(source, wide_source, name)
+def cut_of(kernel: Any, texts: Mapping[str, str]) -> Cut:
+    """One of a file's own kernels, of its text for each family."""
+    source = alone(texts[kernel.family], kernel.name) + launching(kernel.family, kernel.name)
+    return Cut(source, kernel.name)
+
+
+def runs_all(file: dict[str, Any]) -> dict[str, Any]:
+    """What stands in for a file's own functions so that it takes tensors on the CPU for ones on a GPU that runs all
+    its kernels, built without a compiler.
+    """
+    return {
+        "_gpu": lambda device: file["_Gpu"]((9, 0), _MOST_SHARED_BYTES, _MULTIPROCESSORS),
+        "_runs_on": lambda kernel, gpu: True,
+        "_can_build": lambda kernel, gpu: True,
+        "_samples": lambda kernel, gpu, batch, *sizes: batch,
+        "_autocast_dtype": autocast_dtype,
+    }
 
 
 class Cutter:
@@ -199,123 +207,98 @@ class Cutter:
             )
 
     def cuts(self, problems: list[dict[str, Any]], skip: int) -> list[dict[str, Any]]:
-        with self._without_first(skip):
-            return [asdict(self._cut(Problem.from_dict(problem))) for problem in problems]
+        kernels = [self._kernel(Problem.from_dict(problem), skip) for problem in problems]
+        return [asdict(cut_of(kernel, self._file["_CUDA"])) for kernel in kernels]
 
     def built(self, problems: list[dict[str, Any]], skip: int) -> list[dict[str, Any]]:
-        with self._without_first(skip):
-            kernels = [self._kernel(Problem.from_dict(problem)) for problem in problems]
+        kernels = [self._kernel(Problem.from_dict(problem), skip) for problem in problems]
         capability = torch.cuda.get_device_capability()
         return [
             {
-                "options": self._file["_load_options"](kernel, capability),
-                "wide_options": self._file["_load_options"](kernel._replace(wide_index=True), capability),
+                "options": self._file["_load_options"](kernel.family, capability),
+                "place": kernel.place,
+                "weight_bytes": kernel.weight_bytes,
                 "prepares_inputs": kernel.prepares_inputs,
-                "aligned": kernel.family not in ("direct", "plain"),
+                "aligned": kernel.family != "direct",
             }
             for kernel in kernels
         ]
 
-    @contextlib.contextmanager
-    def _without_first(self, skip: int) -> Iterator[None]:
-        """While it is entered, the first kernels that run a layer are not there."""
-        before, plan = self._file["_kernels"], self._file["_plan"]
-        plan.cache_clear()
-        self._file["_kernels"] = lambda layer, gpu: islice(before(layer, gpu), skip, None)
-        try:
-            yield
-        finally:
-            self._file["_kernels"] = before
-            plan.cache_clear()
-
-    def _cut(self, problem: Problem) -> Cut:
-        return cut_of(self._kernel(problem), self._file["_cuda_source"])
-
-    def _kernel(self, problem: Problem) -> Any:
+    def _kernel(self, problem: Problem, skip: int) -> Any:
+        """The kernel that the file launches for a problem, where the first of those for its layer are not there."""
         layer = problem.layer
         used = slice(3 - layer.spatial_dims, None)
         shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
         options = (layer.stride[used], layer.padding[used], problem.output_padding[used], layer.groups)
-        dtype = getattr(torch, layer.dtype)
-        plan = self._file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.dilation[used])
-        if plan is None:
-            raise ModelFileError(f"the written file has no plan for {layer.describe()} on {problem.input_shape}")
-        if layer.tail or layer.into:
-            plan = self._file["_with_program"](plan, layer.tail, layer.into)
-        return plan.kernel
+        recorded = self._file["_RECORDED"]
 
-    def replaced(self, types: list[str]) -> dict[str, Any] | None:
-        with self._counted() as (launched, builds):
+        def last(kernels: list[Any]) -> list[Any]:
+            alike = [each for each in kernels if (each.program, each.into) == (layer.tail, layer.into)]
+            return alike[skip:]
+
+        launch_for = self._file["_launch_for"]
+        launch_for.cache_clear()
+        with self._standing_in({**runs_all(self._file), "_RECORDED": {key: last(recorded[key]) for key in recorded}}):
+            found = launch_for(
+                torch.device("cpu"),
+                getattr(torch, layer.dtype),
+                *shapes,
+                (*options, layer.dilation[used]),
+                layer.tail,
+                layer.into,
+            )
+        launch_for.cache_clear()
+        if isinstance(found, str):
+            raise ModelFileError(
+                f"the written file has no kernel for {layer.describe()} on {problem.input_shape}: {found}"
+            )
+        return found.kernel
+
+    def replaced(self) -> dict[str, Any] | None:
+        launched: list[Any] = []
+        elsewhere: list[str] = []
+        stand_ins = {
+            **runs_all(self._file),
+            "_extension": lambda family, capability: None,
+            "_watched": lambda: False,  # by us alone
+            "_looked_at": lambda tensors: "",
+            "_modes": int,
+            "_elsewhere": lambda shape, options, reason: elsewhere.append(reason) if "empty" not in reason else None,
+            "_launch": lambda launch, *tensors: launched.append(launch.kernel),
+        }
+        self._file["_launch_for"].cache_clear()
+        with self._standing_in(stand_ins):
             try:
                 remaining = self._remaining()
             except ModelFileError:
                 return None
-        built = [
-            kernel
-            for kernels, device in builds
-            if device.type == "cuda"
-            for kernel in self._built(kernels, self._file["_gpu"](device), types)
-        ]
-        built += self._with_attributes() if built else []
-        capability = torch.cuda.get_device_capability() if built else None
-        extensions = [self._file["_load_options"](kernel, capability) for kernel in dict.fromkeys(built)]
-        launches = Counter(kernel.layer.describe() for kernel in launched)
-        remaining_layers = [asdict(layer) for layer in remaining]
-        return {"launches": launches, "remaining": remaining_layers, "extensions": extensions}
+        self._file["_launch_for"].cache_clear()
+        layers = [asdict(layer) for layer in remaining]
+        found = {"launches": Counter(kernel.name for kernel in launched), "remaining": layers}
+        return found | {"extensions": self._extensions(), "elsewhere": list(dict.fromkeys(elsewhere))}
 
-    def _remaining(self, prepare: Callable[[nn.Module], None] | None = None) -> list[TracedLayer]:
+    def _extensions(self) -> list[dict[str, Any]]:
+        """What the file builds on this machine's GPU."""
+        if not torch.cuda.is_available():
+            return []
+        gpu = self._file["_gpu"](torch.device("cuda", torch.cuda.current_device()))
+        kernels = [kernel for kernels in self._file["_RECORDED"].values() for kernel in kernels]
+        families = dict.fromkeys(each.family for each in kernels if self._file["_runs_on"](each, gpu))
+        return [self._file["_load_options"](family, gpu.capability) for family in families]
+
+    def _remaining(self) -> list[TracedLayer]:
         """What PyTorch runs in a forward pass on fake tensors."""
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            return record(self._model, prepare)
-
-    def _with_attributes(self) -> list[Any]:
-        """The kernels that layers with other attributes take."""
-        found: list[Any] = []
-        for attributes in (TOGETHER, *((each,) for each in TOGETHER)):
-            with self._counted() as (launched, _), contextlib.suppress(ModelFileError):
-                self._remaining(partial(change_layers, attributes=attributes))
-                found += launched
-                if attributes == TOGETHER:
-                    break
-        return found
-
-    def _built(self, kernels: Sequence[Any], gpu: Any, types: Sequence[str]) -> list[Any]:
-        """The kernels that are built: with the model, and of each layer for other widths, after casts, without tails.
-
-        Args:
-            kernels: the model's own, which come first.
-            types: what the model may be cast to.
-        """
-        found = list(kernels)
-        for recorded in self._file["_RECORDED"]:
-            programs = self._file.get("_BEHIND", {}).get(recorded, ())
-            names = [name for name in types if name != DTYPE_OF[recorded.precision]]
-            casts = (recorded._replace(precision=self._file["_PRECISIONS"][getattr(torch, name)]) for name in names)
-            for layer in (recorded, *map(self._file["_with_precision"], casts)):
-                first, *others = self._file["_kernels"](layer, gpu)
-                of_any_width = next(each for each in (first, *others) if each.columns_together == 1)
-                for kernel in (first, of_any_width):
-                    with_programs = (kernel.layer._replace(tail=program, into=into) for program, into in programs)
-                    found += [kernel._replace(layer=each) for each in with_programs]
-                    found.append(kernel)
-        return list(dict.fromkeys(found))
+            return record(self._model)
 
     @contextlib.contextmanager
-    def _counted(self) -> Iterator[tuple[list[Any], list[tuple[list[Any], torch.device]]]]:
-        """While it is entered, the file notes the kernels that it would launch and those it would build."""
-        launched: list[Any] = []
-        builds: list[tuple[list[Any], torch.device]] = []
-        stand_ins = {
-            "_build": lambda kernels, device: builds.append((kernels, device)),
-            "_watched": lambda: False,  # by us alone
-            "_autocast_dtype": autocast_dtype,
-            "_launch": lambda plan, *tensors: launched.append(plan.kernel),
-        }
+    def _standing_in(self, stand_ins: Mapping[str, Any]) -> Iterator[None]:
+        """While it is entered, these stand in for the file's own where it has them."""
         before = {name: self._file[name] for name in stand_ins if name in self._file}
         self._file.update({name: stand_ins[name] for name in before})
         try:
-            yield launched, builds
+            yield
         finally:
             self._file.update(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from torch import Tensor
 from tconv.emulator import Launch, Mode, Order, run
 from tconv.kernels.source import PREPARING, PREPARING_INPUTS, Launched
 from tconv.planner.plan import Plan
-from tconv.sandbox.cut import Cut, Told, cut_of, told
-from tconv.sandbox.without_cuda import autocast_dtype
+from tconv.sandbox.cut import Cut, Told, cut_of, runs_all, told
 
 
 def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: Order = "ascending") -> None:
@@ -32,20 +31,28 @@ def install(file: ModuleType | dict[str, Any], *, mode: Mode = "plain", order: O
     """
     namespace = vars(file) if isinstance(file, ModuleType) else file
 
-    def build(kernels: Sequence[Any], device: Any) -> None:
+    def launch(launch: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *operands: Tensor) -> None:
+        cut = cut_of(launch.kernel, namespace["_CUDA"])
+        sizes = _Sizes(x.shape[0], launch.input_size, launch.output_size)
+        how = told(cut, sizes, namespace["_gpu"](x.device).multiprocessors, ask)
+        arguments = launches(cut.kernel, how, sizes, x, weight, bias, as_buffer(y), operands)
+        run(cut.source, arguments, mode=mode, order=order)
+
+    def extension(family: str, capability: Any) -> None:
         """Nothing to do: the emulator builds at the launch."""
 
-    def launch(plan: Any, x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *operands: Tensor) -> None:
-        cut = cut_of(plan.kernel, namespace["_cuda_source"])
-        how = told(cut, plan, namespace["_PLANNED"].multiprocessors, ask)
-        run(
-            how.source, launches(cut.kernel, how, plan, x, weight, bias, as_buffer(y), operands), mode=mode, order=order
-        )
-
-    for name, replacement in (("_build", build), ("_launch", launch), ("_autocast_dtype", autocast_dtype)):
+    for name, replacement in {**runs_all(namespace), "_launch": launch, "_extension": extension}.items():
         if name not in namespace:
             raise KeyError(f"the file has no {name}: tconv did not write it")
         namespace[name] = replacement
+
+
+class _Sizes(NamedTuple):
+    """As much of a problem as a launch asks for."""
+
+    batch: int
+    input_size: tuple[int, ...]
+    output_size: tuple[int, ...]
 
 
 def as_buffer(y: Tensor) -> Tensor:

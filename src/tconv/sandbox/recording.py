@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tconv.problem import DTYPE_OF, Layer, Precision, Problem, Triple
@@ -104,6 +105,24 @@ class OwnOperators(Mode):
             self.names.add(f"{name} (transposed)")
         elif name.startswith("aten.") and any(part in name for part in _TRANSPOSED):
             self.names.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+class OwnFunctions(TorchFunctionMode):
+    """While it is entered, notes by name PyTorch's own functions that compute a transposed convolution.
+
+    It sees those that Python calls, and changes nothing for a file that does otherwise under a mode of dispatch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        is_general = name in ("convolution", "_convolution") and len(args) > 6 and args[6]
+        if is_general or any(part in name for part in _TRANSPOSED):
+            self.names.add(f"torch.{name}")
         return func(*args, **(kwargs or {}))
 
 

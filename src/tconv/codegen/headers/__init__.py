@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tconv.codegen.headers.constants import Constants
@@ -14,7 +14,6 @@ from tconv.codegen.headers.paragraphs import used_paragraphs
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text
 from tconv.kernels.source import (
-    ANY_LAYER,
     PROGRAMS,
     Launched,
     configuration,
@@ -23,28 +22,21 @@ from tconv.kernels.source import (
     prepares_inputs,
     prepares_weights,
 )
-from tconv.planner import FAMILIES, Kernel
+from tconv.planner import Kernel
 from tconv.pointwise.functor import functor
 from tconv.pointwise.program import parse
-from tconv.problem import PRECISIONS, Layer
 
 #: What families share.
 PRIMITIVES = "primitives"
 #: What the host's side asks of them.
-_HOST_ASKS = "Sizes index_limit " + " ".join(f".{name}" for name in Launched._fields[:-1])
+_HOST_ASKS = "Sizes index_limit .wide_index " + " ".join(f".{name}" for name in Launched._fields[:-1])
 _FIRST_MACRO = "#define TCONV_CONSTANT "
 #: What a header says of itself, which names other files.
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
 
 
-def _of_configurations() -> Iterator[str]:
-    """What the structs of layers mention."""
-    for precision in PRECISIONS:
-        yield configuration(Kernel[Any](ANY_LAYER, Layer(1, 1, 1, (1, 1, 1), precision=precision), None), "any")
-
-
 def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
-    """The headers of the families of `kernels`, and of the kernel that runs any layer, after `PRIMITIVES`.
+    """The headers of the families of `kernels`, after `PRIMITIVES`.
 
     Each text is to be pasted into one `in_namespace`, a family's behind that of the primitives. What the constants of
     its kernels decide is decided in a family's text.
@@ -52,11 +44,11 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
     Args:
         user: what else mentions them.
     """
-    families = sorted({ANY_LAYER, *(kernel.family for kernel in kernels)})
+    families = sorted({kernel.family for kernel in kernels})
     # What instances call.
     asked = [f"{name}() {name}_weights() {name}_launch() {name.capitalize()}Tile<>" for name in families]
     asked += ["preparing_threads"] * any(map(prepares_weights, families))
-    user = " ".join([user, _HOST_ASKS, *asked, *_of_configurations()])
+    user = " ".join([user, _HOST_ASKS, *asked, *(configuration(kernel, "any") for kernel in kernels)])
     user = " ".join([user, *sorted({f"{kernel.family}_inputs()" for kernel in kernels if prepares_inputs(kernel)})])
     programs = sorted({kernel.layer.tail for kernel in kernels} - {""})
     user = " ".join([user, *(functor(parse(program), "program") for program in programs)])
@@ -69,10 +61,9 @@ def kernel_texts(kernels: Sequence[Kernel[Any]], user: str) -> dict[str, str]:
             for name, text in headers.items()
             if name.startswith(f"{family}/")
         ]
-        if family in FAMILIES:
-            parsed = [Text(text) for text in of_family]
-            constants = Constants(family, [kernel for kernel in kernels if kernel.family == family], parsed)
-            of_family = [folded(text, constants) for text in parsed]
+        parsed = [Text(text) for text in of_family]
+        constants = Constants(family, [kernel for kernel in kernels if kernel.family == family], parsed)
+        of_family = [folded(text, constants) for text in parsed]
         texts[family] = "\n".join(of_family)
     while True:
         texts[PRIMITIVES] = used_paragraphs(texts[PRIMITIVES], "\n".join([user, *(texts[name] for name in families)]))

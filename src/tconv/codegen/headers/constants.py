@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,13 @@ from typing import Any
 from tree_sitter import Node
 
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, field, walk, words
-from tconv.kernels.source import ROUNDING, adapts
+from tconv.kernels.source import ROUNDING
 from tconv.planner import Kernel
 from tconv.planner.numbers import ceil_div
 from tconv.planner.shifts import halo, shift_count
 from tconv.problem import Axis
 
 _AXES = ("Depth", "Height", "Width")
-#: What is another one in layers of the same filter.
-_OTHERS = re.compile(r"Layer::(groups|group_\w+_channels|has_bias)|.*Shifts::(count|halo|highest|lowest)")
 _OF_AXES = ("kernel", "stride", "dilation", "taps_per_phase", "tap_period", "shift_period")
 
 
@@ -120,8 +117,6 @@ def _known_of(kernel: Kernel[Any]) -> dict[str, int]:
         of_axis.update({f"{name}Shifts::{of}": value for of, value in shifts.items()})
         names.update(of_axis)
     names.update({f"Layer::{name}": names[name] for name in names if name.startswith(_AXES)})
-    if adapts(kernel.family):
-        names = {name: value for name, value in names.items() if not _OTHERS.fullmatch(name)}
     names.update(_members("Tile", tile))
     sizes = {"Element": layer.item_bytes, "Sum": max(4, layer.item_bytes), "Accumulator": max(4, layer.item_bytes)}
     return names | {f"sizeof {name}": size for name, size in sizes.items()}

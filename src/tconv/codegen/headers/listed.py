@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tconv.kernels.source import ANY_DENSE_LAYER, ELEMENT
+from tconv.kernels.source import ELEMENT
 from tconv.planner import FAMILIES, Kernel
 
 #: Macros that make one product each of their first argument, a type or rows of weights.
@@ -20,7 +20,7 @@ _REGISTERS = re.compile(r"^#define (TCONV_(?:NUMBERS|SUMS)_\d+) (?:.*\\\n)*.*\n"
 def listed(text: str, kernels: Sequence[Kernel[Any]]) -> str:
     """The primitives for products that `kernels` take."""
     rows = {FAMILIES[k.family].constants(k)["product_rows"] for k in kernels if k.family == "wgmma"}
-    of_warps = [k for k in kernels if k.family in ("mma", ANY_DENSE_LAYER)]
+    of_warps = [k for k in kernels if k.family == "mma"]
     types = {ELEMENT.get(k.layer.precision, "float").removeprefix("tconv::") for k in of_warps}
     wanted = {_OF_TYPES: types, _OF_ROWS: set(map(str, rows))}
     text = _LINE.sub(lambda line: line[0] if line[2] in wanted[line[1]] else "", text)

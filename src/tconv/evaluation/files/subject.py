@@ -29,7 +29,7 @@ from tconv.precision import allows_tf32
 from tconv.sandbox.emulated import install
 from tconv.sandbox.exchange import Exchange, Tree, refused, require_portable, tensor_bytes, tensors
 from tconv.sandbox.model_file import Interface, ModelFileError, blamed, load, read_source, seed_everything
-from tconv.sandbox.recording import OwnOperators, Recorder
+from tconv.sandbox.recording import OwnFunctions, OwnOperators, Recorder
 from tconv.sandbox.records import restored_for
 from tconv.sandbox.source_scan import written_by_tconv
 from tconv.sandbox.watch import Watch, flags, left_changed, modes, traces
@@ -368,11 +368,15 @@ class Subject:
         return returned
 
     def operators(self) -> list[str]:
-        """Run once more on the last inputs; PyTorch's own transposed convolutions that are seen, by name."""
-        recorder = OwnOperators()
-        with torch.no_grad(), recorder, blamed(self._file.path, "forward"):
-            self._module(*self._values)
-        return sorted(recorder.names)
+        """Run twice more on the last inputs; PyTorch's own transposed convolutions that are seen, by name.
+
+        Once where Python calls them, and once where PyTorch dispatches them, which some files do not do as usual.
+        """
+        functions, dispatched = OwnFunctions(), OwnOperators()
+        for recorder in (functions, dispatched):
+            with torch.no_grad(), recorder, blamed(self._file.path, "forward"):
+                self._module(*self._values)
+        return sorted(dispatched.names or functions.names)
 
     def trace(self, inputs: Tree = None, shapes: list[list[int] | None] | None = None) -> dict[str, Any]:
         """Which convolutions one forward pass runs on the inputs, those of `example` where none are given.

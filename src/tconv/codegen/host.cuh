@@ -1,0 +1,89 @@
+// ==== launching, on the host; left out where only device code is compiled
+#if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
+#include <cstdint>
+#include <cuda_runtime.h>
+#include <vector>
+
+// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
+// for it itself.
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+                   bool overlaps) {
+  if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
+  if (shared_bytes > 48 * 1024) {
+    const auto error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
+  const auto blocks = static_cast<unsigned>(grid);
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
+#if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
+  int driver = 0;
+  if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
+    cudaLaunchAttribute attribute[1];
+    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[0].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = blocks, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
+    config.stream = on, config.attrs = attribute, config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, kernel, arguments);
+  }
+#endif
+  return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
+}
+
+// Enqueues one kernel, behind those that bring its weights and its inputs into another order, and returns a
+// cudaError_t. Where y is 0 it returns how many samples one launch may take, 0 where not even one.
+//
+// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for that
+// order, batch, depth, height and width of the input and of the output, and addresses of what the program behind the
+// layer reads.
+template <class Layer, class Tile>
+int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights, const void* of_inputs) {
+  const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
+  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
+  if (y == 0) {
+    for (; sizes.batch > 0; sizes.batch /= 2) {
+      const tconv::Launch fits = tconv::FAMILY_launch<Layer, Tile>(sizes);
+      if (fits.counted < tconv::index_limit && (sizeof(typename Layer::Index) == 8 || !fits.wide_index)) break;
+    }
+    return sizes.batch;
+  }
+  int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
+  const tconv::Launch launch = tconv::FAMILY_launch<Layer, Tile>(sizes);
+  bool overlaps = false;
+// ---- where inputs are prepared
+  if (launch.input_blocks > 0) {
+    int64_t ordered = numbers[7] + launch.weight_bytes;
+    void* arguments[] = {&x, &ordered, &sizes.batch, input, input + 1, input + 2};
+    const int error = enqueue(of_inputs, arguments, launch.input_blocks, tconv::preparing_threads,
+                              launch.input_shared_bytes, stream, overlaps);
+    if (error != cudaSuccess) return error;
+    x = ordered, overlaps = true;
+  }
+// ---- where inputs are prepared
+// ---- where weights are prepared
+  if (launch.weight_blocks > 0) {
+    int64_t prepared = numbers[7];
+    void* arguments[] = {&weight, &prepared};
+    const int error =
+        enqueue(of_weights, arguments, launch.weight_blocks, tconv::preparing_threads, 0, stream, overlaps);
+    if (error != cudaSuccess) return error;
+    weight = prepared, overlaps = true;
+  }
+// ---- where weights are prepared
+  std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
+                                  output, output + 1, output + 2};
+// ---- where programs are computed
+  std::vector<int64_t> operands(numbers.begin() + 15, numbers.end());
+  for (int64_t& operand : operands) arguments.push_back(&operand);
+// ---- where programs are computed
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
+}
+
+int64_t launch(const std::vector<int64_t>& numbers) {
+  switch (numbers[0]) {
+KERNELS
+  }
+  return cudaErrorInvalidValue;
+}
+#endif
