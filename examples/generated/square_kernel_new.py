@@ -2,10 +2,13 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 492, the kernels at line 566.
+# The model file begins at line 418, the kernels at line 492.
 #
 #   conv_transpose2d  2-D 64→64 k3 s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
-#                                           elsewhere, float16, bfloat16: gemm
+#                                           any size: wgmma: 132 blocks of 384, 228560 bytes of shared memory
+#
+# Made for float32, tensor cores of Hopper, 9.0; any batch and map size.
+# All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 import functools
 import hashlib
@@ -19,214 +22,118 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
+# What becomes of a call that no kernel of this file runs: "pytorch" runs it and a warning says why; "error" raises.
+ELSEWHERE = "pytorch"
 
-class _Layer(namedtuple("_Layer", _FIELDS, defaults=("", 0))):
-    """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
-
-    def describe(self):
-        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32 then max(y, 0)``."""
-        words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
-        axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
-        for letter, values, usual in axes:
-            used = values[3 - self.spatial_dims :]
-            if set(used) != {usual}:
-                words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
-        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
-        words += [f"then {self.tail}"] * bool(self.tail) + [f"into {self.into} channels"] * bool(self.into)
-        return " ".join(words)
-
-# Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
-# block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
-# the layer, or another one, which gives the same outputs along an axis of one input. Without a tile a kernel runs any
-# layer.
+_Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
+# A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
+# columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
+# whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
+# takes them as they are; whether inputs are brought into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index"
-    " padding_from channels_to",
-    defaults=(None, None, None, None, 0, 1, False, None, False, None, None),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
+    defaults=(0, 1, (), False, 0, False, "", 0),
 )
-# A layer at one size, (depth, height, width), and the kernel that runs it.
-_Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
-# What was planned for the layers of the model file, the best kernel first.
+# The kernels of each layer, the fastest first.
 _RECORDED = {
-    _Layer(2, 64, 64, (1, 3, 3), (1, 1, 1), (0, 0, 0), (1, 1, 1), 1, False, "tf32"): [
-        _Kernel("wgmma", threads=384, blocks=1, shared_bytes=228560, columns_together=4, tile="""\
-  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 64; };
-  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4,
-      raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0, resident = 0, prepared_inputs = 0;
-"""),
+    _Layer(64, 64, (3, 3), (1, 1), (0, 0), (1, 1), 1, False, torch.float32): [
+        _Kernel("wgmma", "conv_transpose2d", 0, shared_bytes=228560, columns=4, tf32=True, weight_bytes=147456),
+        _Kernel("wgmma", "conv_transpose2d_any_size", 1, shared_bytes=228560, tf32=True, weight_bytes=147456),
     ],
 }
-# How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
-_FLOAT32 = "match"
-_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
-# Both types of 16 bits take the same tiles.
-_TWINS = {"fp16": "bf16", "bf16": "fp16"}
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a. What is no
-# GPU is taken for the one that was planned for.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-_PLANNED = _Gpu(227 * 1024, True, 132)
 
-# ---- planning --------------------------------------------------------------------------------------------------------
+# ---- which kernel runs a call ----------------------------------------------------------------------------------------
 
-def _with_precision(layer, tiny_maps=False):
-    """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
-    if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
-        return layer
-    rounded = [layer._replace(precision=precision) for precision in ("tf32", "tf32_rna")]
-    for recorded in rounded:
-        if recorded in _RECORDED:
-            return recorded
-    few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
-    if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
-        return layer
-    return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
+_Gpu = namedtuple("_Gpu", "capability shared_bytes multiprocessors")
 
-def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
-    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
-    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
-        on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
-        if on_tensor_cores or kernel.family == "direct":
-            yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
-    if gpu.most_shared and _is_dense(layer):
-        yield _Kernel("gemm", layer)
-    yield _Kernel("plain", layer)
+@functools.lru_cache(maxsize=None)
+def _gpu(device):
+    """What decides which kernels run there; None where none does."""
+    if device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
+    return _Gpu(capability, kilobytes * 1024, torch.cuda.get_device_properties(device).multi_processor_count)
 
 def _has_sm_90a(capability):
     """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
-@functools.lru_cache(maxsize=None)
-def _gpu(device):
-    if device.type != "cuda":
-        return _PLANNED
-    capability = torch.cuda.get_device_capability(device)
-    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
+def _runs_on(kernel, gpu):
+    if kernel.family == "wgmma":
+        return _has_sm_90a(gpu.capability)
+    if kernel.family == "mma":
+        return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
+    return gpu.capability >= (7, 5)
 
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-@functools.lru_cache(maxsize=None)
-def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_PLANNED
-):
-    """The launch for a batch of these shapes; None if there is no such transposed convolution."""
-    options = (stride, padding, output_padding, dilation)
-    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in options):
-        return None
-    if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
-        return None
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
+_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+
+@functools.lru_cache(maxsize=4096)
+def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
+    """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
+    stride, padding, output_padding, groups, dilation = options
+    dims, per_axis = len(stride), (stride, padding, output_padding, dilation)
+    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in per_axis):
+        return ""
+    if min(stride + dilation + x_shape[1:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
+        return ""
     out_channels = weight_shape[1] * groups
     if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
-        return None
-    if any(extra >= max(step, apart) for step, _, extra, apart in zip(*options)):
-        return None
-    axes = [_three(values, fill) for values, fill in zip((weight_shape[2:], stride, padding, dilation), (1, 1, 0, 1))]
-    layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    input_size, spans = _three(x_shape[2:], 1), [apart * (taps - 1) + 1 for taps, apart in zip(axes[0], axes[3])]
-    sizes = zip(input_size, axes[1], axes[2], spans, _three(output_padding, 0))
-    output_size = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
-    if min(output_size) < 1:
-        return None
-    if max(max(size, span) + s + p for size, span, s, p in zip(output_size, spans, axes[1], axes[2])) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
-    return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
-
-def _fitting(layer, input_size, gpu):
-    """The best kernel that runs a layer at this size."""
-    for kernel in _kernels(layer, gpu):
-        strides = zip(kernel.layer.stride, layer.stride, input_size)
-        same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-        if same and input_size[2] % kernel.columns_together == 0:
-            return kernel
+        return ""
+    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
+        return ""
+    spans = [apart * (taps - 1) + 1 for taps, apart in zip(weight_shape[2:], dilation)]
+    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
+    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if min(output) < 1:
+        return ""
+    layer = _Layer(
+        x_shape[1], out_channels, weight_shape[2:], stride, padding, dilation, groups, bias_shape is not None, dtype
+    )
+    if layer not in _RECORDED:
+        types = ", ".join(str(each.dtype)[6:] for each in _RECORDED if each._replace(dtype=dtype) == layer)
+        if types:
+            return f"its kernels are for {types}, not for {str(dtype)[6:]}: tconv optimize --types makes others"
+        return "none was made for these arguments of the layer"
+    if not x_shape[0]:
+        return "the batch is empty"
+    gpu = _gpu(device)
+    if gpu is None:
+        return f"they run on a GPU, and the tensors are on {device.type!r}"
+    if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
+        return "an axis is too long for one launch"
+    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in kernels if _runs_on(each, gpu)]
+    if not kernels:
+        return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    input_size, output_size = _three(x_shape[2:], 1), _three(output, 1)
+    for kernel in kernels:
+        if input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
+            break
+    else:
+        return "none takes an input of this size"
+    if not _can_build(kernel, gpu):
+        return "the CUDA compiler, nvcc, is not found: it builds them"
+    samples = _samples(kernel, gpu, x_shape[0], input_size, output_size)
+    # A slice of the batch begins at a multiple of 16 bytes, which is what kernels load and store at once.
+    samples = samples if samples >= x_shape[0] else samples // 16 * 16
+    if not samples:
+        return "it is too large for one launch"
+    shape = (x_shape[0], out_channels) + output
+    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
-# What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
-_ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
-_ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-_INPUT = "int batch, int input_depth, int input_height, int input_width"
-_OUTPUT = "int output_depth, int output_height, int output_width"
-# The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
-# of what brings its weights and its inputs into another order.
-_PARAMETERS = {
-    "": "const T* x, const T* weight, const T* bias, T* y, " + _INPUT + ", " + _OUTPUT,
-    "_weights": "const T* weight, T* prepared",
-    "_inputs": "const T* x, T* prepared, " + _INPUT,
-}
-
-def _configuration(kernel, name):
-    """What the kernel `name` is compiled for: the structs of its layer and its tile."""
-    layer = kernel.layer
-    element, rounding = _ELEMENT.get(layer.precision, "float"), _ROUNDING.get(layer.precision, "none")
-    axes = zip(("Depth", "Height", "Width"), layer.kernel, layer.stride, layer.padding, layer.dilation)
-    counts = {
-        "spatial_dims": layer.spatial_dims,
-        "groups": layer.groups,
-        "group_in_channels": layer.in_channels // layer.groups,
-        "group_out_channels": layer.out_channels // layer.groups,
-        "y_channels": layer.into or layer.out_channels,
-        "has_bias": int(layer.bias),
-        "has_program": int(bool(layer.tail)),
-    }
-    members = [
-        f"using Element = {element};",
-        f"using Index = {'long long' if kernel.wide_index else 'int'};",
-        *(f"using {axis} = tconv::Axis<{', '.join(map(str, values))}>;" for axis, *values in axes),
-        f"static constexpr int {', '.join(f'{name} = {value}' for name, value in counts.items())};",
-        f"static constexpr tconv::Rounding rounding = tconv::Rounding::{rounding};",
-    ]
-    of_layer = f"// {layer.describe()}\nstruct {name}_layer {{\n" + "".join(f"  {member}\n" for member in members)
-    if kernel.tile is None:
-        return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
-    return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
-
-def _function(kernel, name, ending="", reads="", program=""):
-    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family.
-
-    Of what stands behind the layer, `reads` are further parameters, and `program` is a further argument.
-    """
-    parameters = _PARAMETERS[ending] + reads
-    arguments = ", ".join(parameter.split()[-1] for parameter in _PARAMETERS[ending].split(", ")) + program
-    parameters = parameters.replace("T*", name + "_layer::Element*")
-    bounds = "tconv::preparing_threads"
-    if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
-        bounds = f"{name}_tile::threads, {name}_tile::blocks"
-        bounds = bounds if kernel.tile is None else f"{kernel.threads}, {kernel.blocks}"
-    called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
-    head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
-    return f"{head} {{\n  {called};\n}}\n"
-
-def _is_dense(layer):
-    """Whether `ANY_DENSE_LAYER` runs a layer faster than `ANY_LAYER`: its channels fill products of tensor cores."""
-    fills = layer.in_channels // layer.groups >= 16 and layer.out_channels // layer.groups >= 8
-    return fills and layer.precision != "fp64"
-
-def _cuda_source(kernel):
-    """The CUDA text that defines `kernel`, of its family alone, and the host function that launches it."""
-    name, prepared = "tconv_kernel", kernel.family not in ("direct", "plain")
-    endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
-    functions = [_function(kernel, name, ending) for ending in endings]
-    host = _HOST.replace("FAMILY", kernel.family)
-    for end in ("_weights", "_inputs"):
-        host = host.replace(f"KERNEL{end}", f"{name}{end}" if end in endings else "nullptr")
-    texts = [_PRIMITIVES, _KERNELS[kernel.family], _configuration(kernel, name), *functions]
-    return "\n".join(texts) + host.replace("KERNEL", name)
-
-# (device, kernel) -> its extension's `launch`, and bytes of its weights in the order in which it loads them, 0 where it
-# takes them as they are
-_LAUNCHERS = {}
-
-def _load_options(kernel, capability):
-    """The arguments of load_inline that build `kernel` for one compute capability."""
+def _load_options(family, capability):
+    """The arguments of load_inline that build the kernels of a family for one compute capability."""
     from torch.utils.cpp_extension import load_inline
 
-    cuda = _cuda_source(kernel)
+    cuda = _CUDA[family]
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
@@ -240,68 +147,61 @@ def _load_options(kernel, capability):
         options["no_implicit_headers"] = True
     return options
 
-def _build(kernels, device):
-    """Compiles the kernels that `device` does not have yet."""
-    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
-    if not missing:
-        return
-    if device.type != "cuda":
-        what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
-        raise RuntimeError(f"{what}; got tensors on {str(device)!r}")
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (7, 5):
-        what = "this model needs a GPU of compute capability 7.5 or newer"
-        raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
+@functools.lru_cache(maxsize=None)
+def _extension(family, capability):
+    """The function that launches the kernels of a family, built at its first use."""
     from torch.utils.cpp_extension import load_inline
 
-    for kernel in missing:
-        if kernel.family == "plain":
-            what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
-            warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
-        launch = load_inline(**_load_options(kernel, capability)).launch
-        _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
+    return load_inline(**_load_options(family, capability)).launch
 
-def _launch(plan, x, weight, bias, y, *operands):
-    """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    layer, batch, input_size, output_size, kernel = plan
-    device = x.device
-    if (device, kernel) not in _LAUNCHERS:
-        _build([kernel], device)
+def _can_build(kernel, gpu):
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None
+
+def _samples(kernel, gpu, *sizes):
+    """How many samples one launch takes: its offsets have 32 bits."""
+    batch, input_size, output_size = sizes
+    launch = _extension(kernel.family, gpu.capability)
+    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+
+def _launch(launch, x, weight, bias, y, *operands):
+    """Runs a kernel on contiguous tensors of one device, on the current stream."""
+    device, kernel = x.device, launch.kernel
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(plan, x, weight, bias, y, *operands)
-    launch, weight_bytes = _LAUNCHERS[device, kernel]
+            return _launch(launch, x, weight, bias, y, *operands)
+    gpu = _gpu(device)
     prepared = None
-    if weight_bytes:
+    if kernel.weight_bytes:
         # Inputs in another order lie behind the weights.
         bytes_of_inputs = x.numel() * x.element_size() if kernel.prepares_inputs else 0
-        prepared = torch.empty(weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
+        prepared = torch.empty(kernel.weight_bytes + bytes_of_inputs, dtype=torch.uint8, device=device)
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = [batch, *input_size, *output_size]
-    error = launch(stream, _gpu(device).multiprocessors, *pointers, *sizes)
-    if error == -1:  # the sizes want offsets of 64 bits
-        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
-    elif error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
+    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
+    error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
+    if error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
-def _run(plan, x, weight, bias, *operands):
-    y = torch.empty(_shape(plan), dtype=x.dtype, device=x.device)
-    _fill(y, plan, x, weight, bias, *operands)
+def _run(launch, x, weight, bias, *operands):
+    y = torch.empty(launch.shape, dtype=x.dtype, device=x.device)
+    _fill(y, launch, x, weight, bias, *operands)
     return _as_theirs(y, x, weight)
 
-def _shape(plan):
-    return (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
-
-def _fill(y, plan, x, weight, bias, *operands):
-    if y.numel():
-        inputs, weights = x.contiguous(), weight.contiguous()
-        if plan.kernel.family not in ("direct", "plain"):  # bulk copies begin at multiples of 16 bytes
-            inputs, weights = (t.clone() if t.data_ptr() % 16 else t for t in (inputs, weights))
-        bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
-        _launch(plan, inputs, weights, bias, y, *operands)
+def _fill(y, launch, x, weight, bias, *operands):
+    x, weight = x.contiguous(), weight.contiguous()
+    if launch.kernel.family != "direct":  # bulk copies begin at multiples of 16 bytes
+        x, weight = (t.clone() if t.data_ptr() % 16 else t for t in (x, weight))
+    bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+    if launch.samples >= launch.batch:
+        return _launch(launch, x, weight, bias, y, *operands)
+    for first in range(0, launch.batch, launch.samples):
+        part = slice(first, first + launch.samples)
+        of_part = operands
+        _launch(launch, x[part], weight, bias, y[part], *of_part)
 
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
@@ -309,6 +209,8 @@ def _as_theirs(y, x, weight):
     return y if last is None else y.contiguous(memory_format=last)
 
 def _last(x, weight):
+    if x.is_contiguous() and weight.is_contiguous():
+        return None
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     given = (t for t in (x, weight) if last and not t.is_contiguous())
     return last if any(t.is_contiguous(memory_format=last) for t in given) else None
@@ -327,10 +229,10 @@ def _gradients(ctx, gradient):
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *inputs_and_plan):
-        *inputs, plan = inputs_and_plan
+    def forward(ctx, *inputs_and_launch):
+        *inputs, launch = inputs_and_launch
         _save(ctx, inputs, None)
-        return _run(plan, *inputs[:3])
+        return _run(launch, *inputs[:3])
 
     @staticmethod
     def backward(ctx, gradient):
@@ -342,8 +244,10 @@ def _pytorch(x, weight, bias, *options):
 
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
-    plan = _planned((x, weight, bias), options)
-    return _as_theirs(_pytorch(x, weight, bias, *options), x, weight) if plan is None else _run(plan, x, weight, bias)
+    launch = _wanted((x, weight, bias), options)
+    if launch is None:
+        return _as_theirs(_pytorch(x, weight, bias, *options), x, weight)
+    return _run(launch, x, weight, bias)
 
 def _operators_shape(x, weight, bias, *options):
     return _as_theirs(x.new_empty(_pytorch(x, weight, bias, *options).shape), x, weight)
@@ -364,8 +268,8 @@ def _define(space):
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
-# What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_7425aacfd5079571")
+# What torch.compile and dispatch modes see, as one node; named by the contents of this file.
+_OPERATOR = _define("tconv_6d48ac954f37b447")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -394,37 +298,70 @@ def _conv_transpose(
     if autocast is not None:
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
-    if _OPERATOR is not None and torch.compiler.is_compiling():
+    if _OPERATOR is not None and (torch.compiler.is_compiling() or _modes()):
         y = _OPERATOR(*tensors, *options)
         return y if tensors[0] is input else y.squeeze(0)
-    plan = _planned(tensors, options)
-    if plan is None:
+    launch = _wanted(tensors, options)
+    if launch is None:
         return _pytorch(input, weight, bias, *options)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, plan)
+        y = _ConvTranspose.apply(*tensors, *options, launch)
     else:
-        y = _run(plan, *tensors)
+        y = _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
-def _planned(tensors, options):
-    """The launch for these tensors; None where PyTorch's own operator is to run: it gives its errors, too.
-
-    It does for what is no transposed convolution with a result, for types without a kernel, and where PyTorch must see
-    what is computed.
-    """
+def _wanted(tensors, options, program="", into=0):
+    """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
-    given = [t for t in tensors if t is not None]
-    if any(t.dtype != x.dtype or t.device != x.device for t in given) or x.dtype not in _PRECISIONS or _seen_through():
+    if x.dtype != weight.dtype or x.device != weight.device or (bias is not None and bias.dtype != x.dtype):
         return None
-    shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    return _plan(len(options[0]), x.dtype, *shapes, *options, _gpu(x.device))
+    reason = _looked_at(tensors)
+    if not reason:
+        # Shapes in a trace of torch.jit are no numbers.
+        shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
+        launch = _launch_for(x.device, x.dtype, *shapes, options, program, into)
+        if type(launch) is _Launch:
+            if not launch.kernel.tf32 or _allows_tf32():
+                return launch
+            launch = "they round to TF32, which PyTorch's flags forbid now"
+        reason = launch
+    if reason and not program and not into:
+        _elsewhere(tuple(map(int, weight.shape)), options, reason)
+    return None
 
 # Missing in some versions of PyTorch.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
 
-def _seen_through():
-    """Whether torch.func, forward-mode differentiation or a trace of torch.jit looks at what is computed."""
-    return _transforms() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
+def _looked_at(tensors):
+    """Who looks at what is computed, and so is to see PyTorch's operator; "" where nobody does."""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit traces the call"
+    if _transforms():
+        return "torch.func transforms the call"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation follows the call"
+    if _modes():
+        return "a dispatch mode is active"
+    if any(t is not None and type(t) not in (torch.Tensor, nn.Parameter) for t in tensors):
+        return "a tensor is of a subclass"
+    return ""
+
+def _allows_tf32():
+    """Whether PyTorch may round operands of convolutions to TF32: its newer flag where it has one, else the older."""
+    newer = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch._C._get_cudnn_allow_tf32() if newer is None else newer("cuda", "conv") == "tf32"
+
+@functools.lru_cache(maxsize=None)
+def _elsewhere(weight_shape, options, reason):
+    """Says, once for each layer and reason, that PyTorch runs it."""
+    stride, padding, _, groups, dilation = options
+    channels = f"{weight_shape[0]}→{weight_shape[1] * groups}"
+    sizes = f"kernel {weight_shape[2:]}, stride {stride}, padding {padding}, dilation {dilation}, groups {groups}"
+    layer = f"conv_transpose{len(stride)}d {channels}, {sizes}"
+    if ELSEWHERE == "error":
+        raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
+    warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
@@ -439,9 +376,10 @@ class _Equal(type):
 
 class _CudaForward:
     def forward(self, input, output_size=None):
-        dims = len(self.kernel_size)
-        sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
-        output_padding = self._output_padding(input, output_size, *sizes)
+        dims, output_padding = len(self.kernel_size), self.output_padding
+        if output_size is not None:
+            sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
+            output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         return _conv_transpose(dims, input, self.weight, self.bias, *options)
 
@@ -458,31 +396,19 @@ def _on_cuda(theirs):
 
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 
-def _module_kernels(model, gpu=_PLANNED):
-    for module in model.modules():
-        dtype = getattr(next(module.parameters(), None), "dtype", None)
-        # A lazy module has no channels before its first input.
-        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS and module.in_channels > 0
-        if ours:
-            axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
-            channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
-            layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
-            layer = _with_precision(layer)
-            kernel = next(_kernels(layer, gpu))
-            yield kernel
-
 def _cuda_model(model):
-    """Class decorator: after construction, all of the model's kernels are there."""
+    """Class decorator: after construction, the kernels that this machine's GPU runs are built."""
     construct = model.__init__
 
     @functools.wraps(construct)
     def __init__(self, *args, **kwargs):
         construct(self, *args, **kwargs)
         if torch.cuda.is_available():
-            device = torch.device("cuda", torch.cuda.current_device())
-            kernels = list(_module_kernels(self, _gpu(device)))
-            _build(kernels, device)
+            gpu = _gpu(torch.device("cuda", torch.cuda.current_device()))
+            kernels = [kernel for kernels in _RECORDED.values() for kernel in kernels if _runs_on(kernel, gpu)]
+            for kernel in kernels:
+                if _can_build(kernel, gpu):
+                    _extension(kernel.family, gpu.capability)
 
     model.__init__ = __init__
     return model
@@ -566,8 +492,9 @@ def get_init_inputs():
 # The kernels
 # ----------------------------------------------------------------------------------------------------------------------
 
-# The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
-_PRIMITIVES = r"""
+# The CUDA kernels, as one text for each family.
+_CUDA = {
+    "wgmma": r"""
 namespace tconv {
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
@@ -595,15 +522,6 @@ template <int Bytes> TCONV_DEVICE void copy_item(void* shared, const void* globa
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes == 16 ? 8 : Bytes),
         "r"(bytes) : "memory");
 }
-template <int Bytes, int OfGroup, int Groups> struct ThreadCopies {
-  TCONV_DEVICE void begin(void* shared, const void* global, bool present) {
-    begin_part(shared, global, present ? Bytes : 0);
-  }
-  // The first so many bytes, and zeros behind them.
-  TCONV_DEVICE void begin_part(void* shared, const void* global, int bytes) { copy_item<Bytes>(shared, global, bytes); }
-  TCONV_DEVICE void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  template <int N> TCONV_DEVICE void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-};
 #endif
 
 // A kernel that was launched to overlap with the one before it may not touch what that one writes before this returns:
@@ -620,6 +538,102 @@ TCONV_DEVICE void let_kernel_behind_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
+
+// Arithmetic of the constants of a kernel.
+
+TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
+template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
+TCONV_CONSTANT int power_of_two_from(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
+
+// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
+template <bool first, class First, class Second> struct Choice { using type = First; };
+template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
+
+// The largest divisor of `value` that is no larger than `limit`.
+TCONV_CONSTANT int largest_divisor(int value, int limit) {
+  while (value % limit != 0) --limit;
+  return limit;
+}
+
+// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
+
+// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
+TCONV_CONSTANT int modular_inverse(int value, int modulus) {
+  long long low = 0, high = 1, rest = modulus, left = value % modulus;
+  while (left > 1) {
+    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
+    rest = left, left = next_rest, low = high, high = next;
+  }
+  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
+}
+
+// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
+// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
+// tap_period apart and read inputs that lie shift_period apart.
+template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
+  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
+  static constexpr int common = greatest_common_divisor(Stride, Dilation);
+  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
+  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+
+  // Rounded down, also where padding makes it negative.
+  static TCONV_CONSTANT int shift_of(int tap) {
+    constexpr int cut_off = ceil_div(Padding, Stride);
+    const long long distance =
+        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
+    return static_cast<int>(distance / Stride) - cut_off;
+  }
+
+  // The first tap of a phase, or `kernel` if it has none.
+  static TCONV_CONSTANT int first_tap(int phase) {
+    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
+    const int distance = (phase + Padding % Stride) % Stride;
+    if (distance % common != 0) return Kernel;
+    int tap = distance / common;
+    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
+    return tap < Kernel ? tap : Kernel;
+  }
+
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+};
+
+// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
+template <class Axis> struct Shifts {
+  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
+  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
+  static constexpr int halo = highest - lowest;
+
+  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
+  static TCONV_CONSTANT int tap(int phase, int number) {
+    const long long distance =
+        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
+        : static_cast<int>(distance / Axis::dilation);
+  }
+
+  // How far the input at a shift, by its number, lies behind that at the highest one.
+  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
+
+  // The taps that read it, one of each of some phases: the first, and how many.
+  static TCONV_CONSTANT int first_tap(int number) {
+    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
+    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
+  }
+  static TCONV_CONSTANT int taps(int number) {
+    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
+    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
+    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
+  }
+};
 
 // Element types, conversions and rounding. 16-bit floats are their bits.
 
@@ -704,9 +718,6 @@ TCONV_FROM_ACCUMULATORS(BFloat16, bf16)
 #undef TCONV_FROM_ACCUMULATORS
 #endif
 
-TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
-
 // Memory: loads, and vectors of several elements.
 
 // Loads of what no thread of the grid writes.
@@ -780,259 +791,7 @@ template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&va
   }
 }
 
-// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
-// behind it.
-
-// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
-// stored, and what is not present is not read.
-struct Identity {
-  // What is read once for an output channel, and what for N outputs that are stored together.
-  struct Channel {};
-  template <int N> struct Values {};
-  TCONV_DEVICE Channel of(int) const { return {}; }
-  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
-  // Output i of those N from y, its sum with the bias.
-  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
-};
-
-// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
-template <bool> struct HasProgram {};
-
-template <class Layer, class Program> struct Epilogue {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  // What a channel needs, loaded.
-  struct Channel : Program::Channel {
-    Sum bias;
-    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-  const Program& program;
-  int first_channel;  // of the block's group
-
-  // Of a channel of the group.
-  TCONV_DEVICE Channel of(int channel) const {
-    Channel of;  // C++14 initialises no bases by a list
-    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
-    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
-    return of;
-  }
-  // An output of its y.
-  template <class Values>
-  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
-    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
-  }
-};
-
-// Arithmetic of the constants of a kernel.
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-TCONV_CONSTANT int power_of_two_from(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// One of two types, by a constant: std::conditional, whose header NVRTC does not bring.
-template <bool first, class First, class Second> struct Choice { using type = First; };
-template <class First, class Second> struct Choice<false, First, Second> { using type = Second; };
-
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
-
-// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
-// than 64.
-template <long long Count> struct Digits {
-  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
-  Number rest;
-
-  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
-
-  TCONV_DEVICE int next(int base) {
-    const int digit = static_cast<int>(rest % base);
-    rest /= base;
-    return digit;
-  }
-};
-
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
-                                                      int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
-
-// The channel at which a group's outputs of a sample begin, counted through all samples of the tensor that they lie in.
-// It may have more channels than the layer: then the outputs are a slice of them.
-template <class Layer> TCONV_DEVICE long long first_output_channel(int sample, int group) {
-  constexpr int channels = Layer::group_out_channels;
-  if (Layer::y_channels == Layer::groups * channels)
-    return (static_cast<long long>(sample) * Layer::groups + group) * channels;
-  return static_cast<long long>(sample) * Layer::y_channels + group * channels;
-}
-
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
-
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
-template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(Stride, Dilation);
-  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
-  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-
-  // Rounded down, also where padding makes it negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(Padding, Stride);
-    const long long distance =
-        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
-    return static_cast<int>(distance / Stride) - cut_off;
-  }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + Padding % Stride) % Stride;
-    if (distance % common != 0) return Kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < Kernel ? tap : Kernel;
-  }
-
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
-
-  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
-};
-
-// The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.
-template <class Axis> struct Shifts {
-  static constexpr int lowest = Axis::shift_of(0), highest = Axis::shift_of(Axis::kernel - 1);
-  static constexpr int step = Axis::stride == 1 ? Axis::dilation : 1, count = (highest - lowest) / step + 1;
-  static constexpr int halo = highest - lowest;
-
-  // The tap through which a phase reads the input at the given shift, by the shift's number; -1 if there is none.
-  static TCONV_CONSTANT int tap(int phase, int number) {
-    const long long distance =
-        static_cast<long long>(phase) + Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 || distance % Axis::dilation != 0 || distance / Axis::dilation >= Axis::kernel ? -1
-        : static_cast<int>(distance / Axis::dilation);
-  }
-
-  // How far the input at a shift, by its number, lies behind that at the highest one.
-  static TCONV_CONSTANT int behind(int number) { return halo - number * step; }
-
-  // The taps that read it, one of each of some phases: the first, and how many.
-  static TCONV_CONSTANT int first_tap(int number) {
-    const long long distance = Axis::padding + static_cast<long long>(lowest + number * step) * Axis::stride;
-    return distance < 0 ? 0 : static_cast<int>((distance + Axis::dilation - 1) / Axis::dilation);
-  }
-  static TCONV_CONSTANT int taps(int number) {
-    const long long behind = Axis::padding + static_cast<long long>(lowest + number * step + 1) * Axis::stride;
-    const long long next = (behind + Axis::dilation - 1) / Axis::dilation;
-    return static_cast<int>(next < Axis::kernel ? next : Axis::kernel) - first_tap(number);
-  }
-};
-
-// How a kernel is launched: what its template says to the host.
-
-// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
-struct Sizes { int multiprocessors, batch, input[3], output[3]; };
-
-// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
-// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
-};
-
-constexpr long long index_limit = 1ll << 31;
-// Of a block that prepares.
-constexpr int preparing_threads = 256;
-
-// Of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
-
-// Places: the positions of all samples, by number, columns first. Kernels that go phase by phase share them among
-// blocks.
-
-// A position and its sample, -1 where there is none.
-struct Place { int sample, depth, height, width; };
-
-// The place of a number, where `Lead` places come before each row of positions: those have negative widths.
-template <class Layer, int Lead>
-TCONV_DEVICE Place place_of(typename Layer::Index number, int batch, int output_depth, int output_height,
-                            int output_width) {
-  using Index = typename Layer::Index;
-  const Index columns = static_cast<Index>(Layer::Width::positions(output_width)) + Lead;
-  const Index row = number / columns;
-  const Index slab = row / Layer::Height::positions(output_height);
-  const Index sample = slab / Layer::Depth::positions(output_depth);
-  return {sample < batch ? static_cast<int>(sample) : -1,
-          static_cast<int>(slab - sample * Layer::Depth::positions(output_depth)),
-          static_cast<int>(row - slab * Layer::Height::positions(output_height)),
-          static_cast<int>(number - row * columns) - Lead};
-}
-
-// How a kernel is launched whose blocks own `Tile::run` neighbouring places, with some channels of a phase each:
-// `Tile::parts` blocks have the same places. They are neighbours, as they read the same inputs and write neighbouring
-// outputs.
-template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch(const Sizes& sizes) {
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const int(&output)[3] = sizes.output;
-  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
-                           Height::positions(output[1]) * (Width::positions(output[2]) + Lead);
-  Launch launch = {};
-  launch.counted = launch.blocks = ceil_div(places, static_cast<long long>(Tile::run)) * Tile::parts;
-  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
-  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
-  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-      Height::positions(output[1] + Height::padding) * (Width::positions(output[2] + Width::padding) + Lead) +
-      (1 << 12);
-  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
-
 // Tensor cores, sm_80 and newer: fragments and products.
-
-// Four 8x8 matrices of 16-bit items, or 8x4 of 32 bits: lane l names row l % 8 of matrix l / 8, 16 aligned bytes of
-// shared memory, and gets word l % 4 of row l / 4 of each. PTX ldmatrix.sync.aligned.m8n8.x4.shared.b16.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE void load_matrices(const void* row, unsigned (&words)[4]) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(words[0]), "=r"(words[1]),
-      "=r"(words[2]), "=r"(words[3]) : "r"(address) : "memory");
-}
-#endif
 
 // `operand`, by one instruction where there is one.
 template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
@@ -1051,37 +810,6 @@ template <Rounding rounding> TCONV_DEVICE float matrix_operand(float value) {
 #endif
   return operand<rounding>(value);
 }
-
-// sums += A * B on tensor cores, for 16 rows of A, 8 columns of B and 32 bytes of each along the products' axis; the
-// fragments are those of PTX mma.sync.aligned.m16n8k8 (TF32, the low 13 bits are ignored), m16n8k16, and m16n8k4
-// (double, its low word first), before sm_90 twice m8n8k4.
-#if !defined(TCONV_EMULATOR)
-#define TCONV_MULTIPLY(name, shape, type)                                                    \
-  TCONV_DEVICE void name(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-    asm("mma.sync.aligned." #shape ".row.col.f32." #type "." #type                           \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"               \
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                         \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                 \
-  }
-TCONV_MULTIPLY(multiply_tf32, m16n8k8, tf32)
-TCONV_MULTIPLY(multiply_f16, m16n8k16, f16)
-TCONV_MULTIPLY(multiply_bf16, m16n8k16, bf16)
-#undef TCONV_MULTIPLY
-#endif
-
-// The product of an element type.
-template <class Element> struct MatrixProduct;
-#define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
-  template <>                                                                                      \
-  struct MatrixProduct<element> {                                                                  \
-    TCONV_DEVICE static void add(sum (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
-      multiply(sums, a, b);                                                                        \
-    }                                                                                              \
-  };
-TCONV_MATRIX_PRODUCT(float, float, multiply_tf32)
-TCONV_MATRIX_PRODUCT(Half, float, multiply_f16)
-TCONV_MATRIX_PRODUCT(BFloat16, float, multiply_bf16)
-#undef TCONV_MATRIX_PRODUCT
 
 // A factor as the tensor core shall see it. Plane 0 is the number, rounded where the precision says so or where exact
 // products need it; plane 1 is what plane 0 leaves, nothing where that is not finite.
@@ -1224,6 +952,31 @@ template <int Bytes> struct ArrivingCopies {
 };
 #endif
 
+// How a kernel is launched: what its template says to the host.
+
+// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+
+// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
+// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+// Of a block that prepares.
+constexpr int preparing_threads = 256;
+
+// Of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+
 // Boxes of positions: which there are, where their positions lie, and where the inputs around them. A box has images,
 // slabs, rows and columns; Box::columns and so on say how many.
 
@@ -1308,451 +1061,77 @@ TCONV_CONSTANT Launch boxes_launch(const Sizes& sizes, const int (&positions)[3]
   launch.weight_bytes = Shape::weight_bytes;
   return launch;
 }
-}  // namespace tconv
-"""
-_KERNELS = {
-    "gemm": r"""
-namespace tconv {
-// gemm: transposed convolution as an implicit GEMM on tensor cores, from sm_80 on, in few lines and at every size, for
-// layers with channels enough to fill a product. Written files carry it for what they have no kernel of their own for.
-//
-// Computes what `plain` computes, with factors rounded as the precision says; exact float32 takes two operands for each
-// number, its rounding to TF32 and what that leaves, and three products. x and y are contiguous; `gemm_weights` must
-// have prepared the weights, to a multiple of 16 bytes.
-//
-// Each phase is a product of matrices of its own:
-//
-//     rows (output channel)      x  depth (tap of the phase, input channel)    weights
-//   * depth                      x  columns (position, anywhere in the batch)  inputs, moved by the tap
-//
-//             columns                    A block has `rows` channels of a group, at a run of places, of one phase.
-//            .............. .........    Places are positions and, before each row of them, `halo` columns that are
-//      rows  :    warp 0    : warp 2     none: to move along the width is to move by so many places, whatever row
-//            :..............:........    that leads to. Four warps, `high` of them above each other, multiply
-//            :    warp 1    : warp 3     16 * row_tiles rows by 8 * column_tiles columns each. A thread brings the
-//            :..............:........    inputs of every 128th place.
-//
-// A step is 64 bytes of channels at one row of taps, of which it takes `taps_together`: its inputs are brought once and
-// read at several shifts. There are two stages in shared memory. Weights are copied and inputs loaded for the next step
-// while one is multiplied; inputs are written, rounded, between and behind its products. Rows lie there as 64 bytes of
-// each operand and 16 more, so that the eight rows of a matrix are in different banks.
-//
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
-//
-// Sizes: batch times places and one plane of a channel must stay below 2^31 unless wide_index; every axis below
-// 2^31 - stride - padding.
 
-// How the blocks of a layer share its work, and what lies where.
-template <class Layer> struct GemmTile {
-  using Width = typename Layer::Width;
-  static constexpr int item_bytes = static_cast<int>(sizeof(typename Layer::Element)), vector_items = 16 / item_bytes;
-  static constexpr int planes = item_bytes == 4 && Layer::rounding == Rounding::none ? 2 : 1;  // operands of a number
-  static constexpr int threads = 128;
-  static constexpr int row_tiles = Layer::group_out_channels > 32 ? 4 : Layer::group_out_channels > 16 ? 2 : 1;
-  static constexpr int blocks = row_tiles > 2 ? 2 : 3, high = planes == 1 && Layer::group_out_channels > 64 ? 2 : 1;
-  static constexpr int column_tiles = planes == 1 ? 8 : 4;
-  static constexpr int rows = 16 * row_tiles * high, columns = 8 * column_tiles * (4 / high);
-  static constexpr int input_parts = columns / threads, row_blocks = ceil_div(Layer::group_out_channels, rows);
-  static constexpr long long parts =
-      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * Width::stride * row_blocks * Layer::groups;
-  // As many taps of the width as shared memory holds weights of, and as do not make the halo too wide.
-  static constexpr int most_taps = 1 + columns / 4 / Width::shift_period;
-  static constexpr int fitting_taps = (planes == 1 ? 384 : 192) / rows;
-  static constexpr int fewest = most_taps < fitting_taps ? most_taps : fitting_taps;
-  static constexpr int taps_together = Width::taps_per_phase < fewest ? Width::taps_per_phase : fewest;
-  static constexpr int halo = (taps_together - 1) * Width::shift_period, run = columns - halo;
-  static constexpr int taps = Layer::Depth::kernel * Layer::Height::kernel * Width::kernel;
-  static constexpr int chunk_channels = 64 / item_bytes, chunks = ceil_div(Layer::group_in_channels, chunk_channels);
-  static constexpr int row_bytes = planes * 64, pitch = row_bytes + 16, inputs_at = taps_together * rows * pitch;
-  static constexpr int stage_bytes = inputs_at + (columns + halo) * pitch;
-  // Sums go through shared memory to the threads that store them. Lanes that write two columns of eight rows find
-  // different banks.
-  static constexpr int sums_pitch = columns + 8, sums_bytes = 16 * high * sums_pitch * 4;
-  static constexpr int shared_bytes = sums_bytes > 2 * stage_bytes ? sums_bytes : 2 * stage_bytes;
-  // The prepared weights: [group][block of rows][tap][chunk][row][plane] of 64 bytes, 0 where a channel does not exist.
-  static constexpr int piece_bytes = rows * row_bytes;
-  static constexpr long long weight_bytes =
-      static_cast<long long>(Layer::groups) * row_blocks * taps * chunks * piece_bytes;
+// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
+// behind it.
+
+// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
+// stored, and what is not present is not read.
+struct Identity {
+  // What is read once for an output channel, and what for N outputs that are stored together.
+  struct Channel {};
+  template <int N> struct Values {};
+  TCONV_DEVICE Channel of(int) const { return {}; }
+  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
+  // Output i of those N from y, its sum with the bias.
+  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
 };
 
-template <class Layer, class Tile> TCONV_CONSTANT Launch gemm_launch(const Sizes& sizes) {
-  Launch launch = places_launch<Layer, Tile, Tile::halo>(sizes);
-  launch.weight_blocks = ceil_div(Tile::weight_bytes / Tile::planes / 16, static_cast<long long>(preparing_threads));
-  launch.weight_bytes = Tile::weight_bytes;
-  return launch;
-}
+// Chooses a function by whether there is a program: C++14 compiles both branches of an `if`.
+template <bool> struct HasProgram {};
 
-// Brings the weights into order, rounded: a thread for 16 bytes of an operand. Neighbours read what lies together.
-template <class Layer, class Tile>
-TCONV_DEVICE void gemm_weights(const typename Layer::Element* weight, typename Layer::Element* prepared) {
-  using Factors = Vector<typename Layer::Element, Tile::vector_items>;
-  let_kernel_behind_begin();
-  const long long item = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (item >= Tile::weight_bytes / Tile::planes / 16) return;
-  Digits<Tile::weight_bytes> digits(item);
-  const int tap = digits.next(Tile::taps), out_channel = digits.next(Tile::row_blocks * Tile::rows);
-  const int vector = digits.next(Tile::chunks * 4), group = static_cast<int>(digits.rest);
-  Factors factors[Tile::planes];
-  TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k) {
-    const int in_channel = vector * Tile::vector_items + k;
-    typename Layer::Element value{};
-    if (in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels)
-      value = load_constant(weight_at<Layer>(weight, group, in_channel, out_channel, tap));
-#pragma unroll
-    for (int plane = 0; plane < Tile::planes; ++plane) factors[plane].values[k] = matrix_factor<Layer>(value, plane);
+template <class Layer, class Program> struct Epilogue {
+  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
+  // What a channel needs, loaded.
+  struct Channel : Program::Channel {
+    Sum bias;
+    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
+  };
+  const typename Layer::Element* bias;  // of the block's group
+  const Program& program;
+  int first_channel;  // of the block's group
+
+  // Of a channel of the group.
+  TCONV_DEVICE Channel of(int channel) const {
+    Channel of;  // C++14 initialises no bases by a list
+    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
+    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
+    return of;
   }
-  const long long set = static_cast<long long>(group) * Tile::row_blocks + out_channel / Tile::rows;
-  const long long piece = (set * Tile::taps + tap) * Tile::chunks + vector / 4;
-  unsigned char* const row = reinterpret_cast<unsigned char*>(prepared) + piece * Tile::piece_bytes +
-                             out_channel % Tile::rows * Tile::row_bytes + vector % 4 * 16;
-#pragma unroll
-  for (int plane = 0; plane < Tile::planes; ++plane) *reinterpret_cast<Factors*>(row + plane * 64) = factors[plane];
-}
-
-// An axis' part of a phase's taps, some together after the others, and how far behind a position the first one's input
-// lies.
-template <class Axis, int Together> struct GemmTaps {
-  int first, tap, shift;
-
-  TCONV_DEVICE explicit GemmTaps(int phase) : first(Axis::first_tap(phase)) { begin(); }
-  TCONV_DEVICE void begin() { tap = first, shift = Axis::shift_of(first); }
-  TCONV_DEVICE bool has(int further) const { return tap + further * Axis::tap_period < Axis::kernel; }
-  TCONV_DEVICE int left() const { return (Axis::kernel - 1 - tap) / Axis::tap_period + 1; }
-  // Whether there were others; else the first come again.
-  TCONV_DEVICE bool next() {
-    tap += Together * Axis::tap_period, shift += Together * Axis::shift_period;
-    if (!has(0)) begin();
-    return tap != first;
+  // An output of its y.
+  template <class Values>
+  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
+    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
   }
 };
 
-template <class Layer, class Tile, class Program = Identity>
-TCONV_DEVICE void gemm(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
-  using Element = typename Layer::Element;
-  using Index = typename Layer::Index;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
-  TCONV_SHARED(shared);
+// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 
-  // The unused axes of 1-D and 2-D layers disappear here.
-  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
-  if (Layer::spatial_dims < 2) input_height = output_height = 1;
-  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
+// Takes a number below `Count` apart, the fastest digit first: nearly always in 32 bits, which are divided much faster
+// than 64.
+template <long long Count> struct Digits {
+  using Number = typename Choice<(Count <= 0x7fffffff), int, long long>::type;
+  Number rest;
 
-  Digits<Tile::parts> part(blockIdx.x % Tile::parts);
-  const int width_phase = part.next(Width::stride), height_phase = part.next(Height::stride);
-  const int depth_phase = part.next(Depth::stride), weight_set = static_cast<int>(part.rest);
-  const int group = weight_set / Tile::row_blocks, first_channel = weight_set % Tile::row_blocks * Tile::rows;
-  const Index first_place = static_cast<Index>(blockIdx.x / Tile::parts) * Tile::run;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int warp_row = warp % Tile::high * Tile::row_tiles * 16;
-  const int warp_column = warp / Tile::high * Tile::column_tiles * 8;
+  TCONV_DEVICE explicit Digits(long long number) : rest(static_cast<Number>(number)) {}
 
-  // The places whose inputs this thread brings, and the step that is asked for next.
-  Place places[Tile::input_parts];
-  TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p)
-    places[p] = place_of<Layer, Tile::halo>(first_place + p * Tile::threads + thread, batch, output_depth,
-                                            output_height, output_width);
-  GemmTaps<Depth, 1> depths(depth_phase);
-  GemmTaps<Height, 1> heights(height_phase);
-  GemmTaps<Width, Tile::taps_together> widths(width_phase);
-  int chunk = 0;
-  bool is_left = depths.has(0) && heights.has(0) && widths.has(0), inside[Tile::input_parts];
-  const Element* from[Tile::input_parts];
-  const unsigned char* piece = nullptr;
-  ThreadCopies<16, Tile::taps_together * ceil_div(Tile::piece_bytes / 16, Tile::threads), 1> copies;
-  const auto ask_for_weights = [&](unsigned char* stage) {
-    if (chunk == 0) {
-      const int tap = (depths.tap * Height::kernel + heights.tap) * Width::kernel + widths.tap;
-      piece = reinterpret_cast<const unsigned char*>(weight) + thread * 16 +
-              (static_cast<long long>(weight_set) * Tile::taps + tap) * Tile::chunks * Tile::piece_bytes;
-    }
-    TCONV_UNROLL for (int k = 0; k < Tile::taps_together; ++k)
-      TCONV_UNROLL for (int i = 0; i < Tile::piece_bytes; i += Tile::threads * 16)
-        if (widths.has(k) && i + thread * 16 < Tile::piece_bytes)
-          copies.begin(stage + (k * Tile::rows + (i + thread * 16) / Tile::row_bytes) * Tile::pitch +
-                           thread * 16 % Tile::row_bytes,
-                       piece + k * (static_cast<long long>(Width::tap_period) * Tile::chunks * Tile::piece_bytes) + i,
-                       true);
-    copies.end_group();
-    piece += Tile::piece_bytes;
-    return widths.left();
-  };
-  Element values[4][Tile::vector_items];
-  const auto ask_for_inputs = [&](int p) {
-    if (chunk == 0) {
-      const int depth = places[p].depth - depths.shift, row = places[p].height - heights.shift;
-      const int column = places[p].width - widths.shift;
-      inside[p] = places[p].sample >= 0 && in_range(depth, input_depth) && in_range(row, input_height) &&
-                  in_range(column, input_width);
-      from[p] = x + (static_cast<long long>(places[p].sample) * Layer::groups + group) * CI * plane +
-                ((static_cast<Index>(depth) * input_height + row) * input_width + column);
-    }
-    TCONV_UNROLL for (int i = 0; i < 4 * Tile::vector_items; ++i) {
-      Element& value = values[i / Tile::vector_items][i % Tile::vector_items];
-      value = Element{};
-      if (inside[p] && (CI % Tile::chunk_channels == 0 || chunk * Tile::chunk_channels + i < CI))
-        value = load_constant(from[p] + i * static_cast<long long>(plane));
-    }
-    from[p] += static_cast<long long>(plane) * Tile::chunk_channels;
-  };
-  // Writes the inputs that were asked for last, rounded.
-  const auto put = [&](int p, unsigned char* stage) {
-    TCONV_UNROLL for (int v = 0; v < 4; ++v)
-      TCONV_UNROLL for (int operand_plane = 0; operand_plane < Tile::planes; ++operand_plane) {
-        Vector<Element, Tile::vector_items> factors;
-        TCONV_UNROLL for (int k = 0; k < Tile::vector_items; ++k)
-          factors.values[k] = matrix_factor<Layer>(values[v][k], operand_plane);
-        *reinterpret_cast<Vector<Element, Tile::vector_items>*>(stage + Tile::inputs_at +
-            (p * Tile::threads + thread) * Tile::pitch + operand_plane * 64 + v * 16) = factors;
-      }
-  };
-
-  float sums[Tile::row_tiles][Tile::column_tiles][4] = {};
-  // Half of the channels of a step at one of its taps.
-  const auto multiply = [&](const unsigned char* stage, int tap, int half) {
-    unsigned weights[Tile::planes][Tile::row_tiles][4], inputs[Tile::planes][Tile::column_tiles / 2][4];
-    TCONV_UNROLL for (int p = 0; p < Tile::planes; ++p) {
-      const unsigned char* const at = stage + p * 64 + half * 32;
-      TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i)
-        load_matrices(at + (tap * Tile::rows + warp_row + i * 16 + lane % 16) * Tile::pitch + lane / 16 * 16,
-                      weights[p][i]);
-      const int column = warp_column + Tile::halo - tap * Width::shift_period + lane / 16 * 8 + lane % 8;
-      TCONV_UNROLL for (int j = 0; j < Tile::column_tiles / 2; ++j)
-        load_matrices(at + Tile::inputs_at + (column + j * 16) * Tile::pitch + lane / 8 % 2 * 16, inputs[p][j]);
-    }
-    // Exact products leave the tensor core, which drops bits of long sums. The small ones come first.
-    TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i)
-      TCONV_UNROLL for (int j = 0; j < Tile::column_tiles; ++j) {
-        float exact[4] = {};
-        auto& to = Tile::planes > 1 ? exact : sums[i][j];
-        TCONV_UNROLL for (int p = Tile::planes - 1; p >= 0; --p)
-          TCONV_UNROLL for (int q = Tile::planes - 1 - p; q >= 0; --q) {
-            const unsigned words[2] = {inputs[q][j / 2][j % 2 * 2], inputs[q][j / 2][j % 2 * 2 + 1]};
-            MatrixProduct<Element>::add(to, weights[p][i], words);
-          }
-        TCONV_UNROLL for (int k = 0; k < 4 && Tile::planes > 1; ++k) sums[i][j][k] += exact[k];
-      }
-  };
-
-  wait_for_kernel_before();  // which prepared the weights
-  int taps_asked = 0;
-  const auto next_step = [&] {
-    if (++chunk < Tile::chunks) return;
-    chunk = 0;
-    is_left = widths.next() || heights.next() || depths.next();
-  };
-  bool is_there = is_left;  // a step that was asked for
-  if (is_there) {
-    taps_asked = ask_for_weights(shared);
-    TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p) {
-      ask_for_inputs(p);
-      put(p, shared);
-    }
-    next_step();
+  TCONV_DEVICE int next(int base) {
+    const int digit = static_cast<int>(rest % base);
+    rest /= base;
+    return digit;
   }
-  unsigned char *stage = shared, *other = shared + Tile::stage_bytes;
-  while (is_there) {
-    copies.template wait<0>();
-    __syncthreads();  // this step has landed, and nobody reads the other stage any more
-    const int taps = taps_asked;
-    is_there = is_left;
-    if (is_there) taps_asked = ask_for_weights(other);
-    TCONV_UNROLL for (int p = 0; p < Tile::input_parts; ++p) {
-      if (is_there) ask_for_inputs(p);
-      constexpr int halves = 2 * Tile::taps_together / Tile::input_parts;
-#pragma unroll(Tile::planes > 1 ? 1 : 2)
-      for (int half = p * halves; half < (p + 1) * halves && half < 2 * taps; ++half)
-        multiply(stage, half / 2, half % 2);
-      if (is_there) put(p, other);
-    }
-    if (is_there) next_step();
-    unsigned char* const next = other;
-    other = stage, stage = next;
-  }
-
-  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? group * CO : 0), program, group * CO};
-  const long long output_plane = static_cast<long long>(output_depth) * output_height * output_width;
-  float* const staged = reinterpret_cast<float*>(shared);
-  TCONV_UNROLL for (int i = 0; i < Tile::row_tiles; ++i) {
-    __syncthreads();  // nobody reads what was there any more
-    TCONV_UNROLL for (int j = 0; j < Tile::column_tiles * 4; ++j)
-      staged[(warp % Tile::high * 16 + j % 4 / 2 * 8 + lane / 4) * Tile::sums_pitch + warp_column + j / 4 * 8 +
-             lane % 4 * 2 + j % 2] = sums[i][j / 4][j % 4];
-    __syncthreads();
-    for (int column = thread; column < Tile::run; column += Tile::threads) {
-      const Place place = place_of<Layer, Tile::halo>(first_place + Tile::halo + column, batch, output_depth,
-                                                      output_height, output_width);
-      const int depth = place.depth * Depth::stride + depth_phase, row = place.height * Height::stride + height_phase;
-      const int output_column = place.width * Width::stride + width_phase;
-      if (place.sample < 0 || place.width < 0 || depth >= output_depth || row >= output_height ||
-          output_column >= output_width)
-        continue;
-      Element* const at = y + first_output_channel<Layer>(place.sample, group) * output_plane +
-                          (static_cast<long long>(depth) * output_height + row) * output_width + output_column;
-      for (int r = 0; r < 16 * Tile::high; ++r) {
-        const int channel = first_channel + (r / 16 * Tile::row_tiles + i) * 16 + r % 16;
-        if (channel >= CO) continue;
-        Element* const to = at + channel * output_plane;
-        const auto of_channel = epilogue.of(channel);
-        *to = epilogue.output(of_channel.y(staged[r * Tile::sums_pitch + column]), of_channel,
-                              program.template fetch<1>(to, true));
-      }
-    }
-  }
-}
-}  // namespace tconv
-""",
-    "plain": r"""
-namespace tconv {
-// plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
-// sizes that they were not made for.
-//
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous. Factors are not
-// rounded: TF32 is a permission, of which it makes no use.
-//
-// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs, its phases.
-// A block has some output channels of one group, at a *run* of neighbouring positions of one phase, anywhere in the
-// batch. Lanes have neighbouring positions, so that they read neighbouring inputs, and one weight for all. Each tap of
-// the phase is one place of the input for a thread's position: what is outside is known before the loop over channels,
-// which has nothing but loads and products. `splits` sets of lanes share the input channels; the first adds the others'
-// sums to its own, in order.
-//
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
-//
-// Sizes: batch times positions and one plane of a channel must stay below 2^31 unless wide_index; every axis below
-// 2^31 - stride - padding.
-
-// How the blocks of a layer share its work.
-template <class Layer> struct PlainTile {
-  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
-  static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
-  static constexpr int lanes = splits > 4 ? 32 : 128 / splits, threads = lanes * splits, blocks = 256 / threads;
-  // Where stores of one phase would be far apart, lanes have all phases of the width side by side.
-  static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
-  static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
-  static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
-  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
-  static constexpr long long phases =
-      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
-  static constexpr long long parts = channel_blocks * phases;
 };
 
-template <class Layer, class Tile>
-TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
-
-template <class Layer, class Tile, class Program = Identity>
-TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
-  using Element = typename Layer::Element;
-  using Accumulator = typename Tile::Accumulator;
-  using Index = typename Layer::Index;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
-  constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-
-  // The unused axes of 1-D and 2-D layers disappear here.
-  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
-  if (Layer::spatial_dims < 2) input_height = output_height = 1;
-  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
-
-  const int phase = static_cast<int>(blockIdx.x % Tile::phases);
-  const int part = static_cast<int>(blockIdx.x / Tile::phases % Tile::channel_blocks);
-  const Index first_place = static_cast<Index>(blockIdx.x / Tile::phases / Tile::channel_blocks) * Tile::run;
-  constexpr int width_phases = Width::stride / Tile::phases_together;  // of different blocks
-  const int height_phase = phase / width_phases % Height::stride, depth_phase = phase / width_phases / Height::stride;
-  const int group = part % Layer::groups, first_channel = part / Layer::groups * Tile::channels;
-  const int lane = static_cast<int>(threadIdx.x) % Tile::lanes, split = static_cast<int>(threadIdx.x) / Tile::lanes;
-  const int lane_position = lane / Tile::phases_together;
-  const int width_phase = width_phases > 1 ? phase % width_phases : lane % Tile::phases_together;
-
-  // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
-  int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
-  const Element* inputs[Tile::positions];
-  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
-    const Place place = place_of<Layer, 0>(first_place + p * Tile::lane_positions + lane_position, batch, output_depth,
-                                           output_height, output_width);
-    samples[p] = lane_position < Tile::lane_positions ? place.sample : -1;
-    depths[p] = place.depth, heights[p] = place.height, widths[p] = place.width;
-    inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
-                (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
-  }
-
-  Accumulator sums[Tile::positions][Tile::channels] = {};
-  for (int d = Depth::first_tap(depth_phase); d < Depth::kernel; d += Depth::tap_period)
-    for (int h = Height::first_tap(height_phase); h < Height::kernel; h += Height::tap_period)
-      for (int w = Width::first_tap(width_phase); w < Width::kernel; w += Width::tap_period) {
-        const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
-        const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
-        bool inside[Tile::positions];
-        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
-          inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
-                      in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
-        const Element* const filters =
-            weight_at<Layer>(weight, group, 0, first_channel, (d * Height::kernel + h) * Width::kernel + w);
-#pragma unroll 4
-        for (int c = split; c < CI; c += Tile::splits) {
-          Accumulator values[Tile::positions];
-          TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
-            values[p] = inside[p]
-                            ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
-                            : Accumulator(0);
-          TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
-            // Of channels that do not exist the first one's weights are taken, and nothing is stored.
-            const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
-            const Accumulator factor =
-                to_accumulator(load_constant(filters + (static_cast<long long>(c) * CO + channel) * taps));
-#pragma unroll
-            for (int p = 0; p < Tile::positions; ++p) sums[p][o] = multiply_add(values[p], factor, sums[p][o]);
-          }
-        }
-      }
-
-  if (Tile::splits > 1) {
-    TCONV_SHARED(shared);
-    Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
-    TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
-      __syncthreads();  // what lay there has been read
-      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
-      __syncthreads();
-      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
-        for (int other = 1; other < Tile::splits && split == 0; ++other)
-          sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
-    }
-    if (split > 0) return;
-  }
-
-  const int first_of_all = group * CO + first_channel;
-  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? first_of_all : 0), program, first_of_all};
-  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
-    const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
-    const int column = widths[p] * Width::stride + width_phase;
-    if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
-    const long long first = first_output_channel<Layer>(samples[p], group) + first_channel;
-    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
-      if (first_channel + o >= CO) break;
-      Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
-      const auto of_channel = epilogue.of(o);
-      *to = epilogue.output(of_channel.y(sums[p][o]), of_channel, program.template fetch<1>(to, true));
-    }
-  }
+// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
+// channel.
+template <class Layer>
+TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
+                                                      int out_channel, int tap) {
+  const long long filter =
+      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
+  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
 }
-}  // namespace tconv
-""",
-    "wgmma": r"""
-namespace tconv {
+
 // Of the threads that bring inputs, those that share the patches of some channels: so that a thread has the fewest
 // copies, of few patches.
 TCONV_CONSTANT int wgmma_patch_lanes(int threads, int patches, int channels) {
@@ -2646,33 +2025,68 @@ TCONV_DEVICE void wgmma(const typename Layer::Element* x, const typename Layer::
   }
 }
 }  // namespace tconv
-""",
+
+// ==== conv_transpose2d
+// 2-D 64→64 k3 s1 tf32
+struct conv_transpose2d_layer {
+  using Element = float;
+  using Index = int;
+  using Depth = tconv::Axis<1, 1, 0, 1>;
+  using Height = tconv::Axis<3, 1, 0, 1>;
+  using Width = tconv::Axis<3, 1, 0, 1>;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 64, y_channels = 64,
+      has_bias = 0, has_program = 0;
+  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
+};
+struct conv_transpose2d_tile {
+  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 64; };
+  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4,
+      raw_stages = 0, weight_stages = 9, patch_columns = 4, channels_last = 0, resident = 0, prepared_inputs = 0;
+};
+extern "C" __global__ void __launch_bounds__(384, 1)
+conv_transpose2d(const conv_transpose2d_layer::Element* x, const conv_transpose2d_layer::Element* weight, const
+    conv_transpose2d_layer::Element* bias, conv_transpose2d_layer::Element* y, int batch, int input_depth, int
+    input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_transpose2d_layer, conv_transpose2d_tile>(x, weight, bias, y, batch, input_depth, input_height,
+      input_width, output_depth, output_height, output_width);
+}
+extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
+conv_transpose2d_weights(const conv_transpose2d_layer::Element* weight, conv_transpose2d_layer::Element* prepared) {
+  tconv::wgmma_weights<conv_transpose2d_layer, conv_transpose2d_tile>(weight, prepared);
 }
 
-# What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
-_BINDING = r"""
-#include <Python.h>
-#include <cstdint>
-#include <vector>
-
-int64_t launch(const std::vector<int64_t>& numbers);
-
-static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  std::vector<int64_t> numbers(count);
-  for (Py_ssize_t i = 0; i < count; ++i) numbers[i] = PyLong_AsLongLong(given[i]);
-  return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(launch(numbers));
+// ==== conv_transpose2d_any_size
+// 2-D 64→64 k3 s1 tf32
+struct conv_transpose2d_any_size_layer {
+  using Element = float;
+  using Index = int;
+  using Depth = tconv::Axis<1, 1, 0, 1>;
+  using Height = tconv::Axis<3, 1, 0, 1>;
+  using Width = tconv::Axis<3, 1, 0, 1>;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 64, y_channels = 64,
+      has_bias = 0, has_program = 0;
+  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
+};
+struct conv_transpose2d_any_size_tile {
+  struct Box { static constexpr int images = 1, depths = 1, rows = 8, columns = 64; };
+  static constexpr int channels = 64, phases = 1, position_tiles = 4, stacked = 1, chunk_steps = 2, input_stages = 4,
+      raw_stages = 0, weight_stages = 9, patch_columns = 1, channels_last = 0, resident = 0, prepared_inputs = 0;
+};
+extern "C" __global__ void __launch_bounds__(384, 1)
+conv_transpose2d_any_size(const conv_transpose2d_any_size_layer::Element* x, const
+    conv_transpose2d_any_size_layer::Element* weight, const conv_transpose2d_any_size_layer::Element* bias,
+    conv_transpose2d_any_size_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int
+    output_depth, int output_height, int output_width) {
+  tconv::wgmma<conv_transpose2d_any_size_layer, conv_transpose2d_any_size_tile>(x, weight, bias, y, batch, input_depth,
+      input_height, input_width, output_depth, output_height, output_width);
+}
+extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
+conv_transpose2d_any_size_weights(const conv_transpose2d_any_size_layer::Element* weight,
+    conv_transpose2d_any_size_layer::Element* prepared) {
+  tconv::wgmma_weights<conv_transpose2d_any_size_layer, conv_transpose2d_any_size_tile>(weight, prepared);
 }
 
-static PyMethodDef functions[] = {{"launch", (PyCFunction)(void (*)())call, METH_FASTCALL, nullptr}, {}};
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, functions};
-
-#define TCONV_INIT(name) TCONV_INIT_OF(name)
-#define TCONV_INIT_OF(name) PyInit_##name
-PyMODINIT_FUNC TCONV_INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&definition); }
-"""
-
-# The host's side of a kernel, left out where only device code is compiled.
-_HOST = r"""
+// ==== launching, on the host; left out where only device code is compiled
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
 #include <cstdint>
 #include <cuda_runtime.h>
@@ -2680,7 +2094,7 @@ _HOST = r"""
 
 // Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
 // for it itself.
-static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
@@ -2704,34 +2118,71 @@ static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int 
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues the kernel, behind those that bring its weights and its inputs into another order, and returns a
-// cudaError_t, or -1 where offsets of the layer's Index do not reach. Where y is 0 it returns how many bytes the
-// weights take in their order.
+// Enqueues one kernel, behind those that bring its weights and its inputs into another order, and returns a
+// cudaError_t. Where y is 0 it returns how many samples one launch may take, 0 where not even one.
 //
-// The numbers are the stream, multiprocessors, addresses of x, weight, bias, y and of memory for that order, batch,
-// depth, height and width of the input and of the output, and addresses of what the program behind the layer reads.
-int64_t launch(const std::vector<int64_t>& numbers) {
+// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for that
+// order, batch, depth, height and width of the input and of the output, and addresses of what the program behind the
+// layer reads.
+template <class Layer, class Tile>
+int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(1), size(7), {size(8), size(9), size(10)}, {size(11), size(12), size(13)}};
-  int64_t stream = numbers[0], x = numbers[2], weight = numbers[3], bias = numbers[4], y = numbers[5];
-  int64_t prepared = numbers[6];
+  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
+  if (y == 0) {
+    for (; sizes.batch > 0; sizes.batch /= 2) {
+      const tconv::Launch fits = tconv::wgmma_launch<Layer, Tile>(sizes);
+      if (fits.counted < tconv::index_limit && (sizeof(typename Layer::Index) == 8 || !fits.wide_index)) break;
+    }
+    return sizes.batch;
+  }
   int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
-  const tconv::Launch of_kernel = tconv::FAMILY_launch<KERNEL_layer, KERNEL_tile>(sizes);
-  if (y == 0) return of_kernel.weight_bytes;
-  if (of_kernel.wide_index && sizeof(KERNEL_layer::Index) < 8) return -1;
-  if (of_kernel.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
+  const tconv::Launch launch = tconv::wgmma_launch<Layer, Tile>(sizes);
   bool overlaps = false;
-  if (of_kernel.weight_blocks > 0) {
-    void* of_weights[] = {&weight, &prepared};
-    const int error = enqueue((void*)KERNEL_weights, of_weights, of_kernel.weight_blocks, tconv::preparing_threads, 0,
-                              stream, overlaps);
+  if (launch.weight_blocks > 0) {
+    int64_t prepared = numbers[7];
+    void* arguments[] = {&weight, &prepared};
+    const int error =
+        enqueue(of_weights, arguments, launch.weight_blocks, tconv::preparing_threads, 0, stream, overlaps);
     if (error != cudaSuccess) return error;
     weight = prepared, overlaps = true;
   }
   std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
                                   output, output + 1, output + 2};
-  return enqueue((void*)KERNEL, arguments.data(), of_kernel.blocks, of_kernel.threads, of_kernel.shared_bytes, stream,
-                 overlaps);
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
+}
+
+int64_t launch(const std::vector<int64_t>& numbers) {
+  switch (numbers[0]) {
+    case 0: return launched<conv_transpose2d_layer, conv_transpose2d_tile>(
+                numbers, (void*)conv_transpose2d, (void*)conv_transpose2d_weights, nullptr);
+    case 1: return launched<conv_transpose2d_any_size_layer, conv_transpose2d_any_size_tile>(
+                numbers, (void*)conv_transpose2d_any_size, (void*)conv_transpose2d_any_size_weights, nullptr);
+  }
+  return cudaErrorInvalidValue;
 }
 #endif
+""",
+}
+
+# What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
+_BINDING = r"""
+#include <Python.h>
+#include <cstdint>
+#include <vector>
+
+int64_t launch(const std::vector<int64_t>& numbers);
+
+static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  std::vector<int64_t> numbers(count);
+  for (Py_ssize_t i = 0; i < count; ++i) numbers[i] = PyLong_AsLongLong(given[i]);
+  return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(launch(numbers));
+}
+
+static PyMethodDef functions[] = {{"launch", (PyCFunction)(void (*)())call, METH_FASTCALL, nullptr}, {}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, functions};
+
+#define TCONV_INIT(name) TCONV_INIT_OF(name)
+#define TCONV_INIT_OF(name) PyInit_##name
+PyMODINIT_FUNC TCONV_INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&definition); }
 """

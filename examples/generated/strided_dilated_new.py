@@ -2,10 +2,12 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 498, the kernels at line 566.
+# The model file begins at line 410, the kernels at line 478.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
-#                                                     float16: direct: 4224 blocks of 128, 13312 bytes of shared memory
+#
+# Made for float32, CUDA cores from compute capability 7.5 on; any batch and map size.
+# All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 import functools
 import hashlib
@@ -19,226 +21,117 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-_FIELDS = "spatial_dims in_channels out_channels kernel stride padding dilation groups bias precision tail into"
+# What becomes of a call that no kernel of this file runs: "pytorch" runs it and a warning says why; "error" raises.
+ELSEWHERE = "pytorch"
 
-class _Layer(namedtuple("_Layer", _FIELDS, defaults=("", 0))):
-    """What a kernel is compiled for. Tuples are (depth, height, width); on unused axes 1, 1, 0, 1."""
-
-    def describe(self):
-        """One line as people write it: ``2-D 32→64 k3 s(5,1) p1 d2 groups 4 bias fp32 then max(y, 0)``."""
-        words = [f"{self.spatial_dims}-D {self.in_channels}→{self.out_channels}"]
-        axes = ("k", self.kernel, 0), ("s", self.stride, 0), ("p", self.padding, 0), ("d", self.dilation, 1)
-        for letter, values, usual in axes:
-            used = values[3 - self.spatial_dims :]
-            if set(used) != {usual}:
-                words.append(letter + (f"({','.join(map(str, used))})" if len(set(used)) > 1 else str(used[0])))
-        words += [f"groups {self.groups}"] * (self.groups > 1) + ["bias"] * self.bias + [self.precision]
-        words += [f"then {self.tail}"] * bool(self.tail) + [f"into {self.into} channels"] * bool(self.into)
-        return " ".join(words)
-
-# Everything that is compiled in, the tile as CUDA text; and what is asked before that: bytes of shared memory of a
-# block, neighbouring inputs that are loaded at once, whether inputs are brought into another order. `stride` is that of
-# the layer, or another one, which gives the same outputs along an axis of one input. Without a tile a kernel runs any
-# layer.
+_Layer = namedtuple("_Layer", "in_channels out_channels kernel_size stride padding dilation groups bias dtype")
+# A kernel: its family, its name and its place in the family's text; bytes of shared memory of a block; neighbouring
+# columns that are loaded at once, of which rows of the input have a multiple; axes along which inputs have one element;
+# whether operands are rounded to TF32. Bytes of the weights in the order in which the kernel loads them, 0 where it
+# takes them as they are; whether inputs are brought into another order, too.
 _Kernel = namedtuple(
     "_Kernel",
-    "family layer tile threads blocks shared_bytes columns_together prepares_inputs stride wide_index"
-    " padding_from channels_to",
-    defaults=(None, None, None, None, 0, 1, False, None, False, None, None),
+    "family name place shared_bytes columns single tf32 weight_bytes prepares_inputs program into",
+    defaults=(0, 1, (), False, 0, False, "", 0),
 )
-# A layer at one size, (depth, height, width), and the kernel that runs it.
-_Plan = namedtuple("_Plan", "layer batch input_size output_size kernel")
-# What was planned for the layers of the model file, the best kernel first.
+# The kernels of each layer, the fastest first.
 _RECORDED = {
-    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "tf32_rna"): [
-        _Kernel("direct", threads=128, blocks=5, shared_bytes=13312, padding_from=(0, 1, 1), tile="""\
-  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
-      rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
-      unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;
-"""),
-    ],
-    _Layer(2, 32, 64, (1, 3, 3), (1, 5, 5), (0, 1, 1), (1, 2, 2), 1, False, "fp16"): [
-        _Kernel("direct", threads=128, blocks=3, shared_bytes=13312, padding_from=(0, 1, 1), tile="""\
-  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
-      rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
-      unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 3;
-"""),
+    _Layer(32, 64, (3, 3), (5, 5), (1, 1), (2, 2), 1, False, torch.float32): [
+        _Kernel("direct", "conv_transpose2d", 0, shared_bytes=13312, tf32=True),
     ],
 }
-# How layers in float32 are computed: "tf32" with operands rounded to TF32, "fp32" as they are, "match" as PyTorch does.
-_FLOAT32 = "match"
-_PRECISIONS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64"}
-# Both types of 16 bits take the same tiles.
-_TWINS = {"fp16": "bf16", "bf16": "fp16"}
-# What a GPU has: bytes of shared memory for a block on tensor cores, 0 without such; whether it runs sm_90a. What is no
-# GPU is taken for the one that was planned for.
-_Gpu = namedtuple("_Gpu", "most_shared sm_90a multiprocessors")
-_PLANNED = _Gpu(227 * 1024, True, 132)
 
-# ---- planning --------------------------------------------------------------------------------------------------------
+# ---- which kernel runs a call ----------------------------------------------------------------------------------------
 
-def _with_precision(layer, tiny_maps=False):
-    """The float32 `layer` with the precision that it was recorded with, else the one that PyTorch runs on its kind."""
-    if layer.precision != "fp32" or _FLOAT32 == "fp32" or (_FLOAT32 == "match" and layer in _RECORDED):
-        return layer
-    rounded = [layer._replace(precision=precision) for precision in ("tf32", "tf32_rna")]
-    for recorded in rounded:
-        if recorded in _RECORDED:
-            return recorded
-    few_channels = layer.spatial_dims < 3 and layer.out_channels <= 3
-    if _FLOAT32 == "match" and (layer.groups > 1 or few_channels or tiny_maps):
-        return layer
-    return rounded[any(stride > 1 and dilation > 1 for stride, dilation in zip(layer.stride, layer.dilation))]
+_Gpu = namedtuple("_Gpu", "capability shared_bytes multiprocessors")
 
-def _adapts(kernel, recorded, layer, twin):
-    """Whether the tile that was recorded for a layer runs one of other channels, groups, padding and bias."""
-    others = {name: getattr(layer, name) for name in ("in_channels", "out_channels", "padding", "groups", "bias")}
-    if kernel.padding_from is None or recorded in (layer, twin) or recorded._replace(**others) not in (layer, twin):
-        return False
-    few = kernel.channels_to is None or layer.in_channels // layer.groups <= kernel.channels_to
-    return few and all(map(operator.ge, layer.padding, kernel.padding_from))
-
-def _kernels(layer, gpu):
-    """What runs a layer there, best first: what was planned for it and the GPU has, then what runs any layer."""
-    twin = layer._replace(precision=_TWINS.get(layer.precision, layer.precision))
-    for kernel in _RECORDED.get(layer, ()) or _RECORDED.get(twin, ()):
-        on_tensor_cores = kernel.shared_bytes <= gpu.most_shared and (gpu.sm_90a or kernel.family != "wgmma")
-        if on_tensor_cores or kernel.family == "direct":
-            yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
-    for recorded, kernels in _RECORDED.items():
-        for kernel in kernels:
-            if _adapts(kernel, recorded, layer, twin):
-                yield kernel._replace(layer=layer._replace(stride=kernel.stride or layer.stride))
-    yield _Kernel("plain", layer)
+@functools.lru_cache(maxsize=None)
+def _gpu(device):
+    """What decides which kernels run there; None where none does."""
+    if device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
+    return _Gpu(capability, kilobytes * 1024, torch.cuda.get_device_properties(device).multi_processor_count)
 
 def _has_sm_90a(capability):
     """Whether the GPU and the compiler know sm_90a, which is Hopper's alone."""
     return capability == (9, 0) and int((torch.version.cuda or "0").partition(".")[0]) >= 12
 
-@functools.lru_cache(maxsize=None)
-def _gpu(device):
-    if device.type != "cuda":
-        return _PLANNED
-    capability = torch.cuda.get_device_capability(device)
-    kilobytes = 227 if capability[0] in (9, 10) else 163 if capability in ((8, 0), (8, 7)) else 99
-    multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return _Gpu(kilobytes * 1024 * (capability >= (8, 0)), _has_sm_90a(capability), multiprocessors)
+def _runs_on(kernel, gpu):
+    if kernel.family == "wgmma":
+        return _has_sm_90a(gpu.capability)
+    if kernel.family == "mma":
+        return gpu.capability >= (8, 0) and kernel.shared_bytes <= gpu.shared_bytes
+    return gpu.capability >= (7, 5)
 
 def _three(values, fill):
     return (fill,) * (3 - len(values)) + tuple(values)
 
-@functools.lru_cache(maxsize=None)
-def _plan(
-    dims, dtype, x_shape, weight_shape, bias_shape, stride, padding, output_padding, groups, dilation, gpu=_PLANNED
-):
-    """The launch for a batch of these shapes; None if there is no such transposed convolution."""
-    options = (stride, padding, output_padding, dilation)
-    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in options):
-        return None
-    if min(stride + dilation + x_shape[2:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
-        return None
+# A kernel for a call of these sizes, (depth, height, width), so many samples at a time.
+_Launch = namedtuple("_Launch", "kernel batch input_size output_size shape samples")
+
+@functools.lru_cache(maxsize=4096)
+def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
+    """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
+    stride, padding, output_padding, groups, dilation = options
+    dims, per_axis = len(stride), (stride, padding, output_padding, dilation)
+    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in per_axis):
+        return ""
+    if min(stride + dilation + x_shape[1:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
+        return ""
     out_channels = weight_shape[1] * groups
     if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
-        return None
-    if any(extra >= max(step, apart) for step, _, extra, apart in zip(*options)):
-        return None
-    axes = [_three(values, fill) for values, fill in zip((weight_shape[2:], stride, padding, dilation), (1, 1, 0, 1))]
-    layer = _Layer(dims, x_shape[1], out_channels, *axes, groups, bias_shape is not None, _PRECISIONS[dtype])
-    layer = _with_precision(layer, tiny_maps=x_shape[0] > 1 and max(x_shape[2:]) <= 4)
-    input_size, spans = _three(x_shape[2:], 1), [apart * (taps - 1) + 1 for taps, apart in zip(axes[0], axes[3])]
-    sizes = zip(input_size, axes[1], axes[2], spans, _three(output_padding, 0))
-    output_size = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
-    if min(output_size) < 1:
-        return None
-    if max(max(size, span) + s + p for size, span, s, p in zip(output_size, spans, axes[1], axes[2])) >= 2**31:
-        raise ValueError(f"{layer.describe()}: an axis of the output {output_size} is too long for one launch")
-    return _Plan(layer, x_shape[0], input_size, output_size, _fitting(layer, input_size, gpu))
-
-def _fitting(layer, input_size, gpu):
-    """The best kernel that runs a layer at this size."""
-    for kernel in _kernels(layer, gpu):
-        strides = zip(kernel.layer.stride, layer.stride, input_size)
-        same = all(compiled == stride or size == 1 for compiled, stride, size in strides)
-        if same and input_size[2] % kernel.columns_together == 0:
-            return kernel
+        return ""
+    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
+        return ""
+    spans = [apart * (taps - 1) + 1 for taps, apart in zip(weight_shape[2:], dilation)]
+    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
+    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if min(output) < 1:
+        return ""
+    layer = _Layer(
+        x_shape[1], out_channels, weight_shape[2:], stride, padding, dilation, groups, bias_shape is not None, dtype
+    )
+    if layer not in _RECORDED:
+        types = ", ".join(str(each.dtype)[6:] for each in _RECORDED if each._replace(dtype=dtype) == layer)
+        if types:
+            return f"its kernels are for {types}, not for {str(dtype)[6:]}: tconv optimize --types makes others"
+        return "none was made for these arguments of the layer"
+    if not x_shape[0]:
+        return "the batch is empty"
+    gpu = _gpu(device)
+    if gpu is None:
+        return f"they run on a GPU, and the tensors are on {device.type!r}"
+    if max(max(size, span) + s + p for size, span, s, p in zip(output, spans, stride, padding)) >= 2**31:
+        return "an axis is too long for one launch"
+    kernels = [each for each in _RECORDED[layer] if (each.program, each.into) == (program, into)]
+    kernels = [each for each in kernels if _runs_on(each, gpu)]
+    if not kernels:
+        return f"none runs on a GPU of compute capability {gpu.capability[0]}.{gpu.capability[1]}"
+    input_size, output_size = _three(x_shape[2:], 1), _three(output, 1)
+    for kernel in kernels:
+        if input_size[2] % kernel.columns == 0 and all(input_size[axis] == 1 for axis in kernel.single):
+            break
+    else:
+        return "none takes an input of this size"
+    if not _can_build(kernel, gpu):
+        return "the CUDA compiler, nvcc, is not found: it builds them"
+    samples = _samples(kernel, gpu, x_shape[0], input_size, output_size)
+    # A slice of the batch begins at a multiple of 16 bytes, which is what kernels load and store at once.
+    samples = samples if samples >= x_shape[0] else samples // 16 * 16
+    if not samples:
+        return "it is too large for one launch"
+    shape = (x_shape[0], out_channels) + output
+    return _Launch(kernel, x_shape[0], input_size, output_size, shape, samples)
 
 # ---- building and launching ------------------------------------------------------------------------------------------
 
-# What a kernel reads and writes where that is not float, and how it rounds factors, in CUDA text.
-_ELEMENT = {"fp16": "tconv::Half", "bf16": "tconv::BFloat16", "fp64": "double"}
-_ROUNDING = {"tf32": "ties_to_even", "tf32_rna": "ties_away"}
-_INPUT = "int batch, int input_depth, int input_height, int input_width"
-_OUTPUT = "int output_depth, int output_height, int output_width"
-# The parameters of a kernel's functions, by how their names end, T being its element type: of the kernel itself, and
-# of what brings its weights and its inputs into another order.
-_PARAMETERS = {
-    "": "const T* x, const T* weight, const T* bias, T* y, " + _INPUT + ", " + _OUTPUT,
-    "_weights": "const T* weight, T* prepared",
-    "_inputs": "const T* x, T* prepared, " + _INPUT,
-}
-
-def _configuration(kernel, name):
-    """What the kernel `name` is compiled for: the structs of its layer and its tile."""
-    layer = kernel.layer
-    element, rounding = _ELEMENT.get(layer.precision, "float"), _ROUNDING.get(layer.precision, "none")
-    axes = zip(("Depth", "Height", "Width"), layer.kernel, layer.stride, layer.padding, layer.dilation)
-    counts = {
-        "spatial_dims": layer.spatial_dims,
-        "groups": layer.groups,
-        "group_in_channels": layer.in_channels // layer.groups,
-        "group_out_channels": layer.out_channels // layer.groups,
-        "y_channels": layer.into or layer.out_channels,
-        "has_bias": int(layer.bias),
-        "has_program": int(bool(layer.tail)),
-    }
-    members = [
-        f"using Element = {element};",
-        f"using Index = {'long long' if kernel.wide_index else 'int'};",
-        *(f"using {axis} = tconv::Axis<{', '.join(map(str, values))}>;" for axis, *values in axes),
-        f"static constexpr int {', '.join(f'{name} = {value}' for name, value in counts.items())};",
-        f"static constexpr tconv::Rounding rounding = tconv::Rounding::{rounding};",
-    ]
-    of_layer = f"// {layer.describe()}\nstruct {name}_layer {{\n" + "".join(f"  {member}\n" for member in members)
-    if kernel.tile is None:
-        return of_layer + f"}};\nusing {name}_tile = tconv::{kernel.family.capitalize()}Tile<{name}_layer>;\n"
-    return of_layer + f"}};\nstruct {name}_tile {{\n" + str(kernel.tile) + "};\n"
-
-def _function(kernel, name, ending="", reads="", program=""):
-    """The ``extern "C"`` function ``NAME_ending`` of `PARAMETERS`, which calls a template of the kernel's family.
-
-    Of what stands behind the layer, `reads` are further parameters, and `program` is a further argument.
-    """
-    parameters = _PARAMETERS[ending] + reads
-    arguments = ", ".join(parameter.split()[-1] for parameter in _PARAMETERS[ending].split(", ")) + program
-    parameters = parameters.replace("T*", name + "_layer::Element*")
-    bounds = "tconv::preparing_threads"
-    if not ending:  # threads of a block, and blocks that shall fit on a multiprocessor
-        bounds = f"{name}_tile::threads, {name}_tile::blocks"
-        bounds = bounds if kernel.tile is None else f"{kernel.threads}, {kernel.blocks}"
-    called = f"tconv::{kernel.family}{ending}<{name}_layer, {name}_tile>({arguments})"
-    head = f'extern "C" __global__ void __launch_bounds__({bounds})\n{name}{ending}({parameters})'
-    return f"{head} {{\n  {called};\n}}\n"
-
-def _cuda_source(kernel):
-    """The CUDA text that defines `kernel`, of its family alone, and the host function that launches it."""
-    name, prepared = "tconv_kernel", kernel.family not in ("direct", "plain")
-    endings = ["", *["_weights"] * prepared, *["_inputs"] * kernel.prepares_inputs]
-    functions = [_function(kernel, name, ending) for ending in endings]
-    host = _HOST.replace("FAMILY", kernel.family)
-    for end in ("_weights", "_inputs"):
-        host = host.replace(f"KERNEL{end}", f"{name}{end}" if end in endings else "nullptr")
-    texts = [_PRIMITIVES, _KERNELS[kernel.family], _configuration(kernel, name), *functions]
-    return "\n".join(texts) + host.replace("KERNEL", name)
-
-# (device, kernel) -> its extension's `launch`, and bytes of its weights in the order in which it loads them, 0 where it
-# takes them as they are
-_LAUNCHERS = {}
-
-def _load_options(kernel, capability):
-    """The arguments of load_inline that build `kernel` for one compute capability."""
+def _load_options(family, capability):
+    """The arguments of load_inline that build the kernels of a family for one compute capability."""
     from torch.utils.cpp_extension import load_inline
 
-    cuda = _cuda_source(kernel)
+    cuda = _CUDA[family]
     version = "90a" if _has_sm_90a(capability) else "".join(map(str, capability))
     flags = ["-O3", f"-gencode=arch=compute_{version},code=sm_{version}"]
     flags += ["-DTCONV_OVERLAPS"] * (capability >= (9, 0))
@@ -252,62 +145,55 @@ def _load_options(kernel, capability):
         options["no_implicit_headers"] = True
     return options
 
-def _build(kernels, device):
-    """Compiles the kernels that `device` does not have yet."""
-    missing = [kernel for kernel in dict.fromkeys(kernels) if (device, kernel) not in _LAUNCHERS]
-    if not missing:
-        return
-    if device.type != "cuda":
-        what = "this model runs its transposed convolutions on a CUDA GPU: move it and its input there with .cuda()"
-        raise RuntimeError(f"{what}; got tensors on {str(device)!r}")
-    capability = torch.cuda.get_device_capability(device)
-    if capability < (7, 5):
-        what = "this model needs a GPU of compute capability 7.5 or newer"
-        raise RuntimeError(f"{what}; {device} has {'.'.join(map(str, capability))}")
+@functools.lru_cache(maxsize=None)
+def _extension(family, capability):
+    """The function that launches the kernels of a family, built at its first use."""
     from torch.utils.cpp_extension import load_inline
 
-    for kernel in missing:
-        if kernel.family == "plain":
-            what = f"no kernel in this file was made for {kernel.layer.describe()} on {device}: the plain one runs it"
-            warnings.warn(f"{what}, maybe slower than PyTorch; tconv optimize makes one for it", stacklevel=2)
-        launch = load_inline(**_load_options(kernel, capability)).launch
-        _LAUNCHERS[device, kernel] = (launch, launch(*[0] * 7, *[1] * 7))
+    return load_inline(**_load_options(family, capability)).launch
 
-def _launch(plan, x, weight, bias, y, *operands):
-    """Runs `plan` on contiguous tensors of one device, on the current stream."""
-    layer, batch, input_size, output_size, kernel = plan
-    device = x.device
-    if (device, kernel) not in _LAUNCHERS:
-        _build([kernel], device)
+def _can_build(kernel, gpu):
+    from torch.utils.cpp_extension import CUDA_HOME
+
+    return CUDA_HOME is not None
+
+def _samples(kernel, gpu, *sizes):
+    """How many samples one launch takes: its offsets have 32 bits."""
+    batch, input_size, output_size = sizes
+    launch = _extension(kernel.family, gpu.capability)
+    return launch(kernel.place, 0, gpu.multiprocessors, 0, 0, 0, 0, 0, batch, *input_size, *output_size)
+
+def _launch(launch, x, weight, bias, y, *operands):
+    """Runs a kernel on contiguous tensors of one device, on the current stream."""
+    device, kernel = x.device, launch.kernel
     if torch.cuda.current_device() != device.index:
         with torch.cuda.device(device):
-            return _launch(plan, x, weight, bias, y, *operands)
-    launch, weight_bytes = _LAUNCHERS[device, kernel]
+            return _launch(launch, x, weight, bias, y, *operands)
+    gpu = _gpu(device)
     prepared = None
     pointers = [0 if t is None else t.data_ptr() for t in (x, weight, bias, y, prepared)]
     stream = torch._C._cuda_getCurrentRawStream(device.index)  # torch.cuda.current_stream() takes as long as a launch
-    sizes = [batch, *input_size, *output_size]
-    error = launch(stream, _gpu(device).multiprocessors, *pointers, *sizes)
-    if error == -1:  # the sizes want offsets of 64 bits
-        _launch(plan._replace(kernel=kernel._replace(wide_index=True)), x, weight, bias, y, *operands)
-    elif error:
-        raise RuntimeError(f"CUDA error {error} at the launch of {layer.describe()} on {tuple(x.shape)}")
+    sizes = (x.shape[0], *launch.input_size, *launch.output_size)
+    error = _extension(kernel.family, gpu.capability)(kernel.place, stream, gpu.multiprocessors, *pointers, *sizes)
+    if error:
+        raise RuntimeError(f"CUDA error {error} at the launch of {kernel.name} on {tuple(x.shape)}")
 
 # ---- the operator ----------------------------------------------------------------------------------------------------
 
-def _run(plan, x, weight, bias, *operands):
-    y = torch.empty(_shape(plan), dtype=x.dtype, device=x.device)
-    _fill(y, plan, x, weight, bias, *operands)
+def _run(launch, x, weight, bias, *operands):
+    y = torch.empty(launch.shape, dtype=x.dtype, device=x.device)
+    _fill(y, launch, x, weight, bias, *operands)
     return _as_theirs(y, x, weight)
 
-def _shape(plan):
-    return (plan.batch, plan.layer.out_channels) + plan.output_size[3 - plan.layer.spatial_dims :]
-
-def _fill(y, plan, x, weight, bias, *operands):
-    if y.numel():
-        inputs, weights = x.contiguous(), weight.contiguous()
-        bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
-        _launch(plan, inputs, weights, bias, y, *operands)
+def _fill(y, launch, x, weight, bias, *operands):
+    x, weight = x.contiguous(), weight.contiguous()
+    bias, *operands = (None if t is None else t.contiguous() for t in (bias, *operands))
+    if launch.samples >= launch.batch:
+        return _launch(launch, x, weight, bias, y, *operands)
+    for first in range(0, launch.batch, launch.samples):
+        part = slice(first, first + launch.samples)
+        of_part = operands
+        _launch(launch, x[part], weight, bias, y[part], *of_part)
 
 def _as_theirs(y, x, weight):
     """The result in PyTorch's memory format: channels_last in, channels_last out."""
@@ -315,6 +201,8 @@ def _as_theirs(y, x, weight):
     return y if last is None else y.contiguous(memory_format=last)
 
 def _last(x, weight):
+    if x.is_contiguous() and weight.is_contiguous():
+        return None
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     given = (t for t in (x, weight) if last and not t.is_contiguous())
     return last if any(t.is_contiguous(memory_format=last) for t in given) else None
@@ -333,10 +221,10 @@ def _gradients(ctx, gradient):
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *inputs_and_plan):
-        *inputs, plan = inputs_and_plan
+    def forward(ctx, *inputs_and_launch):
+        *inputs, launch = inputs_and_launch
         _save(ctx, inputs, None)
-        return _run(plan, *inputs[:3])
+        return _run(launch, *inputs[:3])
 
     @staticmethod
     def backward(ctx, gradient):
@@ -348,8 +236,10 @@ def _pytorch(x, weight, bias, *options):
 
 def _operator(x, weight, bias, stride, padding, output_padding, groups, dilation):
     options = (tuple(stride), tuple(padding), tuple(output_padding), groups, tuple(dilation))
-    plan = _planned((x, weight, bias), options)
-    return _as_theirs(_pytorch(x, weight, bias, *options), x, weight) if plan is None else _run(plan, x, weight, bias)
+    launch = _wanted((x, weight, bias), options)
+    if launch is None:
+        return _as_theirs(_pytorch(x, weight, bias, *options), x, weight)
+    return _run(launch, x, weight, bias)
 
 def _operators_shape(x, weight, bias, *options):
     return _as_theirs(x.new_empty(_pytorch(x, weight, bias, *options).shape), x, weight)
@@ -370,8 +260,8 @@ def _define(space):
     defined.register_autograd(_gradients, setup_context=_save)
     return defined
 
-# What torch.compile sees, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_89d5287736c30cf9")
+# What torch.compile and dispatch modes see, as one node; named by the contents of this file.
+_OPERATOR = _define("tconv_4ed4d0852e21d1cb")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -400,37 +290,70 @@ def _conv_transpose(
     if autocast is not None:
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
     tensors = (input.unsqueeze(0) if input.dim() == dims + 1 else input, weight, bias)
-    if _OPERATOR is not None and torch.compiler.is_compiling():
+    if _OPERATOR is not None and (torch.compiler.is_compiling() or _modes()):
         y = _OPERATOR(*tensors, *options)
         return y if tensors[0] is input else y.squeeze(0)
-    plan = _planned(tensors, options)
-    if plan is None:
+    launch = _wanted(tensors, options)
+    if launch is None:
         return _pytorch(input, weight, bias, *options)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, plan)
+        y = _ConvTranspose.apply(*tensors, *options, launch)
     else:
-        y = _run(plan, *tensors)
+        y = _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
-def _planned(tensors, options):
-    """The launch for these tensors; None where PyTorch's own operator is to run: it gives its errors, too.
-
-    It does for what is no transposed convolution with a result, for types without a kernel, and where PyTorch must see
-    what is computed.
-    """
+def _wanted(tensors, options, program="", into=0):
+    """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
-    given = [t for t in tensors if t is not None]
-    if any(t.dtype != x.dtype or t.device != x.device for t in given) or x.dtype not in _PRECISIONS or _seen_through():
+    if x.dtype != weight.dtype or x.device != weight.device or (bias is not None and bias.dtype != x.dtype):
         return None
-    shapes = (tuple(x.shape), tuple(weight.shape), None if bias is None else tuple(bias.shape))
-    return _plan(len(options[0]), x.dtype, *shapes, *options, _gpu(x.device))
+    reason = _looked_at(tensors)
+    if not reason:
+        # Shapes in a trace of torch.jit are no numbers.
+        shapes = (x.shape, weight.shape, None if bias is None else bias.shape)
+        launch = _launch_for(x.device, x.dtype, *shapes, options, program, into)
+        if type(launch) is _Launch:
+            if not launch.kernel.tf32 or _allows_tf32():
+                return launch
+            launch = "they round to TF32, which PyTorch's flags forbid now"
+        reason = launch
+    if reason and not program and not into:
+        _elsewhere(tuple(map(int, weight.shape)), options, reason)
+    return None
 
 # Missing in some versions of PyTorch.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
+_modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
 
-def _seen_through():
-    """Whether torch.func, forward-mode differentiation or a trace of torch.jit looks at what is computed."""
-    return _transforms() or forward_ad._current_level >= 0 or torch._C._get_tracing_state() is not None
+def _looked_at(tensors):
+    """Who looks at what is computed, and so is to see PyTorch's operator; "" where nobody does."""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit traces the call"
+    if _transforms():
+        return "torch.func transforms the call"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation follows the call"
+    if _modes():
+        return "a dispatch mode is active"
+    if any(t is not None and type(t) not in (torch.Tensor, nn.Parameter) for t in tensors):
+        return "a tensor is of a subclass"
+    return ""
+
+def _allows_tf32():
+    """Whether PyTorch may round operands of convolutions to TF32: its newer flag where it has one, else the older."""
+    newer = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return torch._C._get_cudnn_allow_tf32() if newer is None else newer("cuda", "conv") == "tf32"
+
+@functools.lru_cache(maxsize=None)
+def _elsewhere(weight_shape, options, reason):
+    """Says, once for each layer and reason, that PyTorch runs it."""
+    stride, padding, _, groups, dilation = options
+    channels = f"{weight_shape[0]}→{weight_shape[1] * groups}"
+    sizes = f"kernel {weight_shape[2:]}, stride {stride}, padding {padding}, dilation {dilation}, groups {groups}"
+    layer = f"conv_transpose{len(stride)}d {channels}, {sizes}"
+    if ELSEWHERE == "error":
+        raise RuntimeError(f"no kernel of this file runs {layer}: {reason} (ELSEWHERE is 'error')")
+    warnings.warn(f"PyTorch runs {layer}, not a kernel of this file: {reason}", stacklevel=2)
 
 # ---- the modules -----------------------------------------------------------------------------------------------------
 
@@ -445,9 +368,10 @@ class _Equal(type):
 
 class _CudaForward:
     def forward(self, input, output_size=None):
-        dims = len(self.kernel_size)
-        sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
-        output_padding = self._output_padding(input, output_size, *sizes)
+        dims, output_padding = len(self.kernel_size), self.output_padding
+        if output_size is not None:
+            sizes = (self.stride, self.padding, self.kernel_size, dims, self.dilation)
+            output_padding = self._output_padding(input, output_size, *sizes)
         options = (self.stride, self.padding, output_padding, self.groups, self.dilation)
         return _conv_transpose(dims, input, self.weight, self.bias, *options)
 
@@ -464,31 +388,19 @@ def _on_cuda(theirs):
 
 CudaConvTranspose2d = _on_cuda(nn.ConvTranspose2d)
 
-def _module_kernels(model, gpu=_PLANNED):
-    for module in model.modules():
-        dtype = getattr(next(module.parameters(), None), "dtype", None)
-        # A lazy module has no channels before its first input.
-        ours = isinstance(module, _CudaForward) and dtype in _PRECISIONS and module.in_channels > 0
-        if ours:
-            axes = zip((module.kernel_size, module.stride, module.padding, module.dilation), (1, 1, 0, 1))
-            channels = (len(module.kernel_size), module.in_channels, module.out_channels)
-            last = (module.groups, module.bias is not None, _PRECISIONS[dtype])
-            layer = _Layer(*channels, *(_three(*axis) for axis in axes), *last)
-            layer = _with_precision(layer)
-            kernel = next(_kernels(layer, gpu))
-            yield kernel
-
 def _cuda_model(model):
-    """Class decorator: after construction, all of the model's kernels are there."""
+    """Class decorator: after construction, the kernels that this machine's GPU runs are built."""
     construct = model.__init__
 
     @functools.wraps(construct)
     def __init__(self, *args, **kwargs):
         construct(self, *args, **kwargs)
         if torch.cuda.is_available():
-            device = torch.device("cuda", torch.cuda.current_device())
-            kernels = list(_module_kernels(self, _gpu(device)))
-            _build(kernels, device)
+            gpu = _gpu(torch.device("cuda", torch.cuda.current_device()))
+            kernels = [kernel for kernels in _RECORDED.values() for kernel in kernels if _runs_on(kernel, gpu)]
+            for kernel in kernels:
+                if _can_build(kernel, gpu):
+                    _extension(kernel.family, gpu.capability)
 
     model.__init__ = __init__
     return model
@@ -566,8 +478,9 @@ def get_init_inputs():
 # The kernels
 # ----------------------------------------------------------------------------------------------------------------------
 
-# The CUDA kernels: what their families share, and of each family templates over the layer and its tile.
-_PRIMITIVES = r"""
+# The CUDA kernels, as one text for each family.
+_CUDA = {
+    "direct": r"""
 namespace tconv {
 // The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
 // and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
@@ -821,16 +734,6 @@ template <class Layer, class Program> struct Epilogue {
 
 // What families know alike of a layer: where its weights lie, by numbers that are taken apart.
 
-// Where an element of the weights lies: tap `tap` of the filter from an input channel of its group to an output
-// channel.
-template <class Layer>
-TCONV_DEVICE const typename Layer::Element* weight_at(const typename Layer::Element* weight, int group, int in_channel,
-                                                      int out_channel, int tap) {
-  const long long filter =
-      (static_cast<long long>(group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels + out_channel;
-  return weight + filter * (Layer::Depth::kernel * Layer::Height::kernel * Layer::Width::kernel) + tap;
-}
-
 // The channel at which a group's outputs of a sample begin, counted through all samples of the tensor that they lie in.
 // It may have more channels than the layer: then the outputs are a slice of them.
 template <class Layer> TCONV_DEVICE long long first_output_channel(int sample, int group) {
@@ -840,52 +743,6 @@ template <class Layer> TCONV_DEVICE long long first_output_channel(int sample, i
   return static_cast<long long>(sample) * Layer::y_channels + group * channels;
 }
 
-// Places: the positions of all samples, by number, columns first. Kernels that go phase by phase share them among
-// blocks.
-
-// A position and its sample, -1 where there is none.
-struct Place { int sample, depth, height, width; };
-
-// The place of a number, where `Lead` places come before each row of positions: those have negative widths.
-template <class Layer, int Lead>
-TCONV_DEVICE Place place_of(typename Layer::Index number, int batch, int output_depth, int output_height,
-                            int output_width) {
-  using Index = typename Layer::Index;
-  const Index columns = static_cast<Index>(Layer::Width::positions(output_width)) + Lead;
-  const Index row = number / columns;
-  const Index slab = row / Layer::Height::positions(output_height);
-  const Index sample = slab / Layer::Depth::positions(output_depth);
-  return {sample < batch ? static_cast<int>(sample) : -1,
-          static_cast<int>(slab - sample * Layer::Depth::positions(output_depth)),
-          static_cast<int>(row - slab * Layer::Height::positions(output_height)),
-          static_cast<int>(number - row * columns) - Lead};
-}
-
-// How a kernel is launched whose blocks own `Tile::run` neighbouring places, with some channels of a phase each:
-// `Tile::parts` blocks have the same places. They are neighbours, as they read the same inputs and write neighbouring
-// outputs.
-template <class Layer, class Tile, int Lead> TCONV_CONSTANT Launch places_launch(const Sizes& sizes) {
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  const int(&output)[3] = sizes.output;
-  const long long places = static_cast<long long>(sizes.batch) * Depth::positions(output[0]) *
-                           Height::positions(output[1]) * (Width::positions(output[2]) + Lead);
-  Launch launch = {};
-  launch.counted = launch.blocks = ceil_div(places, static_cast<long long>(Tile::run)) * Tile::parts;
-  launch.threads = Tile::threads, launch.shared_bytes = Tile::shared_bytes;
-  // The last block goes beyond the places by less than 2^12. Inputs around a place lie no further off than it counts.
-  const long long reached = static_cast<long long>(sizes.batch) * Depth::positions(output[0] + Depth::padding) *
-      Height::positions(output[1] + Height::padding) * (Width::positions(output[2] + Width::padding) + Lead) +
-      (1 << 12);
-  launch.wide_index = larger(4 * reached, larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
-}  // namespace tconv
-"""
-_KERNELS = {
-    "direct": r"""
-namespace tconv {
 template <class Layer, class Tile> struct DirectShape {
   using Element = typename Layer::Element;
   using Accumulator = typename AccumulatorOf<Element>::type;
@@ -923,11 +780,7 @@ template <class Layer, class Tile> struct DirectShape {
   static constexpr bool phases_without_taps =
       Depth::phases_with_taps < Depth::stride || (false && Height::phases_with_taps < Height::stride);
   static constexpr int column_chunks = 1, channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr bool whole_channels = Layer::group_out_channels % Tile::channels == 0;
-  static constexpr int row_taps = Depth::kernel * Height::kernel;
-  // A walk over very many row phases would leave most of the GPU idle: those go to the grid.
-  static constexpr bool resident = Tile::chunk_channels >= Layer::group_in_channels;
-  static constexpr int grid_row_phases = resident ? 1 : static_cast<int>(row_phases);
+  static constexpr int row_taps = Depth::kernel * Height::kernel, grid_row_phases = 1;
   static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
 
   // ---- inputs ----
@@ -965,11 +818,9 @@ template <class Layer, class Tile> struct DirectShape {
 
   // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
   // at different times.
-  static constexpr int weight_start = 2 * tile_stage_items;
-  static constexpr int exchange_start = weight_start + (resident ? weight_items : 0);
+  static constexpr int weight_start = 2 * tile_stage_items, exchange_start = weight_start + weight_items;
   static constexpr int other_items = exchange_items + split_items;
-  static constexpr int shared_items = weight_start + (resident ? weight_items + other_items
-      : weight_items > other_items ? weight_items : other_items);
+  static constexpr int shared_items = weight_start + (weight_items + other_items);
   static constexpr int shared_bytes = accumulator_bytes * shared_items;
 };
 
@@ -983,7 +834,7 @@ template <class Layer, class Tile> TCONV_CONSTANT Launch direct_launch(const Siz
       ceil_div(widths, static_cast<long long>(Shape::run_columns));
   const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
   // Blocks with resident weights go on to further positions.
-  const long long most = Shape::resident ? larger(1, 32ll * sizes.multiprocessors / Shape::parts) : all;
+  const long long most = larger(1, 32ll * sizes.multiprocessors / Shape::parts);
   Launch launch = {};
   launch.counted = launch.blocks = Shape::parts * (most < all ? most : all);
   launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
@@ -1233,7 +1084,6 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums, co
     }
     TCONV_UNROLL for (int n = first; n < first + lines; ++n) {
       const int c = n / Shape::sum_rows;
-      if (!Shape::whole_channels && c >= target.channels) break;
       const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
       TCONV_UNROLL for (int r = 0; r < Shape::output_rows; ++r) {
         const int sum_row = Shape::sum_row_of_output(r);
@@ -1402,8 +1252,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
       number_in_grid % Shape::column_chunks * Shape::block_phases};
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
-  const int own_channel = part.first_channel;
+  const int end_row_phase = static_cast<int>(Shape::row_phases), own_channel = part.first_channel;
   const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
 
   const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
@@ -1414,8 +1263,7 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
 
   const int first_channel = part.group * CO + own_channel;
-  const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + part.group * CO + own_channel : bias, program,
-                                          first_channel};
+  const Epilogue<Layer, Program> epilogue{bias, program, first_channel};
   DirectChannels<Layer, Tile, Program> of_channels;
   TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) {
     of_channels[c] = {};
@@ -1427,11 +1275,9 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   Accumulator* const buffer =
       tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
   const bool exchanges = split == 0;
-  if (Shape::resident) {
-    direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
-    if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
-    __syncthreads();
-  }
+  direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
+  if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
+  __syncthreads();
 
   const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
   for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
@@ -1456,18 +1302,12 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
             input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
-              if (!Shape::resident) {
-                __syncthreads();
-                direct_stage<Layer, Tile>(part, weight, staged, weight_row, channel_chunk, tap_chunk);
-                __syncthreads();
-              }
               const int channels =
                   CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
               const long long plane =
                   (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
               const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
-              const Accumulator* const row_weights =
-                  own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
+              const Accumulator* const row_weights = own_weights + (weight_row * Shape::row_items);
               direct_multiply<Layer, Tile>(
                   row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
                   input_columns, input_plane, channels, phases, tap_chunk, split, sums);
@@ -1480,10 +1320,6 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       const DirectTarget<Element> target = {y, ((plane * output_depth + slab) * output_height + row) * output_width,
           static_cast<long long>(output_plane), row, inside ? output_height : 0,
           at.width * Width::stride - Tile::origin, output_width, CO - own_channel};
-      if (!Shape::resident) {
-        __syncthreads();  // the weights have been read
-        direct_clear_buffer<Layer, Tile>(buffer);
-      }
       if (!Shape::phases_without_taps || has_taps)
         direct_store_exchanged<true, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
       else
@@ -1492,176 +1328,33 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   }
 }
 }  // namespace tconv
-""",
-    "plain": r"""
-namespace tconv {
-// plain: transposed convolution on CUDA cores, in few lines and for every layer. Written files carry it for layers and
-// sizes that they were not made for.
-//
-// Computes  y[n, co, o] = bias[co] + sum over ci and taps k of  x[n, ci, i] * weight[ci, co, k]  for all i, k with
-// o = i*stride + k*dilation - padding on each axis, inside each group. x, weight and y are contiguous. Factors are not
-// rounded: TF32 is a permission, of which it makes no use.
-//
-// A position is one (n, qd, qh, qw). It owns stride_d * stride_h * stride_w neighbouring outputs, its phases.
-// A block has some output channels of one group, at a *run* of neighbouring positions of one phase, anywhere in the
-// batch. Lanes have neighbouring positions, so that they read neighbouring inputs, and one weight for all. Each tap of
-// the phase is one place of the input for a thread's position: what is outside is known before the loop over channels,
-// which has nothing but loads and products. `splits` sets of lanes share the input channels; the first adds the others'
-// sums to its own, in order.
-//
-// Not-a-number: an input outside the map counts as 0, so an infinite or NaN *weight* also reaches the outputs at the
-// border whose tap would read there. Non-finite inputs reach exactly the outputs that depend on them.
-//
-// Sizes: batch times positions and one plane of a channel must stay below 2^31 unless wide_index; every axis below
-// 2^31 - stride - padding.
 
-// How the blocks of a layer share its work.
-template <class Layer> struct PlainTile {
-  using Accumulator = typename AccumulatorOf<typename Layer::Element>::type;
-  static constexpr int channels = Layer::group_out_channels < 3 ? Layer::group_out_channels : 8, positions = 4;
-  static constexpr int splits = Layer::group_in_channels >= 512 ? 8 : Layer::group_in_channels >= 64 ? 2 : 1;
-  static constexpr int lanes = splits > 4 ? 32 : 128 / splits, threads = lanes * splits, blocks = 256 / threads;
-  // Where stores of one phase would be far apart, lanes have all phases of the width side by side.
-  static constexpr bool phases_in_lanes = Layer::Width::stride > 4 && Layer::Width::stride <= lanes;
-  static constexpr int phases_together = phases_in_lanes ? Layer::Width::stride : 1;
-  static constexpr int lane_positions = lanes / phases_together, run = lane_positions * positions;
-  static constexpr int shared_bytes = splits > 1 ? threads * channels * static_cast<int>(sizeof(Accumulator)) : 0;
-  static constexpr int channel_blocks = ceil_div(Layer::group_out_channels, channels) * Layer::groups;
-  static constexpr long long phases =
-      static_cast<long long>(Layer::Depth::stride) * Layer::Height::stride * (Layer::Width::stride / phases_together);
-  static constexpr long long parts = channel_blocks * phases;
+// ==== conv_transpose2d
+// 2-D 32→64 k3 s5 p1 d2 tf32_rna
+struct conv_transpose2d_layer {
+  using Element = float;
+  using Index = int;
+  using Depth = tconv::Axis<1, 1, 0, 1>;
+  using Height = tconv::Axis<3, 5, 1, 2>;
+  using Width = tconv::Axis<3, 5, 1, 2>;
+  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 32, group_out_channels = 64, y_channels = 64,
+      has_bias = 0, has_program = 0;
+  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_away;
 };
-
-template <class Layer, class Tile>
-TCONV_CONSTANT Launch plain_launch(const Sizes& sizes) { return places_launch<Layer, Tile, 0>(sizes); }
-
-template <class Layer, class Tile, class Program = Identity>
-TCONV_DEVICE void plain(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
-  using Element = typename Layer::Element;
-  using Accumulator = typename Tile::Accumulator;
-  using Index = typename Layer::Index;
-  using Depth = typename Layer::Depth;
-  using Height = typename Layer::Height;
-  using Width = typename Layer::Width;
-  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
-  constexpr int taps = Depth::kernel * Height::kernel * Width::kernel;
-
-  // The unused axes of 1-D and 2-D layers disappear here.
-  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
-  if (Layer::spatial_dims < 2) input_height = output_height = 1;
-  const Index plane = static_cast<Index>(input_depth) * input_height * input_width;
-
-  const int phase = static_cast<int>(blockIdx.x % Tile::phases);
-  const int part = static_cast<int>(blockIdx.x / Tile::phases % Tile::channel_blocks);
-  const Index first_place = static_cast<Index>(blockIdx.x / Tile::phases / Tile::channel_blocks) * Tile::run;
-  constexpr int width_phases = Width::stride / Tile::phases_together;  // of different blocks
-  const int height_phase = phase / width_phases % Height::stride, depth_phase = phase / width_phases / Height::stride;
-  const int group = part % Layer::groups, first_channel = part / Layer::groups * Tile::channels;
-  const int lane = static_cast<int>(threadIdx.x) % Tile::lanes, split = static_cast<int>(threadIdx.x) / Tile::lanes;
-  const int lane_position = lane / Tile::phases_together;
-  const int width_phase = width_phases > 1 ? phase % width_phases : lane % Tile::phases_together;
-
-  // The thread's positions, and where the inputs of their sample and group would begin with the first of their own.
-  int samples[Tile::positions], depths[Tile::positions], heights[Tile::positions], widths[Tile::positions];
-  const Element* inputs[Tile::positions];
-  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
-    const Place place = place_of<Layer, 0>(first_place + p * Tile::lane_positions + lane_position, batch, output_depth,
-                                           output_height, output_width);
-    samples[p] = lane_position < Tile::lane_positions ? place.sample : -1;
-    depths[p] = place.depth, heights[p] = place.height, widths[p] = place.width;
-    inputs[p] = x + (static_cast<long long>(samples[p]) * Layer::groups + group) * CI * plane +
-                (static_cast<Index>(depths[p]) * input_height + heights[p]) * input_width + widths[p];
-  }
-
-  Accumulator sums[Tile::positions][Tile::channels] = {};
-  for (int d = Depth::first_tap(depth_phase); d < Depth::kernel; d += Depth::tap_period)
-    for (int h = Height::first_tap(height_phase); h < Height::kernel; h += Height::tap_period)
-      for (int w = Width::first_tap(width_phase); w < Width::kernel; w += Width::tap_period) {
-        const int depth_shift = Depth::shift_of(d), row_shift = Height::shift_of(h), shift = Width::shift_of(w);
-        const Index behind = (static_cast<Index>(depth_shift) * input_height + row_shift) * input_width + shift;
-        bool inside[Tile::positions];
-        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
-          inside[p] = samples[p] >= 0 && in_range(depths[p] - depth_shift, input_depth) &&
-                      in_range(heights[p] - row_shift, input_height) && in_range(widths[p] - shift, input_width);
-        const Element* const filters =
-            weight_at<Layer>(weight, group, 0, first_channel, (d * Height::kernel + h) * Width::kernel + w);
-#pragma unroll 4
-        for (int c = split; c < CI; c += Tile::splits) {
-          Accumulator values[Tile::positions];
-          TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
-            values[p] = inside[p]
-                            ? to_accumulator(load_constant(inputs[p] + (static_cast<long long>(c) * plane - behind)))
-                            : Accumulator(0);
-          TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
-            // Of channels that do not exist the first one's weights are taken, and nothing is stored.
-            const int channel = CO % Tile::channels == 0 || first_channel + o < CO ? o : 0;
-            const Accumulator factor =
-                to_accumulator(load_constant(filters + (static_cast<long long>(c) * CO + channel) * taps));
-#pragma unroll
-            for (int p = 0; p < Tile::positions; ++p) sums[p][o] = multiply_add(values[p], factor, sums[p][o]);
-          }
-        }
-      }
-
-  if (Tile::splits > 1) {
-    TCONV_SHARED(shared);
-    Accumulator* const own = reinterpret_cast<Accumulator*>(shared) + threadIdx.x;
-    TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
-      __syncthreads();  // what lay there has been read
-      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) own[o * Tile::threads] = sums[p][o];
-      __syncthreads();
-      TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o)
-        for (int other = 1; other < Tile::splits && split == 0; ++other)
-          sums[p][o] += own[o * Tile::threads + other * Tile::lanes];
-    }
-    if (split > 0) return;
-  }
-
-  const int first_of_all = group * CO + first_channel;
-  const Epilogue<Layer, Program> epilogue = {bias + (Layer::has_bias ? first_of_all : 0), program, first_of_all};
-  TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
-    const int depth = depths[p] * Depth::stride + depth_phase, row = heights[p] * Height::stride + height_phase;
-    const int column = widths[p] * Width::stride + width_phase;
-    if (samples[p] < 0 || depth >= output_depth || row >= output_height || column >= output_width) continue;
-    const long long first = first_output_channel<Layer>(samples[p], group) + first_channel;
-    TCONV_UNROLL for (int o = 0; o < Tile::channels; ++o) {
-      if (first_channel + o >= CO) break;
-      Element* const to = y + (((first + o) * output_depth + depth) * output_height + row) * output_width + column;
-      const auto of_channel = epilogue.of(o);
-      *to = epilogue.output(of_channel.y(sums[p][o]), of_channel, program.template fetch<1>(to, true));
-    }
-  }
-}
-}  // namespace tconv
-""",
+struct conv_transpose2d_tile {
+  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
+      rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
+      unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;
+};
+extern "C" __global__ void __launch_bounds__(128, 5)
+conv_transpose2d(const conv_transpose2d_layer::Element* x, const conv_transpose2d_layer::Element* weight, const
+    conv_transpose2d_layer::Element* bias, conv_transpose2d_layer::Element* y, int batch, int input_depth, int
+    input_height, int input_width, int output_depth, int output_height, int output_width) {
+  tconv::direct<conv_transpose2d_layer, conv_transpose2d_tile>(x, weight, bias, y, batch, input_depth, input_height,
+      input_width, output_depth, output_height, output_width);
 }
 
-# What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
-_BINDING = r"""
-#include <Python.h>
-#include <cstdint>
-#include <vector>
-
-int64_t launch(const std::vector<int64_t>& numbers);
-
-static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t count) {
-  std::vector<int64_t> numbers(count);
-  for (Py_ssize_t i = 0; i < count; ++i) numbers[i] = PyLong_AsLongLong(given[i]);
-  return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(launch(numbers));
-}
-
-static PyMethodDef functions[] = {{"launch", (PyCFunction)(void (*)())call, METH_FASTCALL, nullptr}, {}};
-static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, functions};
-
-#define TCONV_INIT(name) TCONV_INIT_OF(name)
-#define TCONV_INIT_OF(name) PyInit_##name
-PyMODINIT_FUNC TCONV_INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&definition); }
-"""
-
-# The host's side of a kernel, left out where only device code is compiled.
-_HOST = r"""
+// ==== launching, on the host; left out where only device code is compiled
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
 #include <cstdint>
 #include <cuda_runtime.h>
@@ -1669,7 +1362,7 @@ _HOST = r"""
 
 // Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
 // for it itself.
-static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
+static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
   if (shared_bytes > 48 * 1024) {
@@ -1693,27 +1386,61 @@ static int enqueue(void* kernel, void** arguments, int64_t grid, int block, int 
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues the kernel, behind those that bring its weights and its inputs into another order, and returns a
-// cudaError_t, or -1 where offsets of the layer's Index do not reach. Where y is 0 it returns how many bytes the
-// weights take in their order.
+// Enqueues one kernel, behind those that bring its weights and its inputs into another order, and returns a
+// cudaError_t. Where y is 0 it returns how many samples one launch may take, 0 where not even one.
 //
-// The numbers are the stream, multiprocessors, addresses of x, weight, bias, y and of memory for that order, batch,
-// depth, height and width of the input and of the output, and addresses of what the program behind the layer reads.
-int64_t launch(const std::vector<int64_t>& numbers) {
+// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for that
+// order, batch, depth, height and width of the input and of the output, and addresses of what the program behind the
+// layer reads.
+template <class Layer, class Tile>
+int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
-  tconv::Sizes sizes{size(1), size(7), {size(8), size(9), size(10)}, {size(11), size(12), size(13)}};
-  int64_t stream = numbers[0], x = numbers[2], weight = numbers[3], bias = numbers[4], y = numbers[5];
-  int64_t prepared = numbers[6];
+  tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
+  int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
+  if (y == 0) {
+    for (; sizes.batch > 0; sizes.batch /= 2) {
+      const tconv::Launch fits = tconv::direct_launch<Layer, Tile>(sizes);
+      if (fits.counted < tconv::index_limit && (sizeof(typename Layer::Index) == 8 || !fits.wide_index)) break;
+    }
+    return sizes.batch;
+  }
   int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
-  const tconv::Launch of_kernel = tconv::FAMILY_launch<KERNEL_layer, KERNEL_tile>(sizes);
-  if (y == 0) return of_kernel.weight_bytes;
-  if (of_kernel.wide_index && sizeof(KERNEL_layer::Index) < 8) return -1;
-  if (of_kernel.counted >= tconv::index_limit) return cudaErrorInvalidConfiguration;
+  const tconv::Launch launch = tconv::direct_launch<Layer, Tile>(sizes);
   bool overlaps = false;
   std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
                                   output, output + 1, output + 2};
-  return enqueue((void*)KERNEL, arguments.data(), of_kernel.blocks, of_kernel.threads, of_kernel.shared_bytes, stream,
-                 overlaps);
+  return enqueue(kernel, arguments.data(), launch.blocks, launch.threads, launch.shared_bytes, stream, overlaps);
+}
+
+int64_t launch(const std::vector<int64_t>& numbers) {
+  switch (numbers[0]) {
+    case 0: return launched<conv_transpose2d_layer, conv_transpose2d_tile>(
+                numbers, (void*)conv_transpose2d, nullptr, nullptr);
+  }
+  return cudaErrorInvalidValue;
 }
 #endif
+""",
+}
+
+# What Python calls: a module of one function, in plain C, as a header of bindings alone takes seconds to compile.
+_BINDING = r"""
+#include <Python.h>
+#include <cstdint>
+#include <vector>
+
+int64_t launch(const std::vector<int64_t>& numbers);
+
+static PyObject* call(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  std::vector<int64_t> numbers(count);
+  for (Py_ssize_t i = 0; i < count; ++i) numbers[i] = PyLong_AsLongLong(given[i]);
+  return PyErr_Occurred() ? nullptr : PyLong_FromLongLong(launch(numbers));
+}
+
+static PyMethodDef functions[] = {{"launch", (PyCFunction)(void (*)())call, METH_FASTCALL, nullptr}, {}};
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, functions};
+
+#define TCONV_INIT(name) TCONV_INIT_OF(name)
+#define TCONV_INIT_OF(name) PyInit_##name
+PyMODINIT_FUNC TCONV_INIT(TORCH_EXTENSION_NAME)() { return PyModule_Create(&definition); }
 """

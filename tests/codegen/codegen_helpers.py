@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import functools
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tconv.precision import of_kind
 from tconv.problem import Precision, Problem
 from tconv.rewriter.fusing import with_tails
 from tconv.rewriter.pipeline import build, leave, plan_layers, settle
+from tconv.sandbox.emulated import install
 from tconv.sandbox.model_file import load
 from tconv.sandbox.trace import trace
 from tconv.sandbox.worker import Workshop
@@ -25,7 +28,7 @@ from tconv.tuning.compilers import threads
 
 Namespace = dict[str, Any]
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: A model whose layer takes a kernel for Hopper, and a portable one elsewhere.
+#: A model whose layer takes a kernel for Hopper.
 DENSE = """
     import torch
     from torch import nn
@@ -58,40 +61,53 @@ def by_kind(problem: Problem, wanted: Wanted) -> Precision:
     return of_kind(problem) if wanted == "match" else wanted
 
 
-def generated_text(path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES)) -> str:
+def generated_text(
+    path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES), types: Sequence[str] = ()
+) -> str:
     """The text that tconv writes for a model file; those of the examples, which do not change, are kept."""
     generate = _of_example if path.parent == EXAMPLES else _generated
-    return generate(path, wanted, tuple(families))
+    return generate(path, wanted, tuple(families), tuple(types))
 
 
 def planned_layers(
-    path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES)
-) -> list[PlannedLayer]:
+    path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES), types: Sequence[str] = ()
+) -> tuple[PlannedLayer, ...]:
     """What tconv plans for a model file."""
     found = trace(load(path))
-    return plan_layers(found, path, Gpu.h200(), understood(wanted, found.tf32), by_kind, families)
+    return plan_layers(found, path, Gpu.h200(), understood(wanted, found.tf32), by_kind, families, types=types)
 
 
-def _generated(path: Path, wanted: Wanted, families: tuple[str, ...]) -> str:
+def settled_layers(
+    path: Path, wanted: Wanted = "match", families: Sequence[str] = tuple(FAMILIES), types: Sequence[str] = ()
+) -> tuple[PlannedLayer, ...]:
+    """The same with the kernels that are written."""
     wanted = understood(wanted, trace(load(path)).tf32)
     with threads() as pool:
-        layers = settle(planned_layers(path, wanted, families), Gpu.h200(), ("sm_80", "sm_90a"), pool)()
-    return build(path, layers)
+        return settle(planned_layers(path, wanted, families, types), Gpu.h200(), ("sm_80", "sm_90a"), pool)()
+
+
+def _generated(path: Path, wanted: Wanted, families: tuple[str, ...], types: tuple[str, ...]) -> str:
+    return build(path, settled_layers(path, wanted, families, types))
 
 
 _of_example = functools.cache(_generated)
 
 
-def fused_text(path: Path, families: Sequence[str] = tuple(FAMILIES), left: Collection[str] = ()) -> str:
+def fused_text(
+    path: Path,
+    families: Sequence[str] = tuple(FAMILIES),
+    left: Collection[str] = (),
+    types: Sequence[str] = (),
+) -> str:
     """The text that tconv writes for a model file, with what stands behind its layers in their kernels.
 
     Args:
         left: the names of layers that are left to PyTorch.
+        types: further element types with kernels.
     """
     fused = with_tails(path, trace(load(path)), workshop())
-    layers = plan_layers(
-        fused.trace, path, Gpu.h200(), understood("match", True), by_kind, families, programs=fused.programs
-    )
+    wanted, programs = understood("match", True), fused.programs
+    layers = plan_layers(fused.trace, path, Gpu.h200(), wanted, by_kind, families, programs=programs, types=types)
     return build(path, leave(layers, left, ""), fused.text, fused.tails)
 
 
@@ -119,3 +135,39 @@ def model_file(tmp_path: Path) -> Callable[[str], Path]:
         return path
 
     return write
+
+
+def launched(file: Namespace) -> list[Any]:
+    """The launches that a file makes from now on, in the emulator; the list grows with each."""
+    install(file)
+    emulated, launches = file["_launch"], []
+
+    def launch(launch: Any, *tensors: Any) -> None:
+        launches.append(launch)
+        emulated(launch, *tensors)
+
+    file["_launch"] = launch
+    return launches
+
+
+def kernels_of(file: Namespace) -> list[Any]:
+    """All kernels that a file records."""
+    return [kernel for kernels in file["_RECORDED"].values() for kernel in kernels]
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Inside, each warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@contextmanager
+def told() -> Iterator[list[str]]:
+    """Inside, what files say of calls that PyTorch runs is kept, each as often as it is said."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield found
+    found += [said for each in caught if (said := str(each.message)).startswith("PyTorch runs ")]

@@ -19,7 +19,6 @@ from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text, declared_name, walk, words
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
-from tconv.kernels.cases import CASES
 from tconv.planner import FAMILIES, Kernel
 
 ON_TENSOR_CORES = [name for name, i in INSTANCES.items() if i.kernel.family != "direct"]
@@ -234,19 +233,6 @@ def test_a_written_kernel_is_the_librarys(name: str) -> None:
     beside = others[len(name) * 7 % len(others)]
     for kernels in ([kernel], [kernel, beside]):
         assert machine_code(compile_source(written(kernels), arch).cubin) == expected
-
-
-@pytest.mark.rotates(24)
-@pytest.mark.parametrize("name", CASES)
-def test_the_kernel_for_any_layer_is_the_librarys(name: str) -> None:
-    """In a file that records no other."""
-    kernel = Kernel[Any](source.ANY_LAYER, CASES[name].problem("fp32").layer, None)
-    expected = machine_code(compile_source(source.unit(kernel), "sm_80", headers=source.header_directory()).cubin)
-    own = source.functions(kernel, "tconv_kernel")
-    texts = kernel_texts([], own)
-    assert list(texts) == [PRIMITIVES, source.ANY_LAYER]
-    text = f"{source.in_namespace(texts.values())}\n{own}"
-    assert machine_code(compile_source(text, "sm_80").cubin)[".text.tconv_kernel"] == expected[".text.tconv_kernel"]
 
 
 @pytest.mark.rotates(4)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from any_layer import emulated, problems
 from kernel_runs import PROGRAMMED, emulate, integer_tensors, random_tensors, worst
 from mutations import NAMED
 from test_compile import ARCHS, WITHOUT
 
 from tconv.evaluation.reference import conv_transpose
 from tconv.jit.loader import compile_kernel
-from tconv.kernels.cases import PROGRAMS
-from tconv.kernels.source import ANY_DENSE_LAYER, ANY_LAYER
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.program import parse
-from tconv.problem import Layer
 
 #: Those whose every step is exact on integers.
 EXACT = [name for name in PROGRAMMED if not name.endswith("mish")]
@@ -42,26 +36,6 @@ def test_is_exact_on_integers(name):
     sums = conv_transpose(*(None if t is None else t.double() for t in tensors[:3]), instance.problem)
     exact = evaluate(parse(instance.problem.layer.tail), sums, tensors.operands)
     assert torch.equal(emulate(instance, tensors), exact.to(tensors.x.dtype))
-
-
-#: For the kernels that run any of them.
-LAYERS = {
-    "groups": Layer(2, 36, 34, (1, 3, 4), (1, 2, 3), (0, 1, 2), groups=2, bias=True),
-    "phases without taps": Layer(1, 18, 9, (1, 1, 3), (1, 1, 5), (0, 0, 1), (1, 1, 2)),
-}
-
-
-@pytest.mark.rotates(12)
-@pytest.mark.parametrize("mode", ["plain", "address"])
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
-@pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("family", [ANY_LAYER, ANY_DENSE_LAYER])
-@pytest.mark.parametrize("name", LAYERS)
-def test_kernels_for_any_layer_take_programs(name, family, program, precision, mode):
-    layers = {name: replace(LAYERS[name], tail=PROGRAMS[program])}
-    for problem in problems(layers, name, precision):
-        tensors = random_tensors(problem)
-        assert worst(problem, tensors, emulated(family, problem, tensors, mode)) <= 1
 
 
 @pytest.mark.rotates(96, by="name")

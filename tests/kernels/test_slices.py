@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from any_layer import NAME
 from kernel_runs import GPU, SLICED, Tensors, integer_tensors, plan_of, random_tensors, stored, worst
 
 from tconv.emulator import EmulatorError, Mode, Order, run
 from tconv.kernels.instances import Instance
-from tconv.kernels.source import ANY_DENSE_LAYER, ANY_LAYER, inlined, launching, unit
-from tconv.planner import Kernel
-from tconv.problem import Layer, Problem
-from tconv.sandbox.cut import Cut, told
-from tconv.sandbox.emulated import ask, launches
+from tconv.kernels.source import inlined, unit
+from tconv.problem import Problem
+from tconv.sandbox.emulated import launches
+
+NAME = "tconv_kernel"
 
 
 def begin_of(problem: Problem, last: bool) -> int:
@@ -69,21 +68,6 @@ def test_it_stays_in_bounds_and_has_no_races(name: str, mode: Mode) -> None:
     instance = SLICED[name]
     tensors = integer_tensors(instance.problem)
     assert worst(instance.problem, tensors, emulate(instance, tensors, mode)) == 0
-
-
-LAYER = Layer(2, 24, 11, (1, 3, 3), (1, 2, 2), (0, 1, 1), bias=True, into=19)
-
-
-@pytest.mark.parametrize("family", [ANY_LAYER, ANY_DENSE_LAYER])
-@pytest.mark.parametrize("mode", ["plain", "address"])
-def test_kernels_for_any_layer(family: str, mode: Mode) -> None:
-    problem = Problem(LAYER, 3, (1, 5, 7), (0, 1, 0))
-    tensors = random_tensors(problem)
-    y, slice_ = sliced(problem, tensors, last=False)
-    source = inlined([(Kernel(family, LAYER, None), NAME)]) + launching(family, NAME)
-    how = told(Cut(source, source, NAME), problem, 1, ask)
-    run(source, launches(NAME, how, problem, *tensors[:3], slice_), mode=mode)
-    assert worst(problem, tensors, seen(y, problem, last=False)) <= 1
 
 
 @pytest.mark.parametrize("family", ["direct", "mma", "wgmma"])

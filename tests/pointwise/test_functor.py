@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from any_layer import NAME
 
 from tconv.emulator import run
 from tconv.jit.loader import gpu_of, load
 from tconv.kernels.source import header_directory, launching, unit
 from tconv.planner import Kernel
+from tconv.planner.direct.builder import default_tile
 from tconv.pointwise.evaluate import evaluate
 from tconv.pointwise.operations import OPERATIONS
 from tconv.pointwise.program import parse
@@ -17,6 +17,7 @@ from tconv.problem import Layer, Precision, Problem
 from tconv.sandbox.cut import Cut, told
 from tconv.sandbox.emulated import ask, launches
 
+NAME = "tconv_kernel"
 #: Of the type that it is computed in: how far a function may be from PyTorch's, relative and absolute.
 _NEAR = {"fp32": 4e-6, "fp16": 2e-3, "bf16": 1.6e-2, "fp64": 1e-14}
 _EXPONENTS = (2.5, -3.0, 4.0, 1 / 3)
@@ -60,7 +61,7 @@ def operands() -> tuple[torch.Tensor, torch.Tensor]:
 def kernel_of(text: str, precision: Precision, count: int) -> tuple[str, Problem]:
     """A layer of one channel, whose weight is 1."""
     layer = Layer(1, 1, 1, (1, 1, 1), precision=precision, tail=text)
-    source = unit(Kernel("plain", layer, None), NAME) + launching("plain", NAME)
+    source = unit(Kernel("direct", layer, default_tile(layer)), NAME) + launching("direct", NAME)
     return source, Problem(layer, 1, (1, 1, count))
 
 
@@ -83,7 +84,7 @@ def test_equals_pytorch(text: str, precision: Precision) -> None:
     )
     source, problem = kernel_of(text, precision, len(x))
     y, weight = torch.zeros_like(x), torch.ones_like(x[:1])
-    how = told(Cut(source, source, NAME), problem, 1, ask)
+    how = told(Cut(source, NAME), problem, 1, ask)
     read = [other] * len(parse(text).operands)
     run(source, launches(NAME, how, problem, x, weight, None, y, read))
     check(y, text, x, other, precision)
@@ -103,7 +104,7 @@ def test_equals_pytorch_on_gpu(precision: Precision) -> None:
             values.to(getattr(torch, Layer(1, 1, 1, (1, 1, 1), precision=precision).dtype)) for values in operands()
         )
         source, problem = kernel_of(text, precision, len(x))
-        how = told(Cut(source, source, NAME), problem, 1, ask)
+        how = told(Cut(source, NAME), problem, 1, ask)
         cubin = compile_source(source, gpu_of(0).arch, headers=header_directory()).cubin
         function = load(cubin, NAME, 0, 0)
         device = [values.cuda() for values in (x, torch.ones_like(x[:1]), torch.zeros_like(x), other)]

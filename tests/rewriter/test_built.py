@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,15 +28,15 @@ class AtOnce(Executor):
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
-    """By the names of extensions; one that is called "short" does not reach far enough, one called "broken" fails."""
+    """By the names of extensions; one that is called "short" takes 17 samples at once, one called "broken" fails."""
     noted: list[tuple[str, tuple[int, ...]]] = []
 
     def load(options: Any) -> SimpleNamespace:
         def launch(*numbers: int) -> int:
-            if numbers[5] == 0:
-                return 700
+            if numbers[6] == 0:
+                return min(numbers[8], 17) if options["name"] == "short" else numbers[8]
             noted.append((options["name"], numbers))
-            return {"short": -1, "broken": 209}.get(options["name"], 0)
+            return 209 if options["name"] == "broken" else 0
 
         return SimpleNamespace(launch=launch)
 
@@ -44,27 +45,31 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
     return noted
 
 
-def run(name: str, prepares_inputs: bool = False) -> tuple[int, ...]:
+def run(name: str, batch: int = 2) -> tuple[int, ...]:
     """Launches it, and returns the addresses of what it reads and writes."""
-    options = Built({"name": name}, {"name": f"{name}, wide"}, prepares_inputs, True)
-    x, weight, bias, y = torch.ones(2, 3, 4, 6), torch.ones(3, 5, 2, 2), torch.ones(5), torch.ones(2, 5, 8, 12)
-    read = torch.ones(7)
-    launched(Extensions(AtOnce()), options, PROBLEM, Gpu.h200())(x, weight, bias, y, (read,))
+    options = Built({"name": name}, 3, 700, False, True)
+    x, weight, bias = torch.ones(batch, 3, 4, 6), torch.ones(3, 5, 2, 2), torch.ones(5)
+    y, read = torch.ones(batch, 5, 8, 12), torch.ones(7)
+    problem = replace(PROBLEM, batch=batch)
+    launched(Extensions(AtOnce()), options, problem, Gpu.h200())(x, weight, bias, y, (read,))
     return tuple(each.data_ptr() for each in (x, weight, bias, y, read))
 
 
 def test_a_launch_has_what_the_files_own_has(calls: list[tuple[str, tuple[int, ...]]]) -> None:
     *given, read = run("plain")
-    ((name, (stream, multiprocessors, *rest)),) = calls
-    assert (name, stream, multiprocessors) == ("plain", 99, 132)
+    ((name, (place, stream, multiprocessors, *rest)),) = calls
+    assert (name, place, stream, multiprocessors) == ("plain", 3, 99, 132)
     assert rest[:4] == given and rest[4] != 0, "memory for weights in their order"
     assert rest[5:] == [2, 1, 4, 6, 1, 8, 12, read]
 
 
-def test_where_offsets_do_not_reach_the_wide_kernel_runs(calls: list[tuple[str, tuple[int, ...]]]) -> None:
-    run("short")
-    assert [name for name, _ in calls] == ["short", "short, wide"]
-    assert calls[0][1][:6] == calls[1][1][:6]
+def test_where_offsets_do_not_reach_slices_of_the_batch_are_launched(calls: list[tuple[str, tuple[int, ...]]]) -> None:
+    x, weight, _, y, _ = run("short", batch=40)
+    launches = [numbers for _, numbers in calls]
+    assert [numbers[8] for numbers in launches] == [16, 16, 8]
+    assert [numbers[3] - x for numbers in launches] == [first * 3 * 4 * 6 * 4 for first in (0, 16, 32)]
+    assert [numbers[6] - y for numbers in launches] == [first * 5 * 8 * 12 * 4 for first in (0, 16, 32)]
+    assert {numbers[4] for numbers in launches} == {weight}
 
 
 def test_an_error_is_told(calls: list[tuple[str, tuple[int, ...]]]) -> None:

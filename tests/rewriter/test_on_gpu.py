@@ -43,7 +43,7 @@ def candidate_of(model_file: Callable[[str], Path]) -> tuple[Path, Path]:
     own_tools_on_path()
     model = model_file(MODEL)
     output = model.with_name("out.py")
-    outcome = optimize(Request(model, output))
+    outcome = optimize(Request(model, output, types=("float16",)))
     assert outcome.reasons == () and outcome.equal and outcome.written
     assert outcome.load_inline == "built" and outcome.speedup is not None
     assert all(check.time is not None and check.time.ours > 0 for check in outcome.layers)
@@ -51,18 +51,19 @@ def candidate_of(model_file: Callable[[str], Path]) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(("text", "prepares_inputs"), [(DENSE, False), (PREPARED, True)])
-def test_hoppers_kernel_is_built_and_the_one_for_elsewhere_as_well(
+def test_hoppers_kernels_are_built_for_any_size_and_two_types(
     text: str, prepares_inputs: bool, model_file: Callable[[str], Path]
 ) -> None:
     if shutil.which("nvcc") is None or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs nvcc and a GPU of compute capability 9.0")
     own_tools_on_path()
     model = model_file(text)
-    outcome = optimize(Request(model, model.with_name("out.py"), bench=False))
+    types = ("float32", "float16", "bfloat16")
+    outcome = optimize(Request(model, model.with_name("out.py"), bench=False, types=types))
     (layer,) = outcome.layers
     assert outcome.reasons == () and outcome.written and outcome.load_inline == "built"
     assert layer.layer.plan.kernel.family == "wgmma" and layer.equal
-    assert list(layer.verdicts)[:2] == ["up", "up, elsewhere"] and len(layer.verdicts) == (5 if prepares_inputs else 4)
+    assert len(layer.layer.groups) == 3
     assert (layer.layer.plan.inputs is not None) == prepares_inputs
     file = load(outcome.request.output, CANDIDATE)
     theirs, ours = load(model).construct(0).cuda(), file.construct(0).cuda()
@@ -88,9 +89,12 @@ def test_built_equal_and_timed(model_file: Callable[[str], Path]) -> None:
     theirs, ours = load(model).construct(0).cuda(), load(output, CANDIDATE).construct(0).cuda()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(3, 4, 9, 7, device="cuda")
-    for dtype, tolerance in ((torch.float32, 2e-3), (torch.float64, 1e-10), (torch.float16, 2e-2)):
+    for dtype, tolerance in ((torch.float32, 2e-3), (torch.float16, 2e-2)):
         got = ours.to(dtype)(x.to(dtype))
         torch.testing.assert_close(got, theirs.to(dtype)(x.to(dtype)), rtol=tolerance, atol=tolerance)
+    with pytest.warns(UserWarning, match="its kernels are for float32, float16, not for float64"):
+        got = ours.double()(x.double())
+    torch.testing.assert_close(got, theirs.double()(x.double()), rtol=1e-10, atol=1e-10)
     ours, theirs = ours.float(), theirs.float()
     with torch.autocast("cuda", torch.float16):
         got = ours(x)
@@ -134,7 +138,7 @@ def test_tails_are_built_and_equal(model_file: Callable[[str], Path]) -> None:
             return [torch.rand(4, 64, 24, 40), torch.rand(4, 8, 48, 80), torch.rand(4, 64, 48, 80)]
     """)
     output = path.with_name("out.py")
-    outcome = optimize(Request(path, output, bench=False))
+    outcome = optimize(Request(path, output, bench=False, types=("bfloat16",)))
     assert outcome.written and outcome.equal and outcome.mistakes == (), outcome.reasons
     assert sum(bool(each.program) for layer in outcome.layers for each in layer.layer.behind) == 3
     theirs, ours = load(path).construct(0).cuda().eval(), load(output, CANDIDATE).construct(0).cuda().eval()
@@ -176,11 +180,11 @@ def test_the_emulator_agrees_bit_for_bit_on_integers(model_file: Callable[[str],
     path = EXAMPLES / "generated" / "strided_dilated_new.py"
     own_tools_on_path()
     file = load(path, CANDIDATE)
-    model = file.construct(0, 8, 6, 3, 5, 1, 2, True)
+    model = file.construct(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randint(-4, 5, parameter.shape).float())
-        x = torch.randint(-4, 5, (2, 8, 9, 11)).float()
+        x = torch.randint(-4, 5, (2, 32, 9, 11)).float()
         on_gpu = model.cuda()(x.cuda()).cpu()
         install(file.namespace)
         in_emulator = model.cpu()(x)

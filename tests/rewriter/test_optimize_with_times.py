@@ -126,7 +126,7 @@ def test_the_file_says_what_was_found(job: Callable[..., Outcome]) -> None:
     ]
     # But for that it is the text that was judged.
     layers = [check.layer for check in outcome.layers]
-    judged = build(outcome.request.model, layers, outcome.gpu, "match")
+    judged = build(outcome.request.model, layers)
     assert text.replace("\n".join(["", *head[found - 1 :]]), "", 1) == judged
 
 
@@ -167,7 +167,7 @@ def test_only_faster_leaves_the_slower_ones(job: Callable[..., Outcome]) -> None
     install(namespace)
     launched: list[object] = []
     launch = namespace["_launch"]
-    namespace["_launch"] = lambda plan, *tensors: (launched.append(plan.kernel.layer), launch(plan, *tensors))
+    namespace["_launch"] = lambda how, *tensors: (launched.append(how.kernel), launch(how, *tensors))
     torch.manual_seed(0)
     ours = namespace["ModelNew"]()
     x = torch.rand(1, 2, 4, 4)

@@ -360,6 +360,11 @@ def _of_kernels(wanted: _Wanted) -> list[tuple[Plan, Mapping[Problem, Cut | Buil
     return list(zip(wanted.layer.variants.values(), wanted.launches, strict=True))
 
 
+def runs_on_arch(layer: PlannedLayer, arch: str) -> bool:
+    """Whether GPUs of that arch run a kernel that the file has for the layer."""
+    return any(runs_on(plan.kernel.family, plan.problem, Gpu.h200(), arch) for plan in layer.variants.values())
+
+
 def _archs_of_each(layer: PlannedLayer, archs: Sequence[str]) -> Iterator[list[str]]:
     """What each of the layer's kernels is compiled for: that which runs first on an arch for it, any other once."""
     gpu = Gpu.h200()

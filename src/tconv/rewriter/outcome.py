@@ -23,8 +23,8 @@ class Request:
     """What is asked for.
 
     Args:
-        archs: to compile for; empty for the GPU's own, or without one for sm_80. Without a GPU, sm_90a among them plans
-            for Hopper.
+        archs: to compile for; empty for the GPU's own, or without one for sm_80. Without a GPU, sm_90a alone plans for
+            Hopper.
         types: element types that layers get kernels for beside those in which the model calls them.
         elsewhere: what the file does with calls that none of its kernels runs: "pytorch" or "error".
         search: on a GPU, measure the leading kernels of each layer, unless nothing is timed.

@@ -93,17 +93,17 @@ def plan_layers(
     own = _shared(own, gpu)
     there = {plan.kernel.family for of_problem in own.values() for plan in of_problem}
 
-    def of_type(problem: Problem, dtype: str) -> list[Plan]:
-        other = _in_type(problem, dtype, wanted, resolve)
+    def of_type(problem: Problem) -> list[Plan]:
         try:
-            return plans(other, there)
+            return plans(problem, there)
         except Unplannable:
-            return plans(other, tuple(FAMILIES))
+            return plans(problem, tuple(FAMILIES))
 
-    others = [
-        _shared({problem: of_type(problem, dtype) for problem in own if problem.layer.dtype != dtype}, gpu)
-        for dtype in types
-    ]
+    further: list[dict[Problem, list[Plan]]] = []
+    for dtype in types:
+        in_type = {each: _in_type(each, dtype, wanted, resolve) for each in own if each.layer.dtype != dtype}
+        planned = _shared({problem: of_type(problem) for problem in in_type.values()}, gpu)
+        further.append({each: planned[problem] for each, problem in in_type.items()})
     left = [_SCRIPTED if each.scripted else _OUT_OF_REACH if each.elsewhere else "" for each in trace.layers]
     layers = tuple(
         PlannedLayer(
@@ -115,7 +115,7 @@ def plan_layers(
             bool(reason),
             reason,
             next(iter(own[problem][1:]), None),
-            tuple(tuple(of_type[problem]) for of_type in others if problem in of_type),
+            tuple(tuple(planned[problem]) for planned in further if problem in planned),
             _behind(traced.tails, programs) or (Behind(),),
             _behind(traced.in_evaluation, programs),
             traced.compiled,

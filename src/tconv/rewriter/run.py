@@ -27,7 +27,7 @@ from tconv.planner import FAMILIES, Gpu, floor_seconds
 from tconv.planner.tuned import Answers
 from tconv.problem import DTYPE_OF, PRECISIONS, Precision, Problem
 from tconv.rewriter.built import Extensions
-from tconv.rewriter.check import Compiler, LayerCheck, check_layers, check_other_sizes
+from tconv.rewriter.check import Compiler, LayerCheck, check_layers, check_other_sizes, runs_on_arch
 from tconv.rewriter.findings import with_findings
 from tconv.rewriter.fusing import Fused, with_tails
 from tconv.rewriter.outcome import Outcome, Request
@@ -234,7 +234,7 @@ class _Job:
 
     def _gpu(self) -> Gpu:
         if not self.on_gpu:
-            return Gpu.h200() if "sm_90a" in self.request.archs else Gpu.any_with_tensor_cores()
+            return Gpu.h200() if set(self.request.archs) == {"sm_90a"} else Gpu.any_with_tensor_cores()
         from tconv.jit.loader import gpu_of
 
         return gpu_of(torch.cuda.current_device())
@@ -342,6 +342,15 @@ class _Job:
         return "not built" if self.request.missing else "built"
 
     def _not_checked(self, checks: Sequence[LayerCheck]) -> tuple[str, ...]:
+        lacking = tuple(
+            f"{check.layer.name} on {arch}: no kernel of the file runs there, PyTorch does"
+            for check in checks
+            for arch in self.request.archs
+            if not check.layer.left and not runs_on_arch(check.layer, arch)
+        )
+        return (*lacking, *self._not_checked_here(checks))
+
+    def _not_checked_here(self, checks: Sequence[LayerCheck]) -> tuple[str, ...]:
         if self.on_gpu:
             if self.request.missing:
                 return ("the whole file, which load_inline would build",)
