@@ -1,6 +1,6 @@
-"""Files whose layers run on tensor cores: the same answers, for every size and width, and on GPUs without them.
+"""Files whose layers run on tensor cores: the same answers at every size, in the recorded types, on GPUs with them.
 
-Of the model's layers the last has too few channels for the kernel that runs any dense layer.
+Of the model's layers the first is recorded for inputs of one pixel.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import Namespace, executed, generated_text
+from codegen_helpers import Namespace, executed, generated_text, kernels_of, launched, settled_layers, silent, told
 
 from tconv.jit.compile import compile_source
-from tconv.sandbox.emulated import install
+from tconv.rewriter.pipeline import build
 
 MODEL = """
 import torch
@@ -40,6 +40,10 @@ def get_init_inputs():
 """
 
 
+LAYERS = ("first", "second", "last")
+NAMES = [f"conv_{name}" for name in LAYERS]
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     model = tmp_path_factory.mktemp("families") / "model.py"
@@ -47,10 +51,18 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return generated_text(model, families=["mma"])
 
 
+@pytest.fixture(scope="module")
+def in_all_types(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text with kernels for 16-bit types, too."""
+    model = tmp_path_factory.mktemp("types") / "model.py"
+    model.write_text(MODEL)
+    return generated_text(model, families=["mma"], types=("float16", "bfloat16"))
+
+
 @pytest.fixture
 def file(text: str) -> Namespace:
     namespace = executed(text)
-    install(namespace)
+    namespace["launches"] = launched(namespace)
     return namespace
 
 
@@ -62,55 +74,69 @@ def pair(file: Namespace, *arguments: int) -> tuple[torch.nn.Module, torch.nn.Mo
     return theirs, ours
 
 
-def close(file: Namespace, shape: tuple[int, ...], *arguments: int) -> None:
-    theirs, ours = pair(file, *arguments)
+def close(file: Namespace, shape: tuple[int, ...]) -> list[Any]:
+    """By these kernels, without a word, the model computes what float64 says."""
+    theirs, ours = pair(file)
     x = torch.randn(shape)
-    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
-
-
-def families(file: Namespace, shape: tuple[int, ...], most_shared: int = 227 * 1024, sm_90a: bool = True) -> list[str]:
-    """Of the first layer on an input of this shape, and of the layers as they are built."""
-    gpu = file["_PLANNED"]._replace(most_shared=most_shared, sm_90a=sm_90a)
-    options = ((1, 1), (0, 0), (0, 0), 1, (1, 1))
-    plan = file["_plan"](2, torch.float32, shape, (20, 24, 4, 4), (24,), *options, gpu)
-    return [plan.kernel.family, *(kernel.family for kernel in file["_module_kernels"](file["ModelNew"](), gpu))]
-
-
-def strides(file: Namespace) -> list[Any]:
-    """Of every recorded kernel."""
-    return [kernel.stride or layer.stride for layer, kernels in file["_RECORDED"].items() for kernel in kernels]
+    del file["launches"][:]
+    with silent():
+        y = ours(x)
+    torch.testing.assert_close(y.double(), theirs.double()(x.double()), rtol=1e-3, atol=1e-3)
+    assert [launch.kernel.name.replace("_any_size", "") for launch in file["launches"]] == NAMES
+    return [launch.kernel for launch in file["launches"]]
 
 
 def test_the_sizes_of_get_inputs(file: Namespace) -> None:
-    assert families(file, (2, 20, 1, 1)) == ["mma"] * 4
-    close(file, (2, 20, 1, 1))
+    assert [kernel.name for kernel in close(file, (2, 20, 1, 1))] == NAMES
+    assert {kernel.family for kernel in kernels_of(file)} == {"mma"}
 
 
 def test_other_batches(file: Namespace) -> None:
-    close(file, (1, 20, 1, 1))
-    close(file, (5, 20, 1, 1))
+    for batch in (1, 5):
+        assert [kernel.name for kernel in close(file, (batch, 20, 1, 1))] == NAMES
 
 
-def test_beside_a_kernel_for_one_input_an_axis_stands_one_for_others(file: Namespace) -> None:
+def test_beside_a_kernel_for_one_input_an_axis_stands_one_for_any_size(file: Namespace) -> None:
     """The first layer was compiled with every tap as a phase."""
-    assert strides(file)[0] == (1, 4, 4)
-    assert [families(file, (2, 20, *size))[0] for size in ((1, 1), (2, 1), (1, 3))] == ["mma", "gemm", "gemm"]
-    close(file, (2, 20, 2, 3))
+    recorded = [(kernel.name, kernel.single) for kernel in next(iter(file["_RECORDED"].values()))]
+    assert recorded == [("conv_first", (1, 2)), ("conv_first_any_size", ())]
+    for size in ((1, 1), (2, 1), (1, 3), (2, 3)):
+        first, *others = close(file, (2, 20, *size))
+        assert first.name == "conv_first" + "_any_size" * (size != (1, 1))
+        assert not any(kernel.single for kernel in others)
+
+
+@pytest.mark.parametrize("bad", [(1, 2), (2, 1), (2,)])
+def test_a_kernel_for_one_input_an_axis_is_not_for_more(file: Namespace, bad: tuple[int, ...]) -> None:
+    layer, (_, second) = next(iter(file["_RECORDED"].items()))
+    file["_RECORDED"][layer] = [second._replace(single=bad)]
+    options = ((1, 1), (0, 0), (0, 0), 1, (1, 1))
+    launch_for = file["_launch_for"]
+    of_sizes = [
+        launch_for(torch.device("cpu"), torch.float32, (2, 20, *size), (20, 24, 4, 4), (24,), options)
+        for size in ((1, 1), (1, 3), (2, 1), (2, 3))
+    ]
+    takes = [all(size[axis - 1] == 1 for axis in bad) for size in ((1, 1), (1, 3), (2, 1), (2, 3))]
+    assert [not isinstance(found, str) for found in of_sizes] == takes
+    assert {found for found in of_sizes if isinstance(found, str)} == {"none takes an input of this size"}
+
+
+WIDE = MODEL.replace("[torch.randn(2, 20, 1, 1)]", "[torch.randn(1, 20, 9, 32)]")
 
 
 def test_rows_that_do_not_divide_into_what_is_loaded_at_once(model_file: Callable[[str], Path]) -> None:
-    model = MODEL.replace("[torch.randn(2, 20, 1, 1)]", "[torch.randn(1, 20, 9, 32)]")
-    file = executed(generated_text(model_file(model), "fp32", families=["mma"]))
-    install(file)
-
-    together = [[kernel.columns_together for kernel in kernels] for kernels in file["_RECORDED"].values()]
-    assert together[0] == [4] and together[-1][-1] == 1
-    assert [families(file, (1, 20, 9, width))[0] for width in (32, 31)] == ["mma", "gemm"]
-    close(file, (1, 20, 9, 31))
+    file = executed(generated_text(model_file(WIDE), "fp32", families=["mma"]))
+    file["launches"] = launched(file)
+    first = next(iter(file["_RECORDED"].values()))
+    assert [kernel.columns for kernel in first] == [4, 1]
+    for width in (32, 31, 30, 29, 36):
+        kernel = close(file, (1, 20, 9, width))[0]
+        assert (kernel.name, kernel.columns) == (("conv_first_any_size", 1) if width % 4 else ("conv_first", 4))
     # A row further on in memory: what is loaded at once does not begin where it should.
     theirs, ours = pair(file)
     x = torch.randn(1 + 20 * 9 * 32)[1:].view(1, 20, 9, 32)
     torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+    assert file["launches"][-3].kernel.columns == 4
 
 
 def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[str], Path]) -> None:
@@ -132,86 +158,191 @@ def test_one_layer_at_sizes_that_one_kernel_does_not_run(model_file: Callable[[s
             return [torch.randn(64, 16, 1, 1)]
     """
     file = executed(generated_text(model_file(model), families=["mma"]))
-    install(file)
-    assert strides(file) == [(1, 3, 3), (1, 1, 1)]
+    launches = launched(file)
+    assert [kernel.single for kernel in kernels_of(file)] == [(1, 2), ()]
     original: Namespace = {}
     exec(model_file(model).read_text(), original)
     theirs, ours = original["Model"](), file["ModelNew"]()
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(64, 16, 1, 1)
-    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-3, atol=1e-3)
+    with silent():
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-3, atol=1e-3)
+    assert [launch.kernel.single for launch in launches] == [(1, 2), ()]
 
 
-@pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
-def test_cast_to_16_bits(file: Namespace, dtype: torch.dtype, precision: str) -> None:
-    """A model in float32 has kernels for both types, on tensor cores; recorded ones are of the same tiles."""
+# ---- types
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_types_that_were_asked_for_have_kernels(in_all_types: str, dtype: str) -> None:
+    file = executed(in_all_types)
+    launches = launched(file)
     theirs, ours = pair(file)
-    for module in (theirs, ours):
-        module.to(dtype)
-    kernels = list(file["_module_kernels"](ours))
-    taken = [(kernel.family, kernel.layer.precision) for kernel in kernels]
-    assert taken == [("gemm", precision), ("gemm", precision), ("mma", precision)]
-    (layer,) = [layer for layer in file["_RECORDED"] if layer.precision == "fp16"]
-    assert kernels[-1].tile == file["_RECORDED"][layer][0].tile
+    kind = getattr(torch, dtype)
+    ending = "" if dtype == "float32" else f"_{dtype}"
     for shape in ((2, 20, 1, 1), (1, 20, 3, 5)):
-        x = torch.randn(shape).to(dtype)
-        torch.testing.assert_close(ours(x).double(), theirs.double()(x.double()), rtol=2e-2, atol=2e-2)
-        theirs.to(dtype)
+        x = torch.randn(shape).to(kind)
+        del launches[:]
+        with silent():
+            y = ours.to(kind)(x)
+        expected = theirs.to(kind).double()(x.double())
+        near = 1e-3 if dtype == "float32" else 2e-2
+        assert y.dtype == kind
+        torch.testing.assert_close(y.double(), expected, rtol=near, atol=near)
+        names = [launch.kernel.name.replace("_any_size", "") for launch in launches]
+        assert names == [f"conv_{name}{ending}" for name in LAYERS]
+        theirs.to(torch.float32)
 
 
-def test_a_model_in_16_bits_has_kernels_for_float32(model_file: Callable[[str], Path]) -> None:
+def test_kernels_are_recorded_by_type_and_name(in_all_types: str, text: str) -> None:
+    file = executed(in_all_types)
+    names = {(layer.dtype, layer.in_channels): [k.name for k in ks] for layer, ks in file["_RECORDED"].items()}
+    assert len(names) == len(file["_RECORDED"]) == 9
+    for dtype, ending in ((torch.float32, ""), (torch.float16, "_float16"), (torch.bfloat16, "_bfloat16")):
+        for name, channels in zip(LAYERS, (20, 24, 16), strict=True):
+            first, *others = names[dtype, channels]
+            assert first == f"conv_{name}{ending}" and others in ([], [f"{first}_any_size"])
+    assert [kernel.tf32 for kernel in kernels_of(file)] == [
+        layer.dtype == torch.float32 and kernel.tf32 for layer, ks in file["_RECORDED"].items() for kernel in ks
+    ]
+    head, own = in_all_types.partition("\n\n")[0], text.partition("\n\n")[0]
+    assert "# Made for float32 and float16 and bfloat16, tensor cores from 8.0 on; any batch and map size." in head
+    assert "# Made for float32, tensor cores from 8.0 on; any batch and map size." in own
+    for use in ("float16: mma: ", "bfloat16: mma: "):
+        assert head.count(f" {use}") == 3 and use not in own
+    assert len(executed(text)["_RECORDED"]) == 3
+
+
+def test_a_type_that_was_not_asked_for_is_pytorchs(file: Namespace) -> None:
+    theirs, ours = pair(file)
+    x = torch.randn(2, 20, 1, 1).half()
+    with told() as said:
+        assert torch.equal(ours.half()(x), theirs.half()(x))
+    assert len(said) == 3 and not file["launches"]
+    words = "its kernels are for float32, not for float16: tconv optimize --types makes others"
+    assert all(each.endswith(words) for each in said)
+
+
+def test_the_words_name_all_types(in_all_types: str) -> None:
+    file = executed(in_all_types)
+    launched(file)
+    with told() as said:
+        file["ModelNew"]().double()(torch.randn(1, 20, 1, 1).double())
+    assert len(said) == 3 and all("for float32, float16, bfloat16, not for float64" in each for each in said)
+
+
+def test_a_model_in_16_bits_with_kernels_for_float32(model_file: Callable[[str], Path]) -> None:
     text = MODEL.replace("torch.randn(2, 20, 1, 1)", "torch.randn(2, 20, 1, 1).bfloat16()")
     text = text.replace("bias=False)", "bias=False).bfloat16()").replace("4)\n", "4).bfloat16()\n")
     text = text.replace("output_padding=1)", "output_padding=1).bfloat16()")
+    file = executed(generated_text(model_file(text), families=["mma"], types=("float32", "bfloat16")))
+    launches = launched(file)
+    assert [layer.dtype for layer in file["_RECORDED"]] == [torch.bfloat16, torch.float32] * 3
+    assert kernels_of(file)[0].name == "conv_first"
+    for dtype, ending in ((torch.bfloat16, ""), (torch.float32, "_float32")):
+        del launches[:]
+        with silent():
+            file["ModelNew"]().to(dtype)(torch.randn(2, 20, 1, 1).to(dtype))
+        assert [launch.kernel.name for launch in launches] == [f"conv_{name}{ending}" for name in LAYERS]
+
+
+def test_layers_of_two_types_say_theirs(model_file: Callable[[str], Path]) -> None:
+    text = MODEL.replace("output_padding=1)", "output_padding=1).half()").replace(
+        "self.last(torch.relu(self.second(torch.relu(self.first(x)))))",
+        "self.last(torch.relu(self.second(torch.relu(self.first(x)))).half())",
+    )
     file = executed(generated_text(model_file(text), families=["mma"]))
-    install(file)
-    assert {layer.precision for layer in file["_RECORDED"]} == {"bf16", "fp32"}
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        ours = file["ModelNew"]().to(dtype)
-        dense = "gemm" if dtype == torch.float32 else "mma"
-        assert [kernel.family for kernel in file["_module_kernels"](ours)] == [dense, dense, "mma"]
+    launches = launched(file)
+    with silent():
+        file["ModelNew"]()(torch.randn(2, 20, 1, 1))
+    names = [launch.kernel.name for launch in launches]
+    assert names == ["conv_first_float32", "conv_second_float32", "conv_last_float16"]
 
 
-def test_other_constructor_arguments_take_kernels_that_run_any_layer(file: Namespace) -> None:
-    for width, of_them in ((7, ["plain", "plain", "mma"]), (40, ["gemm", "gemm", "mma"])):
-        assert [kernel.family for kernel in file["_module_kernels"](file["ModelNew"](width))] == of_them
-        close(file, (2, 20, 1, 1), width)
+def test_variants_are_named_by_their_use(model_file: Callable[[str], Path]) -> None:
+    (first, *_) = settled_layers(model_file(MODEL), families=["mma"], types=("float16", "float32"))
+    assert list(first.variants) == ["", "any size", "float16", "float16, any size"]
+    assert first.variants[""] is first.plan and first.variants["any size"] is first.any_size
+    assert [len(plans) for plans in first.groups] == [2, 2]
+    dtypes = [plan.problem.layer.dtype for plan in first.variants.values()]
+    assert dtypes == ["float32", "float32", "float16", "float16"]
+    assert all(plan.kernel.layer.dtype == plan.problem.layer.dtype for plan in first.variants.values())
 
 
-def test_a_gpu_without_these_tensor_cores_takes_the_kernel_that_runs_everywhere(file: Namespace) -> None:
-    assert families(file, (2, 20, 1, 1), most_shared=0) == ["plain"] * 4
+# ---- arguments
+
+
+def test_other_constructor_arguments_are_pytorchs(file: Namespace) -> None:
+    """Where they are other layers: the last one is as it was."""
+    theirs, ours = pair(file, 7)
+    x = torch.randn(2, 20, 1, 1)
+    with told() as said:
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-3, atol=1e-3)
+    assert [launch.kernel.name for launch in file["launches"]] == ["conv_last"]
+    assert len(said) == 2 and "conv_transpose2d 20→7," in said[0] and "conv_transpose2d 7→16," in said[1]
+    assert all(each.endswith("none was made for these arguments of the layer") for each in said)
+
+
+# ---- GPUs
 
 
 @pytest.mark.parametrize(
     ("capability", "kilobytes"),
-    [((7, 5), 0), ((8, 0), 163), ((8, 6), 99), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99)],
+    [((7, 5), 99), ((8, 0), 163), ((8, 6), 99), ((8, 7), 163), ((9, 0), 227), ((10, 0), 227), ((12, 0), 99)],
 )
 @pytest.mark.parametrize("cuda", ["11.8", "12.0", "13.0"])
-def test_which_gpus_have_them(
-    file: Namespace, cuda: str, capability: tuple[int, int], kilobytes: int, monkeypatch: pytest.MonkeyPatch
+def test_which_gpus_run_what(
+    text: str, cuda: str, capability: tuple[int, int], kilobytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And which run sm_90a: Hopper's, by compilers that know it."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     properties = SimpleNamespace(multi_processor_count=40)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    file["_gpu"].cache_clear()
+    file = executed(text)
+    assert file["_gpu"](torch.device("cpu")) is None
+    gpu = file["_gpu"](torch.device("cuda", 0))
+    assert gpu == (capability, kilobytes * 1024, 40)
     sm_90a = capability == (9, 0) and cuda != "11.8"
-    assert file["_gpu"](torch.device("cuda", 0)) == (kilobytes * 1024, sm_90a, 40)
     arch = "90a" if sm_90a else "{}{}".format(*capability)
-    kernel = next(iter(file["_RECORDED"].values()))[0]
-    kernel = kernel._replace(layer=next(iter(file["_RECORDED"])))
-    assert (
-        f"-gencode=arch=compute_{arch},code=sm_{arch}" in file["_load_options"](kernel, capability)["extra_cuda_cflags"]
-    )
+    flags = file["_load_options"]("mma", capability)["extra_cuda_cflags"]
+    assert f"-gencode=arch=compute_{arch},code=sm_{arch}" in flags
+    assert ("-DTCONV_OVERLAPS" in flags) == (capability >= (9, 0))
+    kernel = kernels_of(file)[0]._replace(shared_bytes=99 * 1024)
+    runs_on = file["_runs_on"]
+    assert runs_on(kernel, gpu) == (capability >= (8, 0))
+    assert runs_on(kernel._replace(family="direct"), gpu)
+    assert runs_on(kernel._replace(family="wgmma", shared_bytes=227 * 1024), gpu) == sm_90a
 
 
-def test_a_gpu_with_less_shared_memory_than_planned_for(file: Namespace) -> None:
-    least = next(iter(file["_RECORDED"].values()))[0].shared_bytes
-    assert families(file, (2, 20, 1, 1), most_shared=least)[0] == "mma"
-    assert families(file, (2, 20, 1, 1), most_shared=least - 1)[0] == "gemm"
-    *_, portable = list(file["_RECORDED"].values())[2]
-    assert portable.shared_bytes <= 99 * 1024 and portable.columns_together == 1
+def test_gpus_before_7_5_run_none(text: str) -> None:
+    file = executed(text)
+    gpu = file["_Gpu"]((7, 0), 99 * 1024, 80)
+    kernel = kernels_of(file)[0]
+    assert not any(file["_runs_on"](kernel._replace(family=family), gpu) for family in ("direct", "mma", "wgmma"))
+
+
+def test_a_gpu_with_less_shared_memory_than_planned_for(text: str) -> None:
+    """Then the next kernel, and where none is left, PyTorch."""
+    file = executed(text)
+    runs_on = file["_runs_on"]
+    launches = launched(file)
+    file["_runs_on"] = runs_on
+    layer, (first, second) = next(iter(file["_RECORDED"].items()))
+    file["_RECORDED"][layer] = [first._replace(shared_bytes=90_000), second._replace(shared_bytes=80_000)]
+    model, x = file["ModelNew"](), torch.randn(2, 20, 1, 1)
+    for most, name in ((90_000, "conv_first"), (89_999, "conv_first_any_size"), (80_000, "conv_first_any_size")):
+        file["_gpu"] = lambda device, most=most: file["_Gpu"]((8, 0), most, 40)
+        file["_launch_for"].cache_clear()
+        del launches[:]
+        with silent():
+            model.first(x)
+        assert [launch.kernel.name for launch in launches] == [name]
+    file["_gpu"] = lambda device: file["_Gpu"]((8, 0), 79_999, 40)
+    file["_launch_for"].cache_clear()
+    with told() as said:
+        model.first(x)
+    assert len(launches) == 1 and said[0].endswith("none runs on a GPU of compute capability 8.0")
 
 
 def test_gradients(file: Namespace) -> None:
@@ -223,29 +354,27 @@ def test_gradients(file: Namespace) -> None:
         model(leaf).square().sum().backward()
         gradients.append([leaf.grad, *(parameter.grad for parameter in model.parameters())])
     for expected, got in zip(*gradients, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+    assert len(file["launches"]) == 3
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_the_text_compiles(file: Namespace, arch: str) -> None:
-    kernels = list(file["_module_kernels"](file["ModelNew"]()))
-    assert len(kernels) == 3
-    for kernel in kernels:
-        source = file["_cuda_source"](kernel)
-        assert source.count('extern "C" __global__ void') == 2  # and what prepares its weights
-        compile_source(source, arch)
+# ---- the text
 
 
-def test_the_text_compiles_where_there_are_no_such_tensor_cores(file: Namespace) -> None:
-    kernels = list(file["_module_kernels"](file["ModelNew"](), file["_Gpu"](0, False, 40)))
-    for kernel in kernels:
-        source = file["_cuda_source"](kernel)
-        assert "PlainTile" in source and "MmaShape" not in source
-        compile_source(source, "sm_75")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"])
+def test_the_text_compiles(in_all_types: str, arch: str) -> None:
+    file = executed(in_all_types)
+    kernels, source = kernels_of(file), file["_CUDA"]["mma"]
+    assert source.count('extern "C" __global__ void') == 2 * len(kernels)  # and what prepares its weights
+    compile_source(source, arch)
 
 
-def test_the_file_keeps_the_rules_of_written_files(text: str, model_file: Callable[[str], Path]) -> None:
-    assert text == generated_text(model_file(MODEL), families=["mma"])
-    assert not re.search(r"\b(try|except|pass)\b", text)
-    compile(text, "<file>", "exec")
-    assert "mma: " in text.partition("import")[0]
+def test_the_file_keeps_the_rules_of_written_files(text: str, in_all_types: str, model_file: Any) -> None:
+    path = model_file(MODEL)
+    assert text == generated_text(path, families=["mma"])
+    assert in_all_types == build(path, settled_layers(path, families=["mma"], types=("float16", "bfloat16")))
+    for each in (text, in_all_types):
+        assert not re.search(r"\b(try|except|pass)\b", each)
+        compile(each, "<file>", "exec")
+        assert "mma: " in each.partition("import")[0]
+        assert max(map(len, each.splitlines())) <= 120

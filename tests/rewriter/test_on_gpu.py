@@ -180,7 +180,7 @@ def test_the_emulator_agrees_bit_for_bit_on_integers(model_file: Callable[[str],
     path = EXAMPLES / "generated" / "strided_dilated_new.py"
     own_tools_on_path()
     file = load(path, CANDIDATE)
-    model = file.construct(0)
+    model = file.construct(0, *file.init_args, **file.init_kwargs)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randint(-4, 5, parameter.shape).float())

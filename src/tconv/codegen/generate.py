@@ -148,6 +148,14 @@ class PlannedLayer:
                 found[", ".join(filter(None, ["" if dtype == own else dtype, size]))] = plan
         return found
 
+    @property
+    def fused(self) -> dict[str, Plan]:
+        """Of `variants` those that the file has with what stands behind the layer, too: of each type the best one.
+
+        At sizes that these do not run, it stands behind the kernel for any size.
+        """
+        return {use: plan for use, plan in self.variants.items() if plan in [plans[0] for plans in self.groups]}
+
 
 @dataclass(frozen=True)
 class Tails:
@@ -368,7 +376,7 @@ def _recorded(layers: Sequence[PlannedLayer]) -> dict[Layer, list[_Recorded]]:
         for plans in layer.groups:
             of_layer = found.setdefault(plans[0].problem.layer, {})
             for number, behind in enumerate((Behind(), *layer.behind)):
-                for plan, size in zip(plans, ("", "any_size"), strict=False):
+                for plan, size in zip(plans[:1] if number else plans, ("", "any_size"), strict=False):
                     kernel = behind.kernel(plan.kernel)
                     if kernel in of_layer:
                         continue

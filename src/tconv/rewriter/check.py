@@ -77,7 +77,7 @@ class LayerCheck:
         judged_at: the problem that was run.
         time: None where it was not measured.
         others: the verdicts of the layer's other kernels, by their use: as `PlannedLayer.variants`.
-        of_behind: of all its kernels with what stands behind the layer, by that and by their use.
+        of_behind: of its kernels with what stands behind the layer, by that and by their use: as `PlannedLayer.fused`.
     """
 
     layer: PlannedLayer
@@ -100,7 +100,7 @@ class LayerCheck:
     def equal(self) -> bool:
         """Whether every kernel of the layer was judged, and is equal."""
         verdicts = self.verdicts.values()
-        expected = len(self.layer.variants) * (1 + len(self.layer.behind))
+        expected = len(self.layer.variants) + len(self.layer.fused) * len(self.layer.behind)
         return len(verdicts) == expected and all(verdict.equal for verdict in verdicts)
 
     @property
@@ -287,6 +287,8 @@ def _launches_behind(
     """The same with all that stands behind the layer, in further draws."""
     for behind in layer.behind:
         for use, problem in zip(layer.variants, run_at, strict=True):
+            if use not in layer.fused:
+                continue
             few = further_draws(problem)
             few = replace(few, layer=behind.layer(few.layer))
             yield few, run.launches(file, [few], use)[0]
@@ -294,7 +296,7 @@ def _launches_behind(
 
 def _with_behind(wanted: _Wanted, run: _Runner) -> Iterator[tuple[str, Verdict]]:
     """The verdicts of all the layer's kernels with all that stands behind it."""
-    uses = [(behind, *variant) for behind in wanted.layer.behind for variant in wanted.layer.variants.items()]
+    uses = [(behind, *variant) for behind in wanted.layer.behind for variant in wanted.layer.fused.items()]
     for (behind, use, plan), (few, launch) in zip(uses, wanted.behind, strict=True):
         verdict = check_program(run.candidate(launch, few), few, as_stated(plan.problem), device=run.device)
         yield ", ".join(filter(None, [behind.describe(), use])), verdict
