@@ -1,40 +1,42 @@
-"""The rules in the generated file are the planner's: recorded kernels, configuration text, launches, sizes."""
+"""The rules in the generated file are the planner's: which kernel runs which sizes, and how it is launched."""
 
 from __future__ import annotations
 
 import random
-import re
+from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, planned_layers
+from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, settled_layers
+from kernel_runs import INSTANCES
 
-from tconv.codegen.generate import recorded_kernel
-from tconv.kernels.source import ANY_LAYER, PARAMETERS, configuration, function, inlined, launching, tile_members
+from tconv.codegen.cuda import Written, cuda_texts
+from tconv.codegen.generate import _kernel, _layer, _Recorded
 from tconv.planner import DIRECT, FAMILIES, Gpu, Kernel, Plan, Unplannable
-from tconv.planner.direct.builder import default_tile, direct_tile
-from tconv.precision import of_kind
-from tconv.problem import PRECISIONS, TF32, InvalidProblem, Layer, Problem
-from tconv.sandbox.cut import Cut, cut_of, told
+from tconv.planner.choice import replan
+from tconv.planner.direct.builder import default_tile
+from tconv.problem import PRECISIONS, InvalidProblem, Layer, Problem
+from tconv.sandbox.cut import Cut, cut_of, runs_all, told
 from tconv.sandbox.emulated import ask
 
 GPU = Gpu.h200()
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def files() -> dict[str, Namespace]:
-    """By family, one that records a kernel of it."""
-    of_direct, of_others = (
-        executed(generated_text(EXAMPLES / f"{n}.py")) for n in ("strided_dilated", "square_kernel")
-    )
-    return {"direct": of_direct, "mma": of_others, "wgmma": of_others}
+def text() -> str:
+    return generated_text(EXAMPLES / "strided_dilated.py")
 
 
 @pytest.fixture
-def file(files: dict[str, Namespace]) -> Namespace:
-    return files["direct"]
+def file(text: str) -> Namespace:
+    """One whose rules take the CPU for a GPU that runs all kernels."""
+    file = executed(text)
+    file.update(runs_all(file))
+    return file
 
 
 def random_problem(seed: int) -> Problem:
@@ -69,159 +71,241 @@ def random_problem(seed: int) -> Problem:
         return problem
 
 
-def layer_in(file: Namespace, layer: Layer) -> object:
-    axes = (layer.kernel, layer.stride, layer.padding, layer.dilation)
-    channels = (layer.spatial_dims, layer.in_channels, layer.out_channels)
-    return file["_Layer"](*channels, *axes, layer.groups, layer.bias, layer.precision)
+def entry(plan: Plan, name: str = "conv_it") -> tuple[str, str]:
+    """What a file says of a plan: the layer, and the kernel."""
+    weights = 0 if plan.preparation is None else plan.preparation.bytes
+    recorded = _Recorded(Written(plan.kernel, name), plan.shared_bytes, weights)
+    return _layer(plan.problem.layer), _kernel(plan.problem.layer, recorded, 0)
 
 
-def plan_in(file: Namespace, problem: Problem) -> object:
-    """What the file plans for this problem's shapes and dtype."""
+def launch_in(file: Namespace, problem: Problem) -> Any:
+    """What the file says of a call with this problem's shapes and dtype."""
     layer = problem.layer
     used = slice(3 - layer.spatial_dims, None)
     shapes = (problem.input_shape, layer.weight_shape, (layer.out_channels,) if layer.bias else None)
-    options = (layer.stride[used], layer.padding[used], problem.output_padding[used])
-    dtype = getattr(torch, layer.dtype)
-    return file["_plan"](layer.spatial_dims, dtype, *shapes, *options, layer.groups, layer.dilation[used])
-
-
-def unwrapped(tile: str) -> str:
-    """The text of a tile without breaks in statements."""
-    return re.sub(r"\n {6}", " ", tile)
-
-
-def assert_same(got: Any, plan: Plan) -> None:
-    """A file's own plan is the planner's."""
-    assert unwrapped(got.kernel.tile) == tile_members(plan.kernel.tile)
-    assert got.output_size == plan.problem.output_size
-    assert (got.kernel.threads, got.kernel.shared_bytes) == (plan.kernel.threads, plan.shared_bytes)
-    assert got.kernel.prepares_inputs == (plan.inputs is not None)
-
-
-@pytest.mark.parametrize("seed", range(0, 400, 40))
-def test_layers_that_were_not_recorded(file: Namespace, seed: int) -> None:
-    """They take the kernel without a tile, whose launch the CUDA text computes."""
-    file["_FLOAT32"] = "fp32"
-    for problem in map(random_problem, range(seed, seed + 40)):
-        if problem.layer.precision in TF32:  # float32 layers' precision is the file's choice
-            continue
-        got: Any = plan_in(file, problem)
-        assert (got.kernel.family, got.kernel.tile, got.kernel.shared_bytes) == (ANY_LAYER, None, 0)
-        assert got.output_size == problem.output_size
-
-
-def of_any_blocks(tile: str) -> str:
-    return re.sub(r", blocks = \d+;", ";", unwrapped(tile))
-
-
-@pytest.mark.parametrize("name", ["strided_dilated", "square_kernel"])
-def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
-    """As the planner does, at sizes of which some want offsets of 64 bits."""
-    file = executed(generated_text(EXAMPLES / f"{name}.py"))
-    (planned_layer,) = planned_layers(EXAMPLES / f"{name}.py")
-    recorded = [plan.kernel for plan in planned_layer.variants.values() if plan.kernel.tile is not None]
-    by_text = {of_any_blocks(tile_members(kernel.tile)): kernel for kernel in recorded}
-    for own, kernels in file["_RECORDED"].items():
-        layer = Layer(*own)
-        for kernel in kernels:
-            cut = cut_of(kernel._replace(layer=own), file["_cuda_source"])
-            for problem in (Problem(layer, 3, (1, 7, 64)), Problem(layer, 1, (1, 40_000, 40_000))):
-                planned = by_text[of_any_blocks(kernel.tile)]
-                if unwrapped(kernel.tile) != tile_members(
-                    planned.tile
-                ):  # compiled for fewer blocks, which then do not spill
-                    planned = replace(planned, tile=replace(planned.tile, blocks=kernel.blocks))
-                plan = FAMILIES[kernel.family].replan(problem, planned, GPU)
-                how = told(cut, problem, GPU.multiprocessors, ask)
-                assert plan is not None
-                assert (how.source == cut.wide_source) == plan.kernel.wide_index
-                assert (how.grid, how.threads, how.shared_bytes) == (plan.grid, kernel.threads, plan.shared_bytes)
-                assert (how.preparation, how.inputs) == (plan.preparation, plan.inputs)
+    options = (layer.stride[used], layer.padding[used], problem.output_padding[used], layer.groups)
+    file["_launch_for"].cache_clear()
+    return file["_launch_for"](CPU, getattr(torch, layer.dtype), *shapes, (*options, layer.dilation[used]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("seed", range(1000, 1040))
-def test_plans_a_recorded_kernel_as_the_planner(files: dict[str, Namespace], seed: int, family: str) -> None:
-    problem, file = random_problem(seed), files[family]
+def test_a_recorded_kernel_runs_the_sizes_that_it_is_for(file: Namespace, seed: int, family: str) -> None:
+    problem = random_problem(seed)
     try:
         plan = FAMILIES[family].plan(problem, GPU)
     except Unplannable:
         return
-    layer = layer_in(file, problem.layer)
-    file["_FLOAT32"] = "tf32" if problem.layer.precision in TF32 else "fp32"
-    file["_RECORDED"][layer] = [eval(recorded_kernel(problem.layer, plan.kernel), file)]
-    try:
-        file["_plan"].cache_clear()
-        got = plan_in(file, problem)
-    finally:
-        del file["_RECORDED"][layer]
-        file["_FLOAT32"] = "fp32"
-        file["_plan"].cache_clear()
-    assert_same(got, plan)
+    layer, kernel = (eval(said, file) for said in entry(plan))
+    file["_RECORDED"] = {layer: [kernel]}
+    taken = set()
+    for other in (problem, *other_sizes(problem)):
+        try:
+            planned = replan(other, plan.kernel, GPU)
+        except Unplannable:
+            continue
+        got = launch_in(file, other)
+        taken.add(planned is None)
+        if planned is None:
+            assert got == "none takes an input of this size"
+            continue
+        assert got.kernel is kernel
+        assert (got.batch, got.input_size, got.output_size) == (other.batch, other.input_size, other.output_size)
+        assert (got.shape, got.samples) == (other.output_shape, other.batch)
+        assert got.kernel.shared_bytes == planned.shared_bytes
+        assert got.kernel.weight_bytes == (0 if planned.preparation is None else planned.preparation.bytes)
+        assert got.kernel.prepares_inputs == (planned.inputs is not None)
+    assert False in taken
+
+
+def other_sizes(problem: Problem) -> Iterator[Problem]:
+    """Other widths, and axes of one element or more, in other batches."""
+    unused = 3 - problem.layer.spatial_dims
+    for number, more in enumerate((1, 2, 4, 7, 8, 16)):
+        for axis in range(unused, 3):
+            size = list(problem.input_size)
+            for value in (size[axis] + more, more):
+                size[axis] = value
+                depth, height, width = size
+                try:
+                    yield replace(problem, input_size=(depth, height, width), batch=1 + number)
+                except InvalidProblem:
+                    continue
 
 
 @pytest.mark.parametrize("seed", range(2000, 2030))
-def test_writes_the_configuration_as_the_library(file: Namespace, seed: int) -> None:
-    layer = random_problem(seed).layer
-    kernel = Kernel("direct", layer, default_tile(layer), wide_index=seed % 2 == 0)
-    recorded = eval(recorded_kernel(layer, kernel), file)
-    ours = recorded._replace(layer=layer_in(file, layer), wide_index=kernel.wide_index)
-    assert unwrapped(file["_configuration"](ours, "some_name")) == configuration(kernel, "some_name")
-    for ending in PARAMETERS:
-        assert file["_function"](ours, "some_name", ending) == function(kernel, "some_name", ending)
+def test_a_layer_is_found_by_what_a_call_is_given(file: Namespace, seed: int) -> None:
+    """And by nothing else: each argument counts."""
+    problem = random_problem(seed)
+    layer = problem.layer
+    plan = DIRECT.plan(problem, GPU)
+    said, kernel = (eval(text, file) for text in entry(plan))
+    file["_RECORDED"] = {said: [kernel]}
+    assert launch_in(file, problem).kernel is kernel
+    last = [slice(None, 2), slice(2, None)]
+
+    def changed(values: tuple[int, ...]) -> Any:
+        return (*values[last[0]], values[2] + 1)
+
+    others: list[dict[str, Any]] = [
+        {"kernel": changed(layer.kernel)},
+        {"stride": changed(layer.stride)},
+        {"padding": changed(layer.padding)},
+        {"dilation": changed(layer.dilation)},
+        {"bias": not layer.bias},
+        {"in_channels": layer.in_channels + layer.groups},
+        {"out_channels": layer.out_channels + layer.groups},
+        {"in_channels": 7 * layer.in_channels, "out_channels": 7 * layer.out_channels, "groups": 7 * layer.groups},
+    ]
+    for change in others:
+        try:
+            other = replace(problem, layer=replace(layer, **change), output_padding=(0, 0, 0))
+        except InvalidProblem:
+            continue
+        assert launch_in(file, other) == "none was made for these arguments of the layer", change
 
 
-def test_float32_follows_what_was_recorded_then_the_kind_of_the_layer(file: Namespace) -> None:
-    file["_FLOAT32"] = "match"
-    file["_plan"].cache_clear()
-    kinds = set()
-    for problem in map(random_problem, range(3000, 3300)):
-        if problem.layer.dtype == "float32":
-            got = plan_in(file, problem).kernel.layer.precision  # type: ignore[attr-defined]
-            assert got == of_kind(problem)
-            kinds.add(got)
-    assert kinds == {"fp32", *TF32}
-    recorded = Problem(Layer(2, 8, 8, (1, 3, 3)), 1, (1, 9, 9))
-    assert plan_in(file, recorded).kernel.layer.precision == "tf32"  # type: ignore[attr-defined]
-    file["_plan"].cache_clear()
-    kernel = Kernel("direct", recorded.layer, direct_tile(recorded.layer, 8, 1, 4, rows=2))
-    file["_RECORDED"][layer_in(file, recorded.layer)] = [eval(recorded_kernel(recorded.layer, kernel), file)]
-    assert plan_in(file, recorded).kernel.layer.precision == "fp32"  # type: ignore[attr-defined]
+@pytest.mark.parametrize("name", ["strided_dilated", "square_kernel", "vocoder"])
+def test_the_text_tells_how_a_recorded_kernel_is_launched(name: str) -> None:
+    """As the planner does, also where offsets of 32 bits do not reach."""
+    file = executed(generated_text(EXAMPLES / f"{name}.py"))
+    layers = settled_layers(EXAMPLES / f"{name}.py")
+    planned = {}
+    for layer in layers:
+        for plan in layer.variants.values():
+            planned.setdefault(plan.kernel, plan)
+    recorded = [kernel for kernels in file["_RECORDED"].values() for kernel in kernels]
+    assert len(recorded) == len(planned)
+    by_name = dict(zip((kernel.name for kernel in recorded), planned.values(), strict=True))
+    seen = set()
+    for kernel in recorded[:4]:
+        plan = by_name[kernel.name]
+        cut, unused = cut_of(kernel, file["_CUDA"]), 3 - plan.problem.layer.spatial_dims
+        small = (1,) * unused + (7,) * (2 - unused) + (64,)
+        large = (
+            (1,) * unused
+            + (40_000,) * (2 - unused)
+            + (40_000 if unused < 2 else 2**30 // plan.problem.layer.stride[2],)
+        )
+        for batch, size in ((3, small), (1, plan.problem.input_size), (1, large)):
+            problem = Problem(plan.problem.layer, batch, size)  # type: ignore[arg-type]
+            try:
+                expected = replan(problem, plan.kernel, GPU)
+            except Unplannable:
+                with pytest.raises(ValueError, match="more blocks than a grid has"):
+                    told(cut, problem, GPU.multiprocessors, ask)
+                continue
+            if expected is None:  # a kernel for one input an axis, or for rows of other widths
+                continue
+            how = told(cut, problem, GPU.multiprocessors, ask)
+            assert how.too_far == (expected.kernel.wide_index and not plan.kernel.wide_index)
+            assert (how.grid, how.threads) == (expected.grid, expected.kernel.threads)
+            assert how.shared_bytes == expected.shared_bytes == kernel.shared_bytes
+            assert (how.preparation, how.inputs) == (expected.preparation, expected.inputs)
+            seen.add(how.too_far)
+    assert seen == {False, True}
 
 
-def test_too_large_a_problem_is_refused(file: Namespace) -> None:
-    file["_plan"].cache_clear()
-    long_axis = Problem(Layer(1, 1, 1, (1, 1, 1), (1, 1, 2**20)), 1, (1, 1, 2**12))
-    with pytest.raises(ValueError, match=r"an axis of the output .* is too long"):
-        plan_in(file, long_axis)
-    file["_FLOAT32"] = "fp32"
+@pytest.mark.rotates(24)
+@pytest.mark.parametrize("name", INSTANCES)
+def test_the_text_of_any_kernel_tells_its_launch(name: str) -> None:
+    """Beside another kernel of its family."""
+    instance = INSTANCES[name]
+    kernel, problem = instance.kernel, instance.problem
+    beside = next(i.kernel for i in INSTANCES.values() if i.kernel.family == kernel.family and i.kernel != kernel)
+    shared, texts = cuda_texts([Written(beside, "conv_other"), Written(kernel, "conv_it")])
+    cut = cut_of(SimpleNamespace(family=kernel.family, name="conv_it"), {k: shared + v for k, v in texts.items()})
+    expected = FAMILIES[kernel.family].plan_with(problem, kernel, GPU)
+    how = told(cut, problem, GPU.multiprocessors, ask)
+    assert (how.grid, how.threads, how.shared_bytes) == (expected.grid, kernel.threads, expected.shared_bytes)
+    assert (how.preparation, how.inputs, how.too_far) == (expected.preparation, expected.inputs, False)
+
+
+# ---- what is no call of a kernel
+
+
+def test_too_long_an_axis(file: Namespace) -> None:
+    """Sizes and places have 32 bits in the kernels."""
+    layer = Layer(1, 1, 1, (1, 1, 1), (1, 1, 2**20))
+    said, kernel = (eval(text, file) for text in entry(DIRECT.plan(Problem(layer, 1, (1, 1, 4)), GPU)))
+    file["_RECORDED"] = {said: [kernel]}
+    assert launch_in(file, Problem(layer, 1, (1, 1, 2**11 - 1))).kernel is kernel
+    assert launch_in(file, Problem(layer, 1, (1, 1, 2**12))) == "an axis is too long for one launch"
+
+
+def test_too_many_blocks_are_refused() -> None:
     layer = Layer(2, 1024, 1024, (1, 3, 3), precision="fp32")
-    many_blocks = Problem(layer, 2**20, (1, 999, 999))
-    for kernel in (Kernel("direct", layer, default_tile(layer)), Kernel("plain", layer, None)):
-        text = inlined([(kernel, "k")]) + launching(kernel.family, "k")
-        with pytest.raises(ValueError, match="2-D 1024→1024 k3 s1 fp32 would need more blocks than a grid has"):
-            told(Cut(text, text, "k"), many_blocks, GPU.multiprocessors, ask)
+    kernel = Kernel("direct", layer, default_tile(layer))
+    _, texts = cuda_texts([Written(kernel, "conv_it")])
+    cut = cut_of(SimpleNamespace(family="direct", name="conv_it"), texts)
+    assert isinstance(cut, Cut) and cut.kernel == "conv_it"
+    with pytest.raises(ValueError, match="conv_it would need more blocks than a grid has"):
+        told(cut, Problem(layer, 2**20, (1, 999, 999)), GPU.multiprocessors, ask)
 
 
-def test_shapes_that_are_no_transposed_convolution_have_no_plan(file: Namespace) -> None:
-    plan = file["_plan"]
-    good = dict(stride=(2, 2), padding=(0, 0), output_padding=(1, 1), groups=1, dilation=(1, 1))
+def test_shapes_that_are_no_transposed_convolution_are_pytorchs_matter(file: Namespace) -> None:
+    """Of them nothing is said."""
+    good = {"stride": (2, 2), "padding": (0, 0), "output_padding": (1, 1), "groups": 1, "dilation": (1, 1)}
     shapes = ((2, 3, 5, 5), (3, 4, 2, 2), (4,))
 
-    def planned(x=shapes[0], weight=shapes[1], bias=shapes[2], dims=2, **changes):  # type: ignore[no-untyped-def]
-        return plan(dims, torch.float64, x, weight, bias, **{**good, **changes})
+    def said(x=shapes[0], weight=shapes[1], bias=shapes[2], **changes):  # type: ignore[no-untyped-def]
+        options = tuple({**good, **changes}.values())
+        return file["_launch_for"](CPU, torch.float64, x, weight, bias, options)
 
-    assert planned() is not None
-    assert planned(dims=1) is None
-    assert planned(x=(2, 4, 5, 5)) is None
-    assert planned(x=(2, 3, 0, 5)) is None
-    assert planned(weight=(3, 4, 2)) is None
-    assert planned(bias=(3,)) is None
-    assert planned(groups=2) is None
-    assert planned(groups=0) is None
-    assert planned(stride=(2,)) is None
-    assert planned(stride=(0, 1)) is None
-    assert planned(padding=(-1, 0)) is None
-    assert planned(padding=(9, 9)) is None
-    assert planned(output_padding=(2, 0)) is None
-    assert planned(output_padding=(2, 2), dilation=(3, 3)) is not None
+    assert said() == said(bias=None) == said(groups=1) == "none was made for these arguments of the layer"
+    assert said(output_padding=(2, 2), dilation=(3, 3)) == said()
+    assert said(x=(0, 3, 5, 5)) == said()
+    for wrong in (
+        said(x=(2, 3, 5)),
+        said(x=(2, 3, 5, 5, 5)),
+        said(x=(2, 4, 5, 5)),
+        said(x=(2, 3, 0, 5)),
+        said(weight=(3, 4, 2)),
+        said(weight=(3, 4, 0, 2)),
+        said(bias=(3,)),
+        said(bias=(4, 1)),
+        said(bias=()),
+        said(groups=2),
+        said(groups=0),
+        said(groups=-1),
+        said(stride=(2,)),
+        said(stride=(0, 1)),
+        said(padding=(-1, 0)),
+        said(padding=(9, 9)),
+        said(padding=(1,)),
+        said(output_padding=(2, 0)),
+        said(output_padding=(-1, 0)),
+        said(output_padding=(0,)),
+        said(dilation=(0, 1)),
+        said(dilation=(1, 1, 1)),
+    ):
+        assert wrong == ""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_pytorch_refuses_is_left_to_it(file: Namespace, seed: int) -> None:
+    """Of random arguments, good and bad: nothing is said exactly where PyTorch has an error to give."""
+    draw, seen = random.Random(seed), set()
+    for _ in range(400):
+        dims, groups = draw.randint(1, 3), draw.choice([1, 1, 1, 2, 3])
+
+        def some(values: list[int], dims: int = dims) -> tuple[int, ...]:
+            return tuple(draw.choice(values) for _ in range(dims))
+
+        in_channels = draw.choice([6, 6, 6, 6, 4])
+        x = (draw.choice([0, 1, 2]), 6, *some([1, 2, 5, 9]))
+        weight = (in_channels, draw.choice([2, 3]), *some([1, 2, 3]))
+        bias = draw.choice([None, (weight[1] * groups,), (weight[1] * groups,), (5,)])
+        stride, dilation = some([1, 2, 3]), some([1, 1, 2])
+        options = (stride, some([0, 0, 1, 2]), some([0, 0, 0, 1, 2]), groups, dilation)
+        got = file["_launch_for"](CPU, torch.float32, x, weight, bias, options)
+        given = [None if shape is None else torch.zeros(shape) for shape in (x, weight, bias)]
+        try:
+            y = getattr(torch, f"conv_transpose{dims}d")(*given, *options)
+        except RuntimeError:
+            assert got == "", (x, weight, bias, options)
+        else:  # whether it takes a layer without outputs hangs on the device
+            expected = "none was made for these arguments of the layer" if min(y.shape[1:]) else ""
+            assert got == expected, (x, weight, bias, options)
+        seen.add(got)
+    assert len(seen) == 2
