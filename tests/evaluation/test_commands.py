@@ -95,6 +95,16 @@ def test_a_wrong_candidate_with_other_arguments(tconv: Run) -> None:
     assert any(line.startswith("bias=True") and "FAILED" in line for line in out)
 
 
+def test_what_pytorch_ran_with_other_arguments_is_said(tconv: Run, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    files = CORPUS / "plain.py", CORPUS / "honest_functional.py"
+    code, out, _ = tconv("verify", *files, "--device=cpu", "--vary-arguments", "--html", page)
+    assert code == 0
+    (line,) = (line for line in out if line.startswith("bias=True"))
+    assert "not tested" in line and "PyTorch ran it: aten.convolution (transposed)" in line
+    assert "not tested, PyTorch ran it" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -125,6 +125,14 @@ def test_a_report_as_json(workshop: Workshop) -> None:
     assert any(check["name"] == "pooled error" and check["passed"] is False for check in shown["verdict"]["checks"])
 
 
+@pytest.mark.parametrize(("name", "tested"), [("functional", False), ("phases", True)])
+def test_what_pytorch_computes_with_other_arguments_is_not_tested(workshop: Workshop, name: str, tested: bool) -> None:
+    report = judged(workshop, "plain", f"honest_{name}", vary=True)
+    assert report.equal and len(report.variations) > 5
+    assert {variation.tested for variation in report.variations} == {tested}
+    assert {each["tested"] for each in report.to_dict()["variations"]} == {tested}
+
+
 MODEL = (CORPUS / "plain.py").read_text().replace("from model import Model  # noqa: F401", "") + (
     CORPUS / "model.py"
 ).read_text().split("def get_inputs")[0]

@@ -21,7 +21,7 @@ from codegen_helpers import DENSE, EXAMPLES, by_kind, executed, generated_text
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tconv import emulator
-from tconv.cli.optimize import _archs, _cells, _summary
+from tconv.cli.optimize import _archs, _cells, _summary, _types
 from tconv.cli.reports import page
 from tconv.codegen import cuda
 from tconv.codegen.generate import PlannedLayer
@@ -31,7 +31,7 @@ from tconv.jit.compile import Compiled
 from tconv.jit.loader import compile_kept
 from tconv.planner import DIRECT, Gpu, Kernel
 from tconv.problem import Layer, Problem
-from tconv.rewriter import check, run
+from tconv.rewriter import check, pipeline, run
 from tconv.rewriter.outcome import Outcome, Request, to_dict
 from tconv.rewriter.output import draft
 from tconv.rewriter.pipeline import plan_layers
@@ -353,6 +353,43 @@ def test_archs() -> None:
     for wrong in ("80", "compute_80", "sm_9", "sm_90b"):
         with pytest.raises(Trouble, match=f"got --arch {wrong}; write it as sm_80"):
             _archs([wrong])
+
+
+def test_types() -> None:
+    assert _types(["float16,bfloat16", "float16"]) == ("float16", "bfloat16")
+    for wrong in ("half", "fp16", "int8"):
+        with pytest.raises(Trouble, match=f"got --types {wrong}; the types are float32, float16, bfloat16, float64"):
+            _types([wrong])
+
+
+def test_other_types_and_what_becomes_of_other_calls_stand_in_the_file(model_file: Write) -> None:
+    path = model_file(ONE_LAYER)
+    outcome = optimize(request_for(path, types=("float64", "float32"), elsewhere="error"))
+    assert outcome.written and list(outcome.layers[0].verdicts) == ["up", "up, float64"]
+    namespace = executed(outcome.request.output.read_text())
+    assert namespace["ELSEWHERE"] == "error"
+    assert [str(layer.dtype) for layer in namespace["_RECORDED"]] == ["torch.float32", "torch.float64"]
+    model = namespace["ModelNew"]()
+    with pytest.raises(RuntimeError, match=r"no kernel of this file runs conv_transpose2d .*: they run on a GPU"):
+        model(torch.rand(2, 3, 4, 4))
+    install(namespace)
+    namespace["_launch_for"].cache_clear()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model.double()(x := torch.rand(2, 3, 5, 7).double()), torch.nn.ConvTranspose2d.forward(model.up, x)
+        )
+    with pytest.raises(RuntimeError, match="its kernels are for float32, float64, not for float16"):
+        model.half()(torch.rand(2, 3, 4, 4).half())
+
+
+def test_a_file_that_would_not_run_a_layer_at_other_sizes_is_refused(
+    model_file: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_any_size", lambda best, gpu: [])
+    path = model_file(DENSE)
+    with pytest.raises(ModelFileError, match=r"has no kernel for .*: none takes an input of this size"):
+        optimize(request_for(path, archs=("sm_90a",)))
+    assert not path.with_name("out.py").exists()
 
 
 def test_an_arch_that_nvrtc_does_not_know(model_file: Write) -> None:
