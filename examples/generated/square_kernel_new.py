@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 418, the kernels at line 492.
+# The model file begins at line 420, the kernels at line 494.
 #
 #   conv_transpose2d  2-D 64→64 k3 s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
 #                                           any size: wgmma: 132 blocks of 384, 228560 bytes of shared memory
@@ -77,29 +77,25 @@ _Launch = namedtuple("_Launch", "kernel batch input_size output_size shape sampl
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
     """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
     stride, padding, output_padding, groups, dilation = options
-    dims, per_axis = len(stride), (stride, padding, output_padding, dilation)
-    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in per_axis):
+    if not len(x_shape) == len(weight_shape) == len(stride) + 2:
         return ""
-    if min(stride + dilation + x_shape[1:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
-        return ""
-    out_channels = weight_shape[1] * groups
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
-        return ""
-    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
-        return ""
-    spans = [apart * (taps - 1) + 1 for taps, apart in zip(weight_shape[2:], dilation)]
-    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
-    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
-    if min(output) < 1:
-        return ""
-    layer = _Layer(
-        x_shape[1], out_channels, weight_shape[2:], stride, padding, dilation, groups, bias_shape is not None, dtype
-    )
+    out_channels, kernel_size = weight_shape[1] * groups, weight_shape[2:]
+    has_bias = bias_shape is not None
+    layer = _Layer(weight_shape[0], out_channels, kernel_size, stride, padding, dilation, groups, has_bias, dtype)
     if layer not in _RECORDED:
         types = ", ".join(str(each.dtype)[6:] for each in _RECORDED if each._replace(dtype=dtype) == layer)
         if types:
             return f"its kernels are for {types}, not for {str(dtype)[6:]}: tconv optimize --types makes others"
         return "none was made for these arguments of the layer"
+    spans = [apart * (taps - 1) + 1 for taps, apart in zip(kernel_size, dilation)]
+    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
+    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if x_shape[1] != layer.in_channels or bias_shape not in (None, (out_channels,)):
+        return ""
+    if min(output + x_shape[2:]) < 1 or min(output_padding) < 0:
+        return ""
+    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
+        return ""
     if not x_shape[0]:
         return "the batch is empty"
     gpu = _gpu(device)
@@ -269,7 +265,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_6d48ac954f37b447")
+_OPERATOR = _define("tconv_0ad58fa2fe0bf130")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -292,8 +288,8 @@ def _conv_transpose(
     dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1
 ):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
-    stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
-    options = (stride, padding, output_padding, groups, dilation)
+    stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
+    options = (stride, padding, _tuple(output_padding, dims), groups, dilation)
     autocast = _autocast_dtype()
     if autocast is not None:
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
@@ -304,11 +300,15 @@ def _conv_transpose(
     launch = _wanted(tensors, options)
     if launch is None:
         return _pytorch(input, weight, bias, *options)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, launch)
-    else:
-        y = _run(launch, *tensors)
+    y = _ConvTranspose.apply(*tensors, *options, launch) if _wants_gradients(*tensors) else _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
+
+def _wants_gradients(*tensors):
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 def _wanted(tensors, options, program="", into=0):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
@@ -332,6 +332,7 @@ def _wanted(tensors, options, program="", into=0):
 # Missing in some versions of PyTorch.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
+_PLAIN = (torch.Tensor, nn.Parameter, type(None))
 
 def _looked_at(tensors):
     """Who looks at what is computed, and so is to see PyTorch's operator; "" where nobody does."""
@@ -343,8 +344,9 @@ def _looked_at(tensors):
         return "forward-mode differentiation follows the call"
     if _modes():
         return "a dispatch mode is active"
-    if any(t is not None and type(t) not in (torch.Tensor, nn.Parameter) for t in tensors):
-        return "a tensor is of a subclass"
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN:
+            return "a tensor is of a subclass"
     return ""
 
 def _allows_tf32():
@@ -2092,8 +2094,8 @@ conv_transpose2d_any_size_weights(const conv_transpose2d_any_size_layer::Element
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
-// for it itself.
+// Enqueues a kernel, and returns a cudaError_t.
+// One that `overlaps` begins while the kernel before it runs, and waits for it itself.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
@@ -2118,14 +2120,15 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel, behind those that bring its weights and its inputs into another order, and returns a
-// cudaError_t. Where y is 0 it returns how many samples one launch may take, 0 where not even one.
+// Enqueues one kernel and returns a cudaError_t. Where y is 0 it returns how many samples one launch may take instead,
+// 0 where not even one.
 //
-// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for that
-// order, batch, depth, height and width of the input and of the output, and addresses of what the program behind the
-// layer reads.
+// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
+// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
+// behind the layer reads.
 template <class Layer, class Tile>
-int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights, const void* of_inputs) {
+int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights,
+                 const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 543, the kernels at line 635.
+# The model file begins at line 538, the kernels at line 630.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -54,25 +54,21 @@ _RECORDED = {
         _Kernel("wgmma", "conv_ups_0_up", 0, shared_bytes=217792, columns=4, tf32=True, weight_bytes=2097152),
         _Kernel("wgmma", "conv_ups_0_up_any_size", 1, shared_bytes=215664, tf32=True, weight_bytes=2097152),
         _Kernel("wgmma", "conv_ups_0_up_then_1", 2, shared_bytes=217792, columns=4, tf32=True, weight_bytes=2097152, into=512),
-        _Kernel("wgmma", "conv_ups_0_up_then_1_any_size", 3, shared_bytes=215664, tf32=True, weight_bytes=2097152, into=512),
     ],
     _Layer(256, 128, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
-        _Kernel("wgmma", "conv_ups_1_up", 4, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288),
-        _Kernel("wgmma", "conv_ups_1_up_any_size", 5, shared_bytes=216720, tf32=True, weight_bytes=589824),
-        _Kernel("wgmma", "conv_ups_1_up_then_1", 6, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288, into=256),
-        _Kernel("wgmma", "conv_ups_1_up_then_1_any_size", 7, shared_bytes=216720, tf32=True, weight_bytes=589824, into=256),
+        _Kernel("wgmma", "conv_ups_1_up", 3, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288),
+        _Kernel("wgmma", "conv_ups_1_up_any_size", 4, shared_bytes=216720, tf32=True, weight_bytes=589824),
+        _Kernel("wgmma", "conv_ups_1_up_then_1", 5, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288, into=256),
     ],
     _Layer(128, 64, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
-        _Kernel("wgmma", "conv_ups_2_up", 8, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072),
-        _Kernel("wgmma", "conv_ups_2_up_any_size", 9, shared_bytes=201344, tf32=True, weight_bytes=131072),
-        _Kernel("wgmma", "conv_ups_2_up_then_1", 10, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072, into=128),
-        _Kernel("wgmma", "conv_ups_2_up_then_1_any_size", 11, shared_bytes=201344, tf32=True, weight_bytes=131072, into=128),
+        _Kernel("wgmma", "conv_ups_2_up", 6, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072),
+        _Kernel("wgmma", "conv_ups_2_up_any_size", 7, shared_bytes=201344, tf32=True, weight_bytes=131072),
+        _Kernel("wgmma", "conv_ups_2_up_then_1", 8, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072, into=128),
     ],
     _Layer(64, 32, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
-        _Kernel("wgmma", "conv_ups_3_up", 12, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768),
-        _Kernel("wgmma", "conv_ups_3_up_any_size", 13, shared_bytes=135776, tf32=True, weight_bytes=32768),
-        _Kernel("wgmma", "conv_ups_3_up_then_1", 14, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768, into=64),
-        _Kernel("wgmma", "conv_ups_3_up_then_1_any_size", 15, shared_bytes=135776, tf32=True, weight_bytes=32768, into=64),
+        _Kernel("wgmma", "conv_ups_3_up", 9, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768),
+        _Kernel("wgmma", "conv_ups_3_up_any_size", 10, shared_bytes=135776, tf32=True, weight_bytes=32768),
+        _Kernel("wgmma", "conv_ups_3_up_then_1", 11, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768, into=64),
     ],
 }
 
@@ -110,29 +106,25 @@ _Launch = namedtuple("_Launch", "kernel batch input_size output_size shape sampl
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
     """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
     stride, padding, output_padding, groups, dilation = options
-    dims, per_axis = len(stride), (stride, padding, output_padding, dilation)
-    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in per_axis):
+    if not len(x_shape) == len(weight_shape) == len(stride) + 2:
         return ""
-    if min(stride + dilation + x_shape[1:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
-        return ""
-    out_channels = weight_shape[1] * groups
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
-        return ""
-    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
-        return ""
-    spans = [apart * (taps - 1) + 1 for taps, apart in zip(weight_shape[2:], dilation)]
-    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
-    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
-    if min(output) < 1:
-        return ""
-    layer = _Layer(
-        x_shape[1], out_channels, weight_shape[2:], stride, padding, dilation, groups, bias_shape is not None, dtype
-    )
+    out_channels, kernel_size = weight_shape[1] * groups, weight_shape[2:]
+    has_bias = bias_shape is not None
+    layer = _Layer(weight_shape[0], out_channels, kernel_size, stride, padding, dilation, groups, has_bias, dtype)
     if layer not in _RECORDED:
         types = ", ".join(str(each.dtype)[6:] for each in _RECORDED if each._replace(dtype=dtype) == layer)
         if types:
             return f"its kernels are for {types}, not for {str(dtype)[6:]}: tconv optimize --types makes others"
         return "none was made for these arguments of the layer"
+    spans = [apart * (taps - 1) + 1 for taps, apart in zip(kernel_size, dilation)]
+    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
+    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if x_shape[1] != layer.in_channels or bias_shape not in (None, (out_channels,)):
+        return ""
+    if min(output + x_shape[2:]) < 1 or min(output_padding) < 0:
+        return ""
+    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
+        return ""
     if not x_shape[0]:
         return "the batch is empty"
     gpu = _gpu(device)
@@ -302,7 +294,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_5a84f2857088e235")
+_OPERATOR = _define("tconv_0e2936f858d56a1c")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -325,8 +317,8 @@ def _conv_transpose(
     dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, tail=None
 ):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
-    stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
-    options = (stride, padding, output_padding, groups, dilation)
+    stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
+    options = (stride, padding, _tuple(output_padding, dims), groups, dilation)
     autocast = _autocast_dtype()
     if autocast is not None:
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
@@ -342,11 +334,15 @@ def _conv_transpose(
     launch = _wanted(tensors, options)
     if launch is None:
         return _pytorch(input, weight, bias, *options)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, launch)
-    else:
-        y = _run(launch, *tensors)
+    y = _ConvTranspose.apply(*tensors, *options, launch) if _wants_gradients(*tensors) else _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
+
+def _wants_gradients(*tensors):
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 def _wanted(tensors, options, program="", into=0):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
@@ -370,6 +366,7 @@ def _wanted(tensors, options, program="", into=0):
 # Missing in some versions of PyTorch.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
+_PLAIN = (torch.Tensor, nn.Parameter, type(None))
 
 def _looked_at(tensors):
     """Who looks at what is computed, and so is to see PyTorch's operator; "" where nobody does."""
@@ -381,8 +378,9 @@ def _looked_at(tensors):
         return "forward-mode differentiation follows the call"
     if _modes():
         return "a dispatch mode is active"
-    if any(t is not None and type(t) not in (torch.Tensor, nn.Parameter) for t in tensors):
-        return "a tensor is of a subclass"
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN:
+            return "a tensor is of a subclass"
     return ""
 
 def _allows_tf32():
@@ -458,20 +456,17 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
         return layer(*inputs, tail=tail, **options)
     return tail.joined(tail(layer(*inputs, **options)))
 
-def _wants_gradients(tensors):
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
 def _fused(tensors, options, tail):
     """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
     around = [*tail.before, *tail.behind]
-    if _wants_gradients([*tensors, *around]):
+    if _wants_gradients(*tensors, *around):
         return None
     layer = _wanted(tensors, options)
     if layer is None:
         return None
     program = None if tail.function or tail.modules else ""
     operands, beside = (), bool(around)
-    if program is None or _wants_gradients(operands):
+    if program is None or _wants_gradients(*operands):
         return None
     if beside and tail.fits(layer.shape, tensors[0]) and _last(*tensors[:2]) is None:
         parts = [*tail.before, None, *tail.behind]
@@ -2326,37 +2321,6 @@ conv_ups_0_up_then_1_weights(const conv_ups_0_up_then_1_layer::Element* weight, 
   tconv::wgmma_weights<conv_ups_0_up_then_1_layer, conv_ups_0_up_then_1_tile>(weight, prepared);
 }
 
-// ==== conv_ups_0_up_then_1_any_size
-// 2-D 512→256 k2 s2 bias tf32 into 512 channels
-struct conv_ups_0_up_then_1_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 512, group_out_channels = 256,
-      y_channels = 512, has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_0_up_then_1_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 6, columns = 19; };
-  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 2,
-      raw_stages = 0, weight_stages = 5, patch_columns = 1, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_0_up_then_1_any_size(const conv_ups_0_up_then_1_any_size_layer::Element* x, const
-    conv_ups_0_up_then_1_any_size_layer::Element* weight, const conv_ups_0_up_then_1_any_size_layer::Element* bias,
-    conv_ups_0_up_then_1_any_size_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int
-    output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_0_up_then_1_any_size_layer, conv_ups_0_up_then_1_any_size_tile>(x, weight, bias, y, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_0_up_then_1_any_size_weights(const conv_ups_0_up_then_1_any_size_layer::Element* weight,
-    conv_ups_0_up_then_1_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_0_up_then_1_any_size_layer, conv_ups_0_up_then_1_any_size_tile>(weight, prepared);
-}
-
 // ==== conv_ups_1_up
 // 2-D 256→128 k2 s2 bias tf32
 struct conv_ups_1_up_layer {
@@ -2444,37 +2408,6 @@ extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
 conv_ups_1_up_then_1_weights(const conv_ups_1_up_then_1_layer::Element* weight, conv_ups_1_up_then_1_layer::Element*
     prepared) {
   tconv::wgmma_weights<conv_ups_1_up_then_1_layer, conv_ups_1_up_then_1_tile>(weight, prepared);
-}
-
-// ==== conv_ups_1_up_then_1_any_size
-// 2-D 256→128 k2 s2 bias tf32 into 256 channels
-struct conv_ups_1_up_then_1_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 256, group_out_channels = 128,
-      y_channels = 256, has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_1_up_then_1_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 3, columns = 39; };
-  static constexpr int channels = 48, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 3,
-      raw_stages = 0, weight_stages = 6, patch_columns = 1, channels_last = 0, resident = 0, prepared_inputs = 0;
-};
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_1_up_then_1_any_size(const conv_ups_1_up_then_1_any_size_layer::Element* x, const
-    conv_ups_1_up_then_1_any_size_layer::Element* weight, const conv_ups_1_up_then_1_any_size_layer::Element* bias,
-    conv_ups_1_up_then_1_any_size_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int
-    output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_1_up_then_1_any_size_layer, conv_ups_1_up_then_1_any_size_tile>(x, weight, bias, y, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_1_up_then_1_any_size_weights(const conv_ups_1_up_then_1_any_size_layer::Element* weight,
-    conv_ups_1_up_then_1_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_1_up_then_1_any_size_layer, conv_ups_1_up_then_1_any_size_tile>(weight, prepared);
 }
 
 // ==== conv_ups_2_up
@@ -2566,37 +2499,6 @@ conv_ups_2_up_then_1_weights(const conv_ups_2_up_then_1_layer::Element* weight, 
   tconv::wgmma_weights<conv_ups_2_up_then_1_layer, conv_ups_2_up_then_1_tile>(weight, prepared);
 }
 
-// ==== conv_ups_2_up_then_1_any_size
-// 2-D 128→64 k2 s2 bias tf32 into 128 channels
-struct conv_ups_2_up_then_1_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 128, group_out_channels = 64, y_channels = 128,
-      has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_2_up_then_1_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 79; };
-  static constexpr int channels = 64, phases = 4, position_tiles = 1, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 4, patch_columns = 1, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_2_up_then_1_any_size(const conv_ups_2_up_then_1_any_size_layer::Element* x, const
-    conv_ups_2_up_then_1_any_size_layer::Element* weight, const conv_ups_2_up_then_1_any_size_layer::Element* bias,
-    conv_ups_2_up_then_1_any_size_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int
-    output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_2_up_then_1_any_size_layer, conv_ups_2_up_then_1_any_size_tile>(x, weight, bias, y, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_2_up_then_1_any_size_weights(const conv_ups_2_up_then_1_any_size_layer::Element* weight,
-    conv_ups_2_up_then_1_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_2_up_then_1_any_size_layer, conv_ups_2_up_then_1_any_size_tile>(weight, prepared);
-}
-
 // ==== conv_ups_3_up
 // 2-D 64→32 k2 s2 bias tf32
 struct conv_ups_3_up_layer {
@@ -2686,45 +2588,14 @@ conv_ups_3_up_then_1_weights(const conv_ups_3_up_then_1_layer::Element* weight, 
   tconv::wgmma_weights<conv_ups_3_up_then_1_layer, conv_ups_3_up_then_1_tile>(weight, prepared);
 }
 
-// ==== conv_ups_3_up_then_1_any_size
-// 2-D 64→32 k2 s2 bias tf32 into 64 channels
-struct conv_ups_3_up_then_1_any_size_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<2, 2, 0, 1>;
-  using Width = tconv::Axis<2, 2, 0, 1>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 64, group_out_channels = 32, y_channels = 64,
-      has_bias = 1, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_to_even;
-};
-struct conv_ups_3_up_then_1_any_size_tile {
-  struct Box { static constexpr int images = 1, depths = 1, rows = 1, columns = 160; };
-  static constexpr int channels = 32, phases = 4, position_tiles = 2, stacked = 0, chunk_steps = 4, input_stages = 4,
-      raw_stages = 0, weight_stages = 2, patch_columns = 1, channels_last = 0, resident = 1, prepared_inputs = 0;
-};
-extern "C" __global__ void __launch_bounds__(384, 1)
-conv_ups_3_up_then_1_any_size(const conv_ups_3_up_then_1_any_size_layer::Element* x, const
-    conv_ups_3_up_then_1_any_size_layer::Element* weight, const conv_ups_3_up_then_1_any_size_layer::Element* bias,
-    conv_ups_3_up_then_1_any_size_layer::Element* y, int batch, int input_depth, int input_height, int input_width, int
-    output_depth, int output_height, int output_width) {
-  tconv::wgmma<conv_ups_3_up_then_1_any_size_layer, conv_ups_3_up_then_1_any_size_tile>(x, weight, bias, y, batch,
-      input_depth, input_height, input_width, output_depth, output_height, output_width);
-}
-extern "C" __global__ void __launch_bounds__(tconv::preparing_threads)
-conv_ups_3_up_then_1_any_size_weights(const conv_ups_3_up_then_1_any_size_layer::Element* weight,
-    conv_ups_3_up_then_1_any_size_layer::Element* prepared) {
-  tconv::wgmma_weights<conv_ups_3_up_then_1_any_size_layer, conv_ups_3_up_then_1_any_size_tile>(weight, prepared);
-}
-
 // ==== launching, on the host; left out where only device code is compiled
 #if !defined(__CUDACC_RTC__) && !defined(TCONV_EMULATOR)
 #include <cstdint>
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
-// for it itself.
+// Enqueues a kernel, and returns a cudaError_t.
+// One that `overlaps` begins while the kernel before it runs, and waits for it itself.
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
@@ -2749,14 +2620,15 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel, behind those that bring its weights and its inputs into another order, and returns a
-// cudaError_t. Where y is 0 it returns how many samples one launch may take, 0 where not even one.
+// Enqueues one kernel and returns a cudaError_t. Where y is 0 it returns how many samples one launch may take instead,
+// 0 where not even one.
 //
-// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for that
-// order, batch, depth, height and width of the input and of the output, and addresses of what the program behind the
-// layer reads.
+// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
+// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
+// behind the layer reads.
 template <class Layer, class Tile>
-int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights, const void* of_inputs) {
+int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights,
+                 const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
@@ -2791,32 +2663,24 @@ int64_t launch(const std::vector<int64_t>& numbers) {
                 numbers, (void*)conv_ups_0_up_any_size, (void*)conv_ups_0_up_any_size_weights, nullptr);
     case 2: return launched<conv_ups_0_up_then_1_layer, conv_ups_0_up_then_1_tile>(
                 numbers, (void*)conv_ups_0_up_then_1, (void*)conv_ups_0_up_then_1_weights, nullptr);
-    case 3: return launched<conv_ups_0_up_then_1_any_size_layer, conv_ups_0_up_then_1_any_size_tile>(
-                numbers, (void*)conv_ups_0_up_then_1_any_size, (void*)conv_ups_0_up_then_1_any_size_weights, nullptr);
-    case 4: return launched<conv_ups_1_up_layer, conv_ups_1_up_tile>(
+    case 3: return launched<conv_ups_1_up_layer, conv_ups_1_up_tile>(
                 numbers, (void*)conv_ups_1_up, (void*)conv_ups_1_up_weights, nullptr);
-    case 5: return launched<conv_ups_1_up_any_size_layer, conv_ups_1_up_any_size_tile>(
+    case 4: return launched<conv_ups_1_up_any_size_layer, conv_ups_1_up_any_size_tile>(
                 numbers, (void*)conv_ups_1_up_any_size, (void*)conv_ups_1_up_any_size_weights, nullptr);
-    case 6: return launched<conv_ups_1_up_then_1_layer, conv_ups_1_up_then_1_tile>(
+    case 5: return launched<conv_ups_1_up_then_1_layer, conv_ups_1_up_then_1_tile>(
                 numbers, (void*)conv_ups_1_up_then_1, (void*)conv_ups_1_up_then_1_weights, nullptr);
-    case 7: return launched<conv_ups_1_up_then_1_any_size_layer, conv_ups_1_up_then_1_any_size_tile>(
-                numbers, (void*)conv_ups_1_up_then_1_any_size, (void*)conv_ups_1_up_then_1_any_size_weights, nullptr);
-    case 8: return launched<conv_ups_2_up_layer, conv_ups_2_up_tile>(
+    case 6: return launched<conv_ups_2_up_layer, conv_ups_2_up_tile>(
                 numbers, (void*)conv_ups_2_up, (void*)conv_ups_2_up_weights, nullptr);
-    case 9: return launched<conv_ups_2_up_any_size_layer, conv_ups_2_up_any_size_tile>(
+    case 7: return launched<conv_ups_2_up_any_size_layer, conv_ups_2_up_any_size_tile>(
                 numbers, (void*)conv_ups_2_up_any_size, (void*)conv_ups_2_up_any_size_weights, nullptr);
-    case 10: return launched<conv_ups_2_up_then_1_layer, conv_ups_2_up_then_1_tile>(
+    case 8: return launched<conv_ups_2_up_then_1_layer, conv_ups_2_up_then_1_tile>(
                 numbers, (void*)conv_ups_2_up_then_1, (void*)conv_ups_2_up_then_1_weights, nullptr);
-    case 11: return launched<conv_ups_2_up_then_1_any_size_layer, conv_ups_2_up_then_1_any_size_tile>(
-                numbers, (void*)conv_ups_2_up_then_1_any_size, (void*)conv_ups_2_up_then_1_any_size_weights, nullptr);
-    case 12: return launched<conv_ups_3_up_layer, conv_ups_3_up_tile>(
+    case 9: return launched<conv_ups_3_up_layer, conv_ups_3_up_tile>(
                 numbers, (void*)conv_ups_3_up, (void*)conv_ups_3_up_weights, nullptr);
-    case 13: return launched<conv_ups_3_up_any_size_layer, conv_ups_3_up_any_size_tile>(
+    case 10: return launched<conv_ups_3_up_any_size_layer, conv_ups_3_up_any_size_tile>(
                 numbers, (void*)conv_ups_3_up_any_size, (void*)conv_ups_3_up_any_size_weights, nullptr);
-    case 14: return launched<conv_ups_3_up_then_1_layer, conv_ups_3_up_then_1_tile>(
+    case 11: return launched<conv_ups_3_up_then_1_layer, conv_ups_3_up_then_1_tile>(
                 numbers, (void*)conv_ups_3_up_then_1, (void*)conv_ups_3_up_then_1_weights, nullptr);
-    case 15: return launched<conv_ups_3_up_then_1_any_size_layer, conv_ups_3_up_then_1_any_size_tile>(
-                numbers, (void*)conv_ups_3_up_then_1_any_size, (void*)conv_ups_3_up_then_1_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

@@ -4,8 +4,10 @@
 #include <cuda_runtime.h>
 #include <vector>
 
-// Enqueues a kernel, and returns a cudaError_t. One that `overlaps` begins while the kernel before it runs, and waits
-// for it itself.
+// Enqueues a kernel, and returns a cudaError_t.
+// ---- where weights are prepared
+// One that `overlaps` begins while the kernel before it runs, and waits for it itself.
+// ---- where weights are prepared
 static int enqueue(const void* kernel, void** arguments, int64_t grid, int block, int shared_bytes, int64_t stream,
                    bool overlaps) {
   if (grid >= int64_t(1) << 31) return cudaErrorInvalidConfiguration;
@@ -15,6 +17,7 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
   }
   const auto blocks = static_cast<unsigned>(grid);
   const auto on = reinterpret_cast<cudaStream_t>(stream);
+// ---- where weights are prepared
 #if defined(TCONV_OVERLAPS) && CUDART_VERSION >= 12030
   int driver = 0;
   if (overlaps && cudaDriverGetVersion(&driver) == cudaSuccess && driver >= 12030) {
@@ -27,17 +30,19 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
     return cudaLaunchKernelExC(&config, kernel, arguments);
   }
 #endif
+// ---- where weights are prepared
   return cudaLaunchKernel(kernel, blocks, block, arguments, shared_bytes, on);
 }
 
-// Enqueues one kernel, behind those that bring its weights and its inputs into another order, and returns a
-// cudaError_t. Where y is 0 it returns how many samples one launch may take, 0 where not even one.
+// Enqueues one kernel and returns a cudaError_t. Where y is 0 it returns how many samples one launch may take instead,
+// 0 where not even one.
 //
-// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for that
-// order, batch, depth, height and width of the input and of the output, and addresses of what the program behind the
-// layer reads.
+// The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
+// weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
+// behind the layer reads.
 template <class Layer, class Tile>
-int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights, const void* of_inputs) {
+int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights,
+                 const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];

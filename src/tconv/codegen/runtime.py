@@ -92,29 +92,25 @@ _Launch = namedtuple("_Launch", "kernel batch input_size output_size shape sampl
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
     """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
     stride, padding, output_padding, groups, dilation = options
-    dims, per_axis = len(stride), (stride, padding, output_padding, dilation)
-    if len(x_shape) != dims + 2 or len(weight_shape) != dims + 2 or any(len(values) != dims for values in per_axis):
+    if not len(x_shape) == len(weight_shape) == len(stride) + 2:
         return ""
-    if min(stride + dilation + x_shape[1:] + weight_shape + (groups,)) < 1 or min(padding + output_padding) < 0:
-        return ""
-    out_channels = weight_shape[1] * groups
-    if x_shape[1] != weight_shape[0] or weight_shape[0] % groups or bias_shape not in (None, (out_channels,)):
-        return ""
-    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
-        return ""
-    spans = [apart * (taps - 1) + 1 for taps, apart in zip(weight_shape[2:], dilation)]
-    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
-    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
-    if min(output) < 1:
-        return ""
-    layer = _Layer(
-        x_shape[1], out_channels, weight_shape[2:], stride, padding, dilation, groups, bias_shape is not None, dtype
-    )
+    out_channels, kernel_size = weight_shape[1] * groups, weight_shape[2:]
+    has_bias = bias_shape is not None
+    layer = _Layer(weight_shape[0], out_channels, kernel_size, stride, padding, dilation, groups, has_bias, dtype)
     if layer not in _RECORDED:
         types = ", ".join(str(each.dtype)[6:] for each in _RECORDED if each._replace(dtype=dtype) == layer)
         if types:
             return f"its kernels are for {types}, not for {str(dtype)[6:]}: tconv optimize --types makes others"
         return "none was made for these arguments of the layer"
+    spans = [apart * (taps - 1) + 1 for taps, apart in zip(kernel_size, dilation)]
+    sizes = zip(x_shape[2:], stride, padding, spans, output_padding)
+    output = tuple((size - 1) * step - 2 * less + span + extra for size, step, less, span, extra in sizes)
+    if x_shape[1] != layer.in_channels or bias_shape not in (None, (out_channels,)):
+        return ""
+    if min(output + x_shape[2:]) < 1 or min(output_padding) < 0:
+        return ""
+    if any(extra >= max(step, apart) for step, extra, apart in zip(stride, output_padding, dilation)):
+        return ""
     if not x_shape[0]:
         return "the batch is empty"
     gpu = _gpu(device)
@@ -345,8 +341,8 @@ def _conv_transpose(
     dims, input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1, tail=None
 ):
     """Equivalent to: the conv_transpose of torch.nn.functional with `dims` spatial dimensions."""
-    stride, padding, output_padding, dilation = (_tuple(v, dims) for v in (stride, padding, output_padding, dilation))
-    options = (stride, padding, output_padding, groups, dilation)
+    stride, padding, dilation = _tuple(stride, dims), _tuple(padding, dims), _tuple(dilation, dims)
+    options = (stride, padding, _tuple(output_padding, dims), groups, dilation)
     autocast = _autocast_dtype()
     if autocast is not None:
         input, weight, bias = (_autocast(tensor, autocast) for tensor in (input, weight, bias))
@@ -364,11 +360,16 @@ def _conv_transpose(
     launch = _wanted(tensors, options)
     if launch is None:
         return _pytorch(input, weight, bias, *options)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        y = _ConvTranspose.apply(*tensors, *options, launch)
-    else:
-        y = _run(launch, *tensors)
+    y = _ConvTranspose.apply(*tensors, *options, launch) if _wants_gradients(*tensors) else _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
+
+
+def _wants_gradients(*tensors):
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
 def _wanted(tensors, options, program="", into=0):
@@ -394,6 +395,7 @@ def _wanted(tensors, options, program="", into=0):
 # Missing in some versions of PyTorch.
 _transforms = getattr(torch._C, "_are_functorch_transforms_active", bool)
 _modes = getattr(torch._C, "_len_torch_dispatch_stack", int)
+_PLAIN = (torch.Tensor, nn.Parameter, type(None))
 
 
 def _looked_at(tensors):
@@ -406,8 +408,9 @@ def _looked_at(tensors):
         return "forward-mode differentiation follows the call"
     if _modes():
         return "a dispatch mode is active"
-    if any(t is not None and type(t) not in (torch.Tensor, nn.Parameter) for t in tensors):
-        return "a tensor is of a subclass"
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN:
+            return "a tensor is of a subclass"
     return ""
 
 
@@ -664,14 +667,10 @@ def cuda_fused(layer, *inputs, tail=None, modules=(), before=(), behind=(), **op
     return tail.joined(tail(layer(*inputs, **options)))
 
 
-def _wants_gradients(tensors):
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
 def _fused(tensors, options, tail):
     """The result with `tail` behind it, by one kernel; None where there is none, and for gradients."""
     around = [*tail.before, *tail.behind]
-    if _wants_gradients([*tensors, *around]):
+    if _wants_gradients(*tensors, *around):
         return None
     layer = _wanted(tensors, options)
     if layer is None:
@@ -683,7 +682,7 @@ def _fused(tensors, options, tail):
     program, operands = _program_of(tail, layer, tensors[0])
     # ---- where programs are computed
     # ---- where tails are fused
-    if program is None or _wants_gradients(operands):
+    if program is None or _wants_gradients(*operands):
         return None
     # ---- where tails are fused
     # ---- where programs are computed

@@ -1,0 +1,80 @@
+"""What a call costs the processor: layers of the files in examples/generated beside PyTorch's, on small inputs.
+
+    PYTHONPATH=src python3 benchmarks/host_times.py
+
+Writes benchmarks/results/host.json: microseconds of a call, medians of batches of calls by turns, without gradients and
+with those of the weights. The GPU is waited for between batches, outside of what is timed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from examples import NAMES
+from results import ROOT, Results, environment, save
+from torch import nn
+
+from tconv.sandbox.model_file import CANDIDATE, load
+from tconv.sandbox.worker import own_tools_on_path
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_ROUNDS, _CALLS = 60, 20
+_SIZE = 8
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, _TRANSPOSED)}
+
+
+def batch_us(call: Callable[[], Any]) -> float:
+    """Of one call, in a row of them."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(_CALLS):
+        call()
+    return (time.perf_counter() - started) / _CALLS * 1e6
+
+
+def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+    for call in calls.values():
+        for _ in range(_CALLS):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            times[name].append(batch_us(call))
+    torch.cuda.synchronize()
+    return {name: round(statistics.median(of_it), 2) for name, of_it in times.items()}
+
+
+def measure(name: str) -> Results:
+    file = load(ROOT / "examples" / "generated" / f"{name}_new.py", CANDIDATE)
+    model = file.construct(0, *file.init_args, **file.init_kwargs).cuda()
+    found: Results = {}
+    for path, ours in layers_of(model).items():
+        kind = next(each for each in _TRANSPOSED if isinstance(ours, each))
+        arguments = (ours.in_channels, ours.out_channels, ours.kernel_size, ours.stride, ours.padding)
+        theirs = kind(*arguments, ours.output_padding, ours.groups, ours.bias is not None, ours.dilation).cuda()
+        x = torch.rand(1, ours.in_channels, *[_SIZE] * len(ours.kernel_size), device="cuda")
+        calls = {"tconv": lambda layer=ours, x=x: layer(x), "pytorch": lambda layer=theirs, x=x: layer(x)}
+        with torch.no_grad():
+            without = medians(calls)
+        with_gradients = medians(calls)
+        found[path] = {"inference_us": without, "gradients_us": with_gradients}
+        ratios = [each["tconv"] / each["pytorch"] for each in (without, with_gradients)]
+        print(f"{name} {path}: {without} {with_gradients}, {ratios[0]:.2f} and {ratios[1]:.2f} of PyTorch's", flush=True)
+    return found
+
+
+def main() -> None:
+    own_tools_on_path()
+    models = {name: measure(name) for name in NAMES}
+    save("host", {"environment": environment(), "models": models})
+
+
+if __name__ == "__main__":
+    main()
