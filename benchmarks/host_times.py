@@ -11,10 +11,10 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from examples import NAMES
 from results import ROOT, Results, environment, save
 from torch import nn
 
@@ -23,6 +23,7 @@ from tconv.sandbox.worker import own_tools_on_path
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ROUNDS, _CALLS = 60, 20
+_GENERATED = ROOT / "examples" / "generated"
 _SIZE = 8
 
 
@@ -51,11 +52,11 @@ def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     return {name: round(statistics.median(of_it), 2) for name, of_it in times.items()}
 
 
-def measure(name: str) -> Results:
-    file = load(ROOT / "examples" / "generated" / f"{name}_new.py", CANDIDATE)
+def measure(path: Path) -> Results:
+    file = load(path, CANDIDATE)
     model = file.construct(0, *file.init_args, **file.init_kwargs).cuda()
     found: Results = {}
-    for path, ours in layers_of(model).items():
+    for name, ours in layers_of(model).items():
         kind = next(each for each in _TRANSPOSED if isinstance(ours, each))
         arguments = (ours.in_channels, ours.out_channels, ours.kernel_size, ours.stride, ours.padding)
         theirs = kind(*arguments, ours.output_padding, ours.groups, ours.bias is not None, ours.dilation).cuda()
@@ -64,15 +65,15 @@ def measure(name: str) -> Results:
         with torch.no_grad():
             without = medians(calls)
         with_gradients = medians(calls)
-        found[path] = {"inference_us": without, "gradients_us": with_gradients}
+        found[name] = {"inference_us": without, "gradients_us": with_gradients}
         ratios = [each["tconv"] / each["pytorch"] for each in (without, with_gradients)]
-        print(f"{name} {path}: {without} {with_gradients}, {ratios[0]:.2f} and {ratios[1]:.2f} of PyTorch's", flush=True)
+        print(path.stem, name, without, with_gradients, *(f"{ratio:.2f}" for ratio in ratios), flush=True)
     return found
 
 
 def main() -> None:
     own_tools_on_path()
-    models = {name: measure(name) for name in NAMES}
+    models = {path.stem: measure(path) for path in sorted(_GENERATED.glob("*_new.py"))}
     save("host", {"environment": environment(), "models": models})
 
 

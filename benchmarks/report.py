@@ -129,8 +129,7 @@ def examples_body(examples: Results | None) -> str:
             f"[{name}_new.py](generated/{name}_new.py)",
             lines(result, "{plan}"),
             lines(result, "{error:.1e} / {pytorch_error:.1e}"),
-            f"{milliseconds(result['tconv_ms'])}{mark(result)} / "
-            f"{milliseconds(result['pytorch_ms']['default'])}",
+            f"{milliseconds(result['tconv_ms'])}{mark(result)} / {milliseconds(result['pytorch_ms']['default'])}",
             milliseconds(result["floor_ms"]),
         ]
         for name, result in examples["examples"].items()
