@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 420, the kernels at line 498.
+# The model file begins at line 421, the kernels at line 499.
 #
 #   conv_transpose2d  2-D 64→128 k(3,5) s1 tf32  wgmma: 132 blocks of 384, 224400 bytes of shared memory
 #                                                any size: wgmma: 132 blocks of 384, 224480 bytes of shared memory
@@ -77,7 +77,7 @@ _Launch = namedtuple("_Launch", "kernel batch input_size output_size shape sampl
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
     """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
     stride, padding, output_padding, groups, dilation = options
-    if not len(x_shape) == len(weight_shape) == len(stride) + 2:
+    if not len(x_shape) == len(weight_shape) == len(stride) + 2 == len(output_padding) + 2:
         return ""
     out_channels, kernel_size = weight_shape[1] * groups, weight_shape[2:]
     has_bias = bias_shape is not None
@@ -265,7 +265,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_fd0e7bfa649e0406")
+_OPERATOR = _define("tconv_cfdde3caa57f5fb6")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -313,7 +313,8 @@ def _wants_gradients(*tensors):
 def _wanted(tensors, options, program="", into=0):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
-    if x.dtype != weight.dtype or x.device != weight.device or (bias is not None and bias.dtype != x.dtype):
+    other = x if bias is None else bias
+    if not (x.dtype == weight.dtype == other.dtype and x.device == weight.device == other.device):
         return None
     reason = _looked_at(tensors)
     if not reason:

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 538, the kernels at line 630.
+# The model file begins at line 575, the kernels at line 667.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -53,22 +53,58 @@ _RECORDED = {
     _Layer(512, 256, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
         _Kernel("wgmma", "conv_ups_0_up", 0, shared_bytes=217792, columns=4, tf32=True, weight_bytes=2097152),
         _Kernel("wgmma", "conv_ups_0_up_any_size", 1, shared_bytes=215664, tf32=True, weight_bytes=2097152),
-        _Kernel("wgmma", "conv_ups_0_up_then_1", 2, shared_bytes=217792, columns=4, tf32=True, weight_bytes=2097152, into=512),
+        _Kernel(
+            "wgmma",
+            "conv_ups_0_up_then_1",
+            2,
+            shared_bytes=217792,
+            columns=4,
+            tf32=True,
+            weight_bytes=2097152,
+            into=512,
+        ),
     ],
     _Layer(256, 128, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
         _Kernel("wgmma", "conv_ups_1_up", 3, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288),
         _Kernel("wgmma", "conv_ups_1_up_any_size", 4, shared_bytes=216720, tf32=True, weight_bytes=589824),
-        _Kernel("wgmma", "conv_ups_1_up_then_1", 5, shared_bytes=215664, columns=4, tf32=True, weight_bytes=524288, into=256),
+        _Kernel(
+            "wgmma",
+            "conv_ups_1_up_then_1",
+            5,
+            shared_bytes=215664,
+            columns=4,
+            tf32=True,
+            weight_bytes=524288,
+            into=256,
+        ),
     ],
     _Layer(128, 64, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
         _Kernel("wgmma", "conv_ups_2_up", 6, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072),
         _Kernel("wgmma", "conv_ups_2_up_any_size", 7, shared_bytes=201344, tf32=True, weight_bytes=131072),
-        _Kernel("wgmma", "conv_ups_2_up_then_1", 8, shared_bytes=217728, columns=4, tf32=True, weight_bytes=131072, into=128),
+        _Kernel(
+            "wgmma",
+            "conv_ups_2_up_then_1",
+            8,
+            shared_bytes=217728,
+            columns=4,
+            tf32=True,
+            weight_bytes=131072,
+            into=128,
+        ),
     ],
     _Layer(64, 32, (2, 2), (2, 2), (0, 0), (1, 1), 1, True, torch.float32): [
         _Kernel("wgmma", "conv_ups_3_up", 9, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768),
         _Kernel("wgmma", "conv_ups_3_up_any_size", 10, shared_bytes=135776, tf32=True, weight_bytes=32768),
-        _Kernel("wgmma", "conv_ups_3_up_then_1", 11, shared_bytes=117376, columns=4, tf32=True, weight_bytes=32768, into=64),
+        _Kernel(
+            "wgmma",
+            "conv_ups_3_up_then_1",
+            11,
+            shared_bytes=117376,
+            columns=4,
+            tf32=True,
+            weight_bytes=32768,
+            into=64,
+        ),
     ],
 }
 
@@ -106,7 +142,7 @@ _Launch = namedtuple("_Launch", "kernel batch input_size output_size shape sampl
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
     """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
     stride, padding, output_padding, groups, dilation = options
-    if not len(x_shape) == len(weight_shape) == len(stride) + 2:
+    if not len(x_shape) == len(weight_shape) == len(stride) + 2 == len(output_padding) + 2:
         return ""
     out_channels, kernel_size = weight_shape[1] * groups, weight_shape[2:]
     has_bias = bias_shape is not None
@@ -294,7 +330,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_0e2936f858d56a1c")
+_OPERATOR = _define("tconv_f47eeaca943d6fec")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -347,7 +383,8 @@ def _wants_gradients(*tensors):
 def _wanted(tensors, options, program="", into=0):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
-    if x.dtype != weight.dtype or x.device != weight.device or (bias is not None and bias.dtype != x.dtype):
+    other = x if bias is None else bias
+    if not (x.dtype == weight.dtype == other.dtype and x.device == weight.device == other.device):
         return None
     reason = _looked_at(tensors)
     if not reason:

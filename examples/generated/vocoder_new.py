@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 440, the kernels at line 526.
+# The model file begins at line 441, the kernels at line 527.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 100912 bytes of shared memory
@@ -97,7 +97,7 @@ _Launch = namedtuple("_Launch", "kernel batch input_size output_size shape sampl
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
     """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
     stride, padding, output_padding, groups, dilation = options
-    if not len(x_shape) == len(weight_shape) == len(stride) + 2:
+    if not len(x_shape) == len(weight_shape) == len(stride) + 2 == len(output_padding) + 2:
         return ""
     out_channels, kernel_size = weight_shape[1] * groups, weight_shape[2:]
     has_bias = bias_shape is not None
@@ -285,7 +285,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_ddc5405d2b59a8be")
+_OPERATOR = _define("tconv_05c5a996b89d87b3")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -333,7 +333,8 @@ def _wants_gradients(*tensors):
 def _wanted(tensors, options, program="", into=0):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
-    if x.dtype != weight.dtype or x.device != weight.device or (bias is not None and bias.dtype != x.dtype):
+    other = x if bias is None else bias
+    if not (x.dtype == weight.dtype == other.dtype and x.device == weight.device == other.device):
         return None
     reason = _looked_at(tensors)
     if not reason:

@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 static const char *names[64], *functions[64];
-static int count = 0;
+static int count = 0, operands = 0;
 
 // The kernel's name, its first arguments as addresses, the sizes, and what the program behind its layer reads.
 static void show(const void* function, void** arguments, dim3 grid, dim3 block) {
@@ -16,7 +17,7 @@ static void show(const void* function, void** arguments, dim3 grid, dim3 block) 
   std::printf("%s %u x %u:", name, grid.x, block.x);
   for (int i = 0; i < 4; ++i) std::printf(" %llx", *static_cast<unsigned long long*>(arguments[i]));
   for (int i = 4; i < 11; ++i) std::printf(" %d", *static_cast<int*>(arguments[i]));
-  for (int i = 11; i < 11 + OPERANDS; ++i) std::printf(" %llx", *static_cast<unsigned long long*>(arguments[i]));
+  for (int i = 11; i < 11 + operands; ++i) std::printf(" %llx", *static_cast<unsigned long long*>(arguments[i]));
   std::printf("\n");
 }
 
@@ -51,8 +52,11 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return c
 
 int64_t launch(const std::vector<int64_t>& numbers);
 
-int main() {
-  std::vector<int64_t> numbers = {0, 132, 0x100, 0x200, 0x300, 0x400, 0, 2, 1, 4, 5, 1, 8, 10};
-  for (int i = 0; i < OPERANDS; ++i) numbers.push_back(0x900 + i);
-  return static_cast<int>(launch(numbers));
+// Hands over the numbers that it is given, behind how many of the last ones are addresses of what the program reads, and
+// prints what comes back.
+int main(int count_of_all, char** given) {
+  operands = std::atoi(given[1]);
+  std::vector<int64_t> numbers;
+  for (int i = 2; i < count_of_all; ++i) numbers.push_back(std::atoll(given[i]));
+  std::printf("%lld\n", static_cast<long long>(launch(numbers)));
 }

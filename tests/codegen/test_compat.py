@@ -9,29 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
+from codegen_helpers import EXAMPLES, executed, generated_text
 from other_nvrtc import compile_with, extracted, fetched
-
-from tconv.problem import PRECISIONS
 
 pytestmark = pytest.mark.compat
 
 
 @pytest.fixture(scope="module")
-def file() -> Namespace:
-    """One that has a kernel for Hopper as well, which compilers of that time do not know."""
-    return executed(generated_text(EXAMPLES / "asymmetric_kernel.py"))
-
-
-@pytest.fixture(scope="module")
-def options(file: Namespace) -> list[dict[str, Any]]:
-    """What load_inline is given for the kernels of one layer in every dtype."""
-    gpu = file["_PLANNED"]._replace(sm_90a=False)
-    (kernel, *_) = file["_module_kernels"](file["ModelNew"](*file["get_init_inputs"]()), gpu)
-    layers = [kernel.layer._replace(precision=precision) for precision in PRECISIONS]
-    kernels = [next(file["_kernels"](layer, gpu)) for layer in layers]
-    assert {kernel.family for kernel in kernels} == {"gemm", "plain"}
-    return [file["_load_options"](kernel, (8, 0)) for kernel in dict.fromkeys(kernels)]
+def options() -> list[dict[str, Any]]:
+    """What load_inline is given for the families that GPUs of that time run, in every type that the families have."""
+    found = []
+    for family, types in (("direct", ("float16", "bfloat16", "float64")), ("mma", ("float16", "bfloat16"))):
+        file = executed(generated_text(EXAMPLES / "asymmetric_kernel.py", families=[family], types=types))
+        assert list(file["_CUDA"]) == [family] and len(file["_RECORDED"]) == 1 + len(types)
+        found.append(file["_load_options"](family, (8, 0)))
+    return found
 
 
 def test_nvrtc_11_7_compiles_it_for_sm_80(options: list[dict[str, Any]], tmp_path: Path) -> None:

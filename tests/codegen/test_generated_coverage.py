@@ -1,4 +1,4 @@
-"""Every line of a written file's kernels is executed: by its layers, or by ten other sets of arguments."""
+"""Every line of a written file's kernels is executed by its layers, at one size or another."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, Namespace, executed, function_of, generated_text, planned_layers
+from codegen_helpers import EXAMPLES, Namespace, executed, function_of, generated_text, planned_layers, silent
 from coverage import Coverage
-from test_generated_examples import FURTHER, TAKES, arguments
-from test_other_channels import others
 
 from tconv.emulator import execution
-from tconv.kernels.source import adapts
+from tconv.kernels.source import SECTION
+from tconv.planner import Gpu
+from tconv.planner.choice import replan
 from tconv.problem import Problem
 from tconv.rewriter.shrink import shrink
 from tconv.sandbox.emulated import install
@@ -62,41 +62,39 @@ def run(file: Namespace, problem: Problem) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_line_is_dead(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = executed(generated_text(EXAMPLES / f"{name}.py"))
-    coverage = Coverage(tmp_path, {"primitives": file["_PRIMITIVES"], **file["_KERNELS"]})
+    coverage = Coverage(tmp_path, parts_of(file))
     monkeypatch.setattr(execution, "build", coverage.build)
     install(file)
-    kernels = file["_kernels"]
+    recorded = dict(file["_RECORDED"])
     for layer in planned_layers(EXAMPLES / f"{name}.py"):
-        for use, plan in layer.variants.items():
-            first = int(use.endswith("elsewhere"))
-            file["_kernels"] = lambda layer, gpu, first=first: list(kernels(layer, gpu))[first:]
-            file["_plan"].cache_clear()
-            for problem in sizes(plan.problem, own=not use):
-                run(file, problem)
-            if adapts(plan.kernel.family):
-                for other in list(others(plan.problem.layer, seed=0))[3:6]:  # more channels, bias, padding
-                    run(file, Problem(other, 2, tuple(9 if axis.kernel > 1 else 1 for axis in other.axes)))
-    file["_kernels"] = kernels
-    file["_plan"].cache_clear()
-    if name in TAKES:
-        for number in range(len(FURTHER)):
-            args, options = arguments(name, number)
-            file["ModelNew"](*args, **options)(torch.randn(2, args[0], 5, 7))
+        for number, plan in enumerate(layer.variants.values()):
+            file["_RECORDED"] = {key: kernels[number:] for key, kernels in recorded.items()}
+            file["_launch_for"].cache_clear()
+            for problem in sizes(plan.problem, own=number == 0):
+                if number or replan(problem, plan.kernel, Gpu.h200()):
+                    with silent():
+                        run(file, problem)
     counts = coverage.counts()
     assert len(counts) > 300
     dead = [f"{part}: {coverage.text((part, n))}" for (part, n), count in sorted(counts.items()) if count == 0]
     assert not [line for line in dead if not line.partition(": ")[2].strip().startswith(tuple(NEVER))]
 
 
+def parts_of(file: Namespace) -> dict[str, str]:
+    """The templates of each family: what stands above the sections of its kernels."""
+    return {family: text.partition(f"\n{SECTION}")[0] for family, text in file["_CUDA"].items()}
+
+
 def test_a_dead_line_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = executed(generated_text(EXAMPLES / "strided_dilated.py"))
-    text = file["_KERNELS"]["plain"]
-    (start, end) = text.split("  if (Tile::splits > 1) {\n")
-    planted = "  if (batch > 1000) {\n    y[0] = Element{};\n  }\n"
-    file["_KERNELS"]["plain"] = f"{start}{planted}  if (Tile::splits > 1) {{\n{end}"
-    coverage = Coverage(tmp_path, {"plain": file["_KERNELS"]["plain"]})
+    (family,) = file["_CUDA"]
+    start, opened, end = file["_CUDA"][family].partition("  TCONV_SHARED(shared);\n")
+    assert opened
+    file["_CUDA"][family] = f"{start}{opened}  if (batch > 1000) {{\n    y[0] = Element{{}};\n  }}\n{end}"
+    coverage = Coverage(tmp_path, parts_of(file))
     monkeypatch.setattr(execution, "build", coverage.build)
     install(file)
-    file["ModelNew"](3, 5, 2, bias=True)(torch.randn(2, 3, 5, 7))
+    (layer,) = planned_layers(EXAMPLES / "strided_dilated.py")
+    run(file, next(sizes(layer.plan.problem, own=True)))
     dead = [coverage.text(line).strip() for line, count in coverage.counts().items() if count == 0]
     assert "y[0] = Element{};" in dead

@@ -1,4 +1,4 @@
-"""Every single-layer example with ten further sets of arguments: the generated file beside Model, in the emulator."""
+"""Every single-layer example at other sizes, in the emulator, and with other arguments, which PyTorch runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import EXAMPLES, Namespace, executed, generated_text
+from codegen_helpers import EXAMPLES, Namespace, executed, generated_text, kernels_of, launched, silent, told
 
 from tconv.evaluation.equality import check_layer
-from tconv.evaluation.reference import Operands
 from tconv.problem import Layer, Problem
-from tconv.sandbox.emulated import install
 
 #: Keyword arguments besides channels and kernel_size; what an example does not take is left out.
 FURTHER: list[tuple[int, int, dict[str, Any]]] = [
@@ -58,18 +56,52 @@ def problem_of(model: torch.nn.Module, x: torch.Tensor) -> Problem:
 
 
 @functools.cache
+def texts(name: str) -> tuple[str, str]:
+    path = EXAMPLES / f"{name}.py"
+    return path.read_text(encoding="utf-8"), generated_text(path, "fp32")
+
+
 def files(name: str) -> tuple[Namespace, Namespace]:
-    theirs: Namespace = {}
-    exec((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"), theirs)
-    ours = executed(generated_text(EXAMPLES / f"{name}.py", "fp32"))
-    install(ours)
+    """The globals of an example and of what is written for it, whose `launches` are kept."""
+    theirs, ours = map(executed, texts(name))
+    ours["launches"] = launched(ours)
     return theirs, ours
 
 
-@pytest.mark.rotates(8)
+#: Batch, height and width: rows that divide into whatever is loaded at once, and rows that do not.
+SIZES = [(1, 1, 1), (2, 5, 7), (3, 6, 8), (1, 9, 33), (2, 3, 16), (17, 2, 3)]
+
+
+@pytest.mark.rotates(3)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", TAKES)
+def test_other_sizes(name: str, size: tuple[int, int, int]) -> None:
+    theirs, ours = files(name)
+    args = ours["get_init_inputs"]()
+    model, candidate = theirs["Model"](*args), ours["ModelNew"](*args)
+    layer = candidate.conv_transpose2d
+    batch, height, width = size
+    x = torch.randn(batch, layer.in_channels, height, width)
+    problem = problem_of(model, x)
+
+    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        with torch.no_grad(), silent():
+            layer.weight.copy_(weight)
+            if bias is not None:
+                layer.bias.copy_(bias)
+            y: torch.Tensor = candidate(x)
+            return y
+
+    verdict = check_layer(call, problem, "fp32", draw_count=1, awkward=size == SIZES[1])
+    assert verdict.equal, verdict.reasons
+    names = {launch.kernel.name for launch in ours["launches"]}
+    assert len(names) == 1 and names <= {kernel.name for kernel in kernels_of(ours)}
+
+
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("name", TAKES)
 def test_further_arguments(name: str, number: int) -> None:
+    """The same parameters, PyTorch's results and gradients, and one warning."""
     args, kwargs = arguments(name, number)
     theirs, ours = files(name)
     torch.manual_seed(number)
@@ -78,21 +110,13 @@ def test_further_arguments(name: str, number: int) -> None:
     candidate = ours["ModelNew"](*args, **kwargs)
     assert model.state_dict().keys() == candidate.state_dict().keys()
     assert all(map(torch.equal, model.state_dict().values(), candidate.state_dict().values()))
-
-    x = torch.randn(2, args[0], 5, 7)
-
-    def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        operands = Operands(x, weight, bias)
-        layer = candidate.conv_transpose2d
-        with torch.no_grad():
-            layer.weight.copy_(operands.weight)
-            if bias is not None:
-                layer.bias.copy_(bias)
-            return candidate(operands.x)
-
-    verdict = check_layer(call, problem_of(model, x), "fp32", draw_count=1, awkward=number % 5 == 0)
-    assert verdict.equal, verdict.reasons
-    with torch.no_grad():
-        for layer, new in zip(model.parameters(), candidate.parameters(), strict=True):
-            new.copy_(layer)
-        torch.testing.assert_close(candidate(x), model(x), rtol=1e-4, atol=1e-5)
+    x, found = torch.randn(2, args[0], 5, 7), []
+    with told() as said:
+        for each in (model, candidate):
+            leaf = x.clone().requires_grad_()
+            y = each(leaf)
+            y.square().sum().backward()
+            found.append([y.detach(), leaf.grad, *(parameter.grad for parameter in each.parameters())])
+        candidate(x)
+    assert all(map(torch.equal, *found)) and not ours["launches"]
+    assert len(said) == 1 and said[0].endswith("none was made for these arguments of the layer")

@@ -12,12 +12,23 @@ from textwrap import dedent
 
 import pytest
 import torch
-from codegen_helpers import DENSE, EXAMPLES, executed, fused_text, generated_text, planned_layers
+from codegen_helpers import (
+    DENSE,
+    EXAMPLES,
+    executed,
+    fused_text,
+    generated_text,
+    kernels_of,
+    planned_layers,
+    settled_layers,
+)
+from machine_code import machine_code
 
-from tconv.cli.optimize import _cells
-from tconv.codegen.generate import _header, builtins_needed, plan_words, runtime_text
+from tconv.codegen.generate import _header, builtins_needed, runtime_text, types_of
 from tconv.codegen.headers.paragraphs import used_paragraphs
-from tconv.rewriter.check import LayerCheck
+from tconv.jit.compile import compile_source
+from tconv.kernels import source
+from tconv.kernels.source import alone
 from tconv.sandbox.model_file import ModelFileError
 
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -158,13 +169,153 @@ def test_header_says_what_was_replaced_with_which_plan(texts: dict[str, str]) ->
         assert re.search(rf"#   ups\.{up}\.up +2-D \d+→\d+ k2 s2 bias \w+ +\w*mma: \d+ blocks of \d+, ", header)
 
 
-def test_each_use_is_said_once(model_file: Callable[[str], Path]) -> None:
+def test_header_says_each_kernels_use(model_file: Callable[[str], Path]) -> None:
+    layers = planned_layers(model_file(DENSE), types=("float16", "bfloat16"))
+    header = _header(layers, "Model")
+    uses = re.findall(r"#   up .* \(?(wgmma: \d)|^# +([a-z][a-z0-9, ]*): wgmma: \d", header, re.MULTILINE)
+    found = [use for _, use in uses if use]
+    assert found == ["any size", "float16", "float16, any size", "bfloat16", "bfloat16, any size"]
+    assert found == [use for use in layers[0].variants if use]
+    assert header.splitlines()[-2:] == [
+        "# Made for float32 and float16 and bfloat16, tensor cores of Hopper, 9.0; any batch and map size.",
+        "# All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.",
+    ]
+    assert types_of(layers) == ["float32", "float16", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("families", "gpus"),
+    [
+        (("direct",), "CUDA cores from compute capability 7.5 on"),
+        (("mma",), "tensor cores from 8.0 on"),
+        (("wgmma",), "tensor cores of Hopper, 9.0"),
+    ],
+)
+def test_header_says_which_gpus_run_it(model_file: Callable[[str], Path], families: tuple[str, ...], gpus: str) -> None:
+    header = _header(planned_layers(model_file(DENSE), families=families), "Model")
+    assert f"# Made for float32, {gpus}; any batch and map size.\n" in header
+
+
+def test_header_says_what_is_left(model_file: Callable[[str], Path]) -> None:
     (layer,) = planned_layers(model_file(DENSE), families=("direct",))
-    alike = replace(layer, portable=layer.plan, cast=layer.cast * 2)
-    words = plan_words(layer.plan)
-    assert re.findall(r"# +(\S.*): " + words, _header([alike], "Model")) == ["elsewhere, float16, float16 elsewhere"]
-    cell = _cells(LayerCheck(alike), False)[2]
-    assert words.startswith(cell) and "elsewhere" not in cell
+    header = _header([replace(layer, left=True)], "Model")
+    assert re.search(r"^#   up  .*  left to PyTorch$", header, re.MULTILINE)
+    assert "direct: " not in header and "# Made for no type" in header
+
+
+# ---- the kernels' text
+
+
+def sections(text: str) -> list[str]:
+    """The names of the sections of a family's text, behind which stands what launches them."""
+    found = re.findall(r"^// ==== (.*)$", text, re.MULTILINE)
+    assert found[-1] == "launching, on the host; left out where only device code is compiled"
+    return found[:-1]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "residual_3d", "dcgan"])
+def test_sections_places_and_names_agree(texts: dict[str, str], with_tails: dict[str, str], name: str) -> None:
+    file = executed({**texts, **with_tails}[name])
+    kernels = kernels_of(file)
+    assert len({kernel.name for kernel in kernels}) == len(kernels)
+    assert list(file["_CUDA"]) == list(dict.fromkeys(kernel.family for kernel in kernels))
+    for family, text in file["_CUDA"].items():
+        of_family = sorted((each for each in kernels if each.family == family), key=lambda each: each.place)
+        assert [kernel.place for kernel in of_family] == list(range(len(of_family)))
+        assert sections(text) == [kernel.name for kernel in of_family]
+        cases = re.findall(r"case (\d+): return launched<(\w+)_layer, \2_tile>\(\s*numbers, (.*)\);", text)
+        assert [(int(place), kernel) for place, kernel, _ in cases] == [(k.place, k.name) for k in of_family]
+        for kernel, (_, _, pointers) in zip(of_family, cases, strict=True):
+            given = [f"(void*){kernel.name}{ending}" for ending in ("", "_weights", "_inputs")]
+            wanted = [True, kernel.weight_bytes > 0, kernel.prepares_inputs]
+            expected = [each if there else "nullptr" for each, there in zip(given, wanted, strict=True)]
+            assert pointers.split(", ") == expected
+            own = alone(text, kernel.name)
+            assert sections(own + text[text.rindex("// ==== ") :]) == [kernel.name]
+        assert text.count('extern "C"') == sum(1 + (k.weight_bytes > 0) + k.prepares_inputs for k in of_family)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "residual_3d", "dcgan"])
+def test_no_name_of_the_text_stands_for_two_things(
+    texts: dict[str, str], with_tails: dict[str, str], name: str
+) -> None:
+    for text in executed({**texts, **with_tails}[name])["_CUDA"].values():
+        check_names(text)
+
+
+def check_names(text: str) -> None:
+    """Of kernels, their configurations and their programs: each is an identifier, and there is one of it."""
+    functions = re.findall(r"__launch_bounds__\(.*\)\n(\w+)\(", text)
+    structs = re.findall(r"^struct (conv\w*) \{", text, re.MULTILINE)
+    assert functions and structs
+    found = [*functions, *structs]
+    assert len(set(found)) == len(found), sorted(name for name in found if found.count(name) > 1)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", each) for each in found)
+
+
+NAMED = """
+    import torch
+    from torch import nn
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for number, name in enumerate({names!r}):
+                self.add_module(name, nn.ConvTranspose2d(16, 16 + 8 * number, 3, padding=1))
+        def forward(self, x):
+            return sum(module(x).mean() for module in self.children())
+
+    def get_inputs():
+        return [torch.rand(4, 16, 16, 16)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("names", "kernels"),
+    [
+        (("double_", "int", "void", "class", "int32_t"), ["double", "int", "void", "class", "int32_t"]),
+        (("größe", "gr_e", "gr e"), ["gr_e", "gr_e_2", "gr_e_3"]),
+        (("0", "1"), ["0", "1"]),
+        (("up", "up_2", "up_any_size", "up_"), None),
+        (("up", "up_weights", "up_inputs"), None),
+        (("up", "up_layer", "up_tile", "up_program", "up_shape", "up_launching"), None),
+        (("up_weights", "up"), None),
+        (("层", "卷积"), None),
+    ],
+)
+def test_names_of_modules_are_names_of_kernels(
+    model_file: Callable[[str], Path], names: tuple[str, ...], kernels: list[str] | None
+) -> None:
+    """Whatever modules are called, kernels have names of their own, which the compiler takes."""
+    text = generated_text(model_file(NAMED.format(names=names)), families=("mma",))
+    file = executed(text)
+    found = [kernel.name for kernel in kernels_of(file)]
+    assert len(set(found)) == len(found) == 2 * len(names)
+    if kernels is not None:
+        assert [name for name in found if "any_size" not in name] == [f"conv_{name}" for name in kernels]
+    check_names(file["_CUDA"]["mma"])
+    assert sections(file["_CUDA"]["mma"]) == found
+    compile_source(file["_CUDA"]["mma"], "sm_80")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "residual_3d", "dcgan"])
+def test_no_line_is_too_long(texts: dict[str, str], with_tails: dict[str, str], name: str) -> None:
+    text = {**texts, **with_tails}[name]
+    assert not [line for line in text.splitlines() if len(line) > 120]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_kernels_machine_code_is_the_librarys(texts: dict[str, str], name: str) -> None:
+    """Of the first two of each file: beside the others of its family, as they are built."""
+    file = executed(texts[name])
+    layers = settled_layers(EXAMPLES / f"{name}.py")
+    plans = dict.fromkeys(plan.kernel for layer in layers for plan in layer.variants.values())
+    for written, kernel in list(zip(kernels_of(file), plans, strict=True))[:2]:
+        arch = "sm_90a" if kernel.family == "wgmma" else "sm_80"
+        own = machine_code(compile_source(file["_CUDA"][kernel.family], arch).cubin)
+        unit = source.unit(kernel, written.name)
+        expected = machine_code(compile_source(unit, arch, headers=source.header_directory()).cubin)
+        assert expected and {section: own[section] for section in expected} == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -231,9 +382,12 @@ def test_carries_macros_that_define_what_is_used() -> None:
 
 
 def test_places_of_the_shared_part_are_all_filled(texts: dict[str, str]) -> None:
-    assert '_PRIMITIVES = r""\n' in runtime_text()
+    assert "_CUDA = {}\n" in runtime_text() and "_RECORDED = {}\n" in runtime_text()
     for text in texts.values():
-        assert '_PRIMITIVES = r""\n' not in text and "# (the planner" not in text
+        assert "_CUDA = {}\n" not in text and "_RECORDED = {}\n" not in text and "# ---- where" not in text
+        assert '_define("tconv_DIGEST")' not in text and "LINE OF" not in text
+        cuda = "".join(executed(text)["_CUDA"].values())
+        assert "FAMILY" not in cuda and "KERNELS" not in cuda and "// ---- where" not in cuda
 
 
 def test_executes_without_a_file_and_without_a_module_name() -> None:

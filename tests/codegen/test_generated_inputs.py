@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import Namespace, executed, function_of
+from codegen_helpers import Namespace, executed, function_of, kernels_of, launched, silent
 
 from tconv.evaluation.equality import check_layer
 from tconv.evaluation.reference import conv_transpose
@@ -20,7 +20,7 @@ from tconv.planner import WGMMA, Gpu, Kernel
 from tconv.planner.wgmma.builder import wgmma_tile
 from tconv.problem import Layer, Precision, Problem
 from tconv.rewriter.pipeline import build, plan_layers
-from tconv.sandbox.emulated import install
+from tconv.sandbox.cut import runs_all
 from tconv.sandbox.trace import Trace, TracedLayer
 
 MODEL = """
@@ -68,8 +68,8 @@ def text(precision: Precision, tmp_path_factory: pytest.TempPathFactory) -> str:
         patch_columns=1,
         prepared_inputs=1,
     )
-    prepared = replace(planned, cast=(), plan=WGMMA.plan_with(problem, Kernel("wgmma", layer, tile), GPU))
-    return build(path, [prepared], GPU, "match")
+    plan = WGMMA.plan_with(problem, Kernel("wgmma", layer, tile), GPU)
+    return build(path, [replace(planned, plan=plan, any_size=None)])
 
 
 @pytest.fixture
@@ -81,59 +81,61 @@ def _rounded(problem: Problem, x: torch.Tensor, weight: torch.Tensor, bias: torc
     return conv_transpose(x.double(), weight.double(), bias.double(), problem).to(x.dtype)
 
 
-def kernels_of(file: Namespace) -> list[Any]:
-    return [next(file["_kernels"](layer, file["_PLANNED"])) for layer in file["_RECORDED"]]
+def test_it_is_recorded(file: Namespace, precision: Precision) -> None:
+    (kernel,) = kernels_of(file)
+    layer = replace(LAYER, precision=precision)
+    assert (kernel.family, kernel.columns, kernel.prepares_inputs) == ("wgmma", 1, True)
+    assert kernel.weight_bytes >= 48 * 32 * 16 * layer.item_bytes and kernel.weight_bytes % 16 == 0
+    assert file["_CUDA"]["wgmma"].count("conv_up_inputs(") == 1
 
 
 @pytest.mark.parametrize("sizes", [(5, 9), (8, 8), (3, 30)])
 def test_it_is_right_at_any_size(file: Namespace, precision: Precision, sizes: tuple[int, int]) -> None:
     problem = Problem(replace(LAYER, precision=precision), 2, (1, *sizes))
-    install(file)
-    emulated, families = file["_launch"], []
-
-    def launch(plan: Any, *tensors: Any) -> None:
-        families.append(plan.kernel.family)
-        emulated(plan, *tensors)
-
-    file["_launch"] = launch
+    launches = launched(file)
 
     def call(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         y: torch.Tensor = function_of(file, 2)(x, weight, bias, 2, 1)
         return y
 
     wanted, baseline = ("tf32", None) if precision == "tf32" else ("fp32", partial(_rounded, problem))
-    verdict = check_layer(call, problem, wanted, baseline=baseline, draw_count=1, awkward=False)  # type: ignore[arg-type]
+    with silent():
+        verdict = check_layer(call, problem, wanted, baseline=baseline, draw_count=1, awkward=False)  # type: ignore[arg-type]
     assert verdict.equal, verdict.reasons
-    assert set(families) == {"wgmma"}
+    assert {launch.kernel.name for launch in launches} == {"conv_up"}
 
 
 def test_there_is_memory_for_inputs_behind_the_weights(file: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, device = next(iter(file["_RECORDED"])), torch.device("cpu")
-    kernel = file["_fitting"](layer, (1, 5, 9), file["_PLANNED"])
-    plan = file["_Plan"](layer, 2, (1, 5, 9), (1, 10, 18), kernel)
-    x = torch.empty(2, 48, 5, 9, dtype=getattr(torch, replace(LAYER, precision=layer.precision).dtype))
-    calls, sizes = [], []
-    file["_LAUNCHERS"][device, plan.kernel] = (lambda *values: calls.append(values), 640)
-    empty = torch.empty
+    calls: list[Any] = []
+    sizes: list[Any] = []
+    kernel, layer = kernels_of(file)[0], next(iter(file["_RECORDED"]))
+    file.update(runs_all(file))
+    file["_extension"] = lambda family, capability: lambda *numbers: calls.append(numbers)
+    shapes = (2, 48, 5, 9), (48, 32, 4, 4), (32,)
+    options = (2, 2), (1, 1), (0, 0), 1, (1, 1)
+    launch = file["_launch_for"](torch.device("cpu"), layer.dtype, *shapes, options)
+    x, weight, bias = (torch.empty(shape, dtype=layer.dtype) for shape in shapes)
+    y, empty = torch.empty(launch.shape, dtype=layer.dtype), torch.empty
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 99, raising=False)
     monkeypatch.setattr(torch, "empty", lambda size, **how: (sizes.append(size), empty(size, dtype=how["dtype"]))[1])
-    file["_launch"](plan, x, x, None, x)
-    assert sizes == [640 + x.numel() * x.element_size()]
+    file["_launch"](launch, x, weight, bias, y)
+    assert sizes == [kernel.weight_bytes + x.numel() * x.element_size()]
+    (numbers,) = calls
+    pointers = [t.data_ptr() for t in (x, weight, bias, y)]
+    assert numbers[:3] == (0, 99, 132) and list(numbers[3:7]) == pointers and numbers[7]
+    assert numbers[8:] == (2, 1, 5, 9, 1, 10, 18)
 
 
 @pytest.mark.slow
 def test_nvcc_compiles_it(file: Namespace, cuda_home: Path, tmp_path: Path) -> None:
     source = tmp_path / "cuda.cu"
-    # All that the file builds for the type: Hopper's kernel, and those for any other layer and GPU beside it.
-    for kernel in (each for layer in file["_RECORDED"] for each in file["_kernels"](layer, file["_PLANNED"])):
-        source.write_text(file["_cuda_source"](kernel))
-        command = [cuda_home / "bin" / "nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-c", source]
-        run = subprocess.run([*command, "-o", tmp_path / "cuda.o"], capture_output=True, text=True, timeout=300)
-        assert run.returncode == 0, run.stderr
-        assert "warning" not in run.stderr, run.stderr
+    source.write_text(file["_CUDA"]["wgmma"])
+    command = [cuda_home / "bin" / "nvcc", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-c", source]
+    run = subprocess.run([*command, "-o", tmp_path / "cuda.o"], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert "warning" not in run.stderr, run.stderr
 
 
 def test_nvrtc_compiles_it(file: Namespace) -> None:
-    for kernel in kernels_of(file):
-        compile_source(file["_cuda_source"](kernel), "sm_90a")
+    compile_source(file["_CUDA"]["wgmma"], "sm_90a")

@@ -8,19 +8,15 @@ import pickle
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from codegen_helpers import Namespace, executed, fused_text
+from codegen_helpers import Namespace, executed, fused_text, kernels_of, launched, silent, told
 from torch import Tensor, nn
-
-from tconv.sandbox.cut import Cutter
-from tconv.sandbox.emulated import install
 
 pytestmark = pytest.mark.rotates(6)
 
@@ -105,17 +101,17 @@ class File:
 
     def __init__(self, path: Path, text: str) -> None:
         self.ours, self.theirs = executed(text), executed(path.read_text(encoding="utf-8"))
-        install(self.ours)
-        self.programs: list[str] = []
-        self.widths: list[int] = []
-        launch = self.ours["_launch"]
+        self.launches = launched(self.ours)
 
-        def counted(plan: Any, *tensors: Any) -> None:
-            self.programs.append(plan.kernel.layer.tail)
-            self.widths.append(plan.kernel.layer.into)
-            launch(plan, *tensors)
+    @property
+    def programs(self) -> list[str]:
+        """Of what was launched."""
+        return [launch.kernel.program for launch in self.launches]
 
-        self.ours["_launch"] = counted
+    @property
+    def widths(self) -> list[int]:
+        """The same, of how many channels the tensors have of which results are a slice."""
+        return [launch.kernel.into for launch in self.launches]
 
     def models(self, *arguments: Any, training: bool = False, **options: Any) -> tuple[nn.Module, nn.Module]:
         """ModelNew and Model with the same parameters, statistics among them."""
@@ -129,19 +125,20 @@ class File:
         return ours.train(training), theirs.train(training)
 
 
-Made = Callable[[str], File]
+Made = Callable[..., File]
+TYPES = ("float16", "bfloat16", "float64")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    files: dict[str, tuple[Path, str]] = {}
+    files: dict[Any, tuple[Path, str]] = {}
 
-    def make(text: str) -> File:
-        if text not in files:
+    def make(text: str, types: tuple[str, ...] = ()) -> File:
+        if (text, types) not in files:
             path = tmp_path_factory.mktemp("tails") / "model.py"
             path.write_text(textwrap.dedent(text), encoding="utf-8")
-            files[text] = path, fused_text(path, ("direct", "mma"))
-        return File(*files[text])
+            files[text, types] = path, fused_text(path, ("direct", "mma"), types=types)
+        return File(*files[text, types])
 
     return make
 
@@ -154,13 +151,6 @@ def inputs(batch: int = 2, dtype: torch.dtype = torch.float32, rows: int = 4) ->
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float = 2e-3) -> bool:
     return torch.allclose(ours.double(), theirs.double(), rtol=tolerance, atol=tolerance)
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
 
 
 def test_one_kernel_computes_all_of_it(made: Made) -> None:
@@ -185,14 +175,27 @@ def test_other_sizes(made: Made, batch: int, rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_types(made: Made, dtype: torch.dtype) -> None:
-    file = made(BLOCK)
+    """Each has kernels with the same program, where it was asked for."""
+    file = made(BLOCK, TYPES)
     ours, theirs = file.models()
     ours.to(dtype)
     tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float64: 1e-10}[dtype]
     with torch.no_grad():
         expected = theirs.double()(*(t.double() for t in inputs(dtype=dtype)))
-        assert close(ours(*inputs(dtype=dtype)), expected, tolerance)
+        with silent():
+            assert close(ours(*inputs(dtype=dtype)), expected, tolerance)
     assert all(file.programs) and len(file.programs) == 1
+    assert file.launches[0].kernel.name.startswith(f"conv_up_{str(dtype)[6:]}_then_1")
+
+
+def test_types_without_kernels_are_pytorchs(made: Made) -> None:
+    """The layer and what stands behind it."""
+    file = made(BLOCK)
+    ours, theirs = file.models()
+    with torch.no_grad(), told() as said:
+        given = inputs(dtype=torch.float64)
+        assert torch.equal(ours.double()(*given), theirs.double()(*given))
+    assert not file.launches and len(said) == 1 and "for float32, not for float64" in said[0]
 
 
 def test_operands_of_other_strides(made: Made) -> None:
@@ -217,11 +220,11 @@ def test_operands_that_begin_anywhere_in_their_storage(made: Made) -> None:
     for tensor in (skip, gate):
         given.append(torch.empty(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor))
     assert given[1].data_ptr() % 16 and given[1].is_contiguous()
-    launch, addresses = file.ours["_launch"], []
+    run, addresses = file.ours["_launch"], []
 
-    def seen(plan: Any, *tensors: Any) -> None:
+    def seen(launch: Any, *tensors: Any) -> None:
         addresses.extend(operand.data_ptr() % 16 for operand in tensors[4:])
-        launch(plan, *tensors)
+        run(launch, *tensors)
 
     file.ours["_launch"] = seen
     with torch.no_grad(), silent():
@@ -268,15 +271,15 @@ def test_other_arguments_of_the_constructor(made: Made) -> None:
         with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             assert close(ours(*inputs()), theirs(*inputs()))
-        told = [str(each.message) for each in caught if "tconv optimize makes one" in str(each.message)]
-        assert len(told) == ("slope" in arguments), arguments
+        words = [str(each.message) for each in caught if "tconv optimize makes one" in str(each.message)]
+        assert len(words) == ("slope" in arguments), arguments
     assert file.programs == ["", "", ""]
     ours, theirs = file.models(padding=0)
-    with torch.no_grad():
+    with torch.no_grad(), told() as said:
         x, skip, gate = inputs()
         skip = torch.randn(2, 6, 10, 12)
         assert close(ours(x, skip, gate), theirs(x, skip, gate))
-    assert file.programs[3]
+    assert len(file.programs) == 3 and len(said) == 1 and "none was made for these arguments" in said[0]
 
 
 class Own(nn.Module):
@@ -415,7 +418,7 @@ def test_values_that_are_not_finite(made: Made) -> None:
 
 
 def test_tensors_of_a_number(made: Made) -> None:
-    file = made(CONSTANTS)
+    file = made(CONSTANTS, TYPES)
     ours, theirs = file.models()
     x = torch.randn(2, 5, 3, 4)
     with torch.no_grad(), silent():
@@ -485,9 +488,12 @@ def test_tails_of_layers_that_are_left_to_pytorch(model_file: Callable[[str], Pa
     for up in (ours.up, ours.up.__class__(5, 6, 3, 2, 1, 1)):
         up.load_state_dict(theirs.up.state_dict())
         ours.up = up
-        with torch.no_grad():
+        with torch.no_grad(), told() as said:
             assert close(ours(*inputs()), theirs(*inputs()))
-    assert "_PROGRAMS" not in file.ours and file.programs == [""] * 3
+        # One that is made later is not left, and there is no kernel for it.
+        assert len(said) == (up is not theirs.up and not up._left)
+    assert "_PROGRAMS" not in file.ours
+    assert [launch.kernel.name for launch in file.launches] == ["conv_last"] * 2
 
 
 def test_copies_and_pickles(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,27 +514,28 @@ def test_copies_and_pickles(made: Made, monkeypatch: pytest.MonkeyPatch) -> None
     assert len(file.programs) == 6 and all(file.programs)
 
 
-def test_what_is_built_at_first(made: Made) -> None:
-    """As the model is built: here to train, where only the last layer's kernel takes a program."""
+def test_which_kernels_there_are(made: Made) -> None:
+    """Of each layer the one without a tail first: for training, and where PyTorch runs the tail."""
     file = made(SEQUENCE)
-    model = file.ours["ModelNew"]()
-    built = [kernel.layer.tail for kernel in file.ours["_module_kernels"](model)]
-    assert built == ["", "tanh(y)"]
+    of_layers = [[kernel.program for kernel in kernels] for kernels in file.ours["_RECORDED"].values()]
+    first, last = (list(dict.fromkeys(programs)) for programs in of_layers)
+    assert first[0] == "" and len(first) == 2 and "rsqrt" in first[1] and last == ["", "tanh(y)"]
+    joined = made(JOINED)
+    first, *others = joined.ours["_RECORDED"].values()
+    assert list(dict.fromkeys(kernel.into for kernel in first)) == [0, 10]
+    assert not any(kernel.into for kernels in others for kernel in kernels)
+    names = [kernel.name for kernel in kernels_of(joined.ours)]
+    assert len(set(names)) == len(names) and {"conv_first", "conv_first_then_1"} <= set(names)
 
 
-def test_layers_whose_tails_run_by_themselves_are_known_before(made: Made) -> None:
-    """As in training: the files' other kernels are with tails."""
+def test_one_family_is_built_for_all_of_them(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = made(JOINED).ours
-    gpu = ours["_PLANNED"]
-    kernels = list(ours["_module_kernels"](ours["ModelNew"](), gpu))
-    fused, last = kernels
-    alone = next(ours["_kernels"](next(iter(ours["_RECORDED"])), gpu))
-    assert (fused.layer.into, alone.layer.into) == (10, 0)
-    built = Cutter._built(SimpleNamespace(_file=ours), kernels, gpu, ["float32", "float16"])  # type: ignore[arg-type]
-    layers = [fused.layer, last.layer, alone.layer]
-    cast = [layer._replace(precision="fp16") for layer in (fused.layer, alone.layer, last.layer)]
-    assert [kernel.layer for kernel in built[:2]] == layers[:2]
-    assert len(built) == 6 and {kernel.layer for kernel in built} == {*layers, *cast}
+    built: list[str] = []
+    ours["_extension"] = lambda family, capability: built.append(family)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    ours["ModelNew"]()
+    assert set(built) == {kernel.family for kernel in kernels_of(ours)} == set(ours["_CUDA"])
 
 
 def test_compilers_see_the_lines(made: Made) -> None:

@@ -60,6 +60,8 @@ _BLANK = "\r\n"
 _LINE = "# " + "-" * 118 + "\n"
 #: What stands between the generated part and the user's, and above the kernels.
 _MODEL_MARK, _TEXT_MARK = f"{_LINE}# The model file\n{_LINE}", f"{_LINE}# The kernels\n{_LINE}"
+#: So long an entry for a kernel may be that it stands in one line.
+_ENTRY = 110
 #: Where the kernels of a family run.
 _GPUS = {
     "direct": "CUDA cores from compute capability 7.5 on",
@@ -391,11 +393,15 @@ def _recorded(layers: Sequence[PlannedLayer]) -> dict[Layer, list[_Recorded]]:
 
 
 def _name(parts: Sequence[str], names: set[str]) -> str:
-    """A name for CUDA text that is not yet among `names`, which gains it."""
+    """A name for CUDA text that is not yet among `names`, which gains it with those that a kernel's text makes of it."""
     words = "_".join(filter(None, (re.sub(r"\W+", "_", part, flags=re.ASCII).strip("_") for part in parts)))
+
+    def of_kernel(name: str) -> set[str]:
+        return {name, *(f"{name}_{ending}" for ending in kernel_source.ENDINGS)}
+
     numbered = itertools.chain([words], map(f"{words}_{{}}".format, itertools.count(2)))
-    name = next(each for each in numbered if each not in names)
-    names.add(name)
+    name = next(each for each in numbered if not of_kernel(each) & names)
+    names |= of_kernel(name)
     return name
 
 
@@ -428,8 +434,12 @@ def _kernel(layer: Layer, recorded: _Recorded, place: int) -> str:
         "program": _string(kernel.layer.tail) if kernel.layer.tail else None,
         "into": kernel.layer.into or None,
     }
-    numbers = "".join(f", {name}={value}" for name, value in told.items() if value is not None)
-    return f'_Kernel("{kernel.family}", "{name}", {place}{numbers})'
+    words = [f'"{kernel.family}"', f'"{name}"', str(place)]
+    words += [f"{name}={value}" for name, value in told.items() if value is not None]
+    line = f"_Kernel({', '.join(words)})"
+    if len(line) < _ENTRY and "\n" not in line:
+        return line
+    return "_Kernel(\n" + "".join(f"            {word},\n" for word in words) + "        )"
 
 
 def _layer(layer: Layer) -> str:
@@ -463,7 +473,7 @@ def _string(text: str) -> str:
 def _pointwise(name: str) -> str:
     """What is recorded of a class of modules."""
     said = (str(tuple(names.split())).replace("'", '"') for names in POINTWISE[name])
-    return f"nn.{name}: ({', '.join(said)})"
+    return f"nn.{name}: (\n" + "".join(f"        {words},\n" for words in said) + "    )"
 
 
 def _dict_of(name: str, entries: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ _Launch = namedtuple("_Launch", "kernel batch input_size output_size shape sampl
 def _launch_for(device, dtype, x_shape, weight_shape, bias_shape, options, program="", into=0):
     """The launch of a call, or in words why no kernel of this file runs it; "" where PyTorch has an error to give."""
     stride, padding, output_padding, groups, dilation = options
-    if not len(x_shape) == len(weight_shape) == len(stride) + 2:
+    if not len(x_shape) == len(weight_shape) == len(stride) + 2 == len(output_padding) + 2:
         return ""
     out_channels, kernel_size = weight_shape[1] * groups, weight_shape[2:]
     has_bias = bias_shape is not None
@@ -375,7 +375,8 @@ def _wants_gradients(*tensors):
 def _wanted(tensors, options, program="", into=0):
     """The launch for these tensors; None where PyTorch's own operator is to run. It gives its errors, too."""
     x, weight, bias = tensors
-    if x.dtype != weight.dtype or x.device != weight.device or (bias is not None and bias.dtype != x.dtype):
+    other = x if bias is None else bias
+    if not (x.dtype == weight.dtype == other.dtype and x.device == weight.device == other.device):
         return None
     reason = _looked_at(tensors)
     if not reason:

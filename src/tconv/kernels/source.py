@@ -32,6 +32,8 @@ PARAMETERS = {
 PREPARING, PREPARING_INPUTS = "{}_weights", "{}_inputs"
 #: What the function is called that tells how the kernel NAME is launched.
 LAUNCHING = "{}_launching"
+#: What the text of the kernel NAME calls its other parts: ``NAME_layer``, …
+ENDINGS = ("layer", "tile", "shape", "program", "weights", "inputs", "launching")
 #: In texts of several kernels of a family, begins the part of one, up to the next one's.
 SECTION = "// ==== "
 _LOCAL_INCLUDE = re.compile(r'^#include "([\w./]+)"\n', re.MULTILINE)
