@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,10 @@ from typer.testing import CliRunner
 
 from tconv.cli.app import app
 from tconv.cli.reports import page
-from tconv.cli.verdict_table import checks_table, last_line, speed, timing_table
+from tconv.cli.speeds import speed
+from tconv.cli.verdict_table import called_table, checks_table, last_line, timing_table
 from tconv.evaluation.report import Report
-from tconv.evaluation.verdict import Check, Series, Timing, Verdict
+from tconv.evaluation.verdict import AsCalled, Check, Series, Timing, Verdict
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
@@ -177,19 +179,24 @@ def printed(renderable: object) -> str:
     return console.file.getvalue()
 
 
+CALLED = AsCalled(
+    Series(0.3, 0.29, 0.33), Series(1.8, 1.78, 1.83), alternatives={"channels_last": Series(1.5, 1.4, 1.6)}, calls=100
+)
 TIMING = Timing(
     Series(0.25, 0.24, 0.27),
     Series(1.7, 1.69, 1.72),
     "by turns",
     floor_ms=0.2,
     host_us={"candidate": 9.5, "reference": 11.0},
-    alternatives={"channels_last": 1.2},
+    alternatives={"cudnn.benchmark": Series(1.6, 1.5, 1.7), "channels_last": Series(1.2, 1.1, 1.3)},
+    as_called=CALLED,
 )
 
 
 def test_the_last_line() -> None:
     equal = Report("model.py", "new.py", "cuda", "match", Verdict((Check("a", True),)), timing=TIMING)
-    assert last_line(equal).plain == "equal (default checks); 6.8x faster"
+    assert last_line(equal).plain == "equal (default checks); as called 6x (best other 5x), inference 6.8x (4.8x)"
+    assert last_line(equal).style == "bold green"
     assert speed(0.34) == ("0.34x: SLOWER than PyTorch", "bold red")
     assert speed(0.997) == ("as fast as PyTorch (1.00x)", "bold green")
     assert speed(1.019)[0] == "as fast as PyTorch (1.02x)"
@@ -205,5 +212,11 @@ def test_the_tables() -> None:
     assert lines[2].split() == ["scaling", "not", "checked", "float16"]
     rows = [line.split() for line in printed(timing_table(TIMING)).splitlines()]
     assert rows[1] == ["candidate", "0.25", "0.24", "to", "0.27", "6.80", "9.5"]
-    assert rows[3] == ["PyTorch,", "channels_last", "1.2", "1.42"]
-    assert rows[4] == ["floor", "0.2", "8.50"]
+    assert rows[3] == ["PyTorch,", "cudnn.benchmark", "1.6", "1.5", "to", "1.7", "1.06"]
+    assert rows[4] == ["PyTorch,", "channels_last", "1.2", "1.1", "to", "1.3", "1.42"]
+    assert rows[5] == ["floor", "0.2", "8.50"]
+    called = replace(CALLED, compiled=Series(0.2, 0.19, 0.21))
+    rows = [line.split() for line in printed(called_table(called)).splitlines()]
+    assert rows[0][:6] == ["as", "called,", "100", "times", "ms", "20"] and "host" not in rows[0]
+    assert rows[1] == ["candidate", "0.3", "0.29", "to", "0.33", "6.00"]
+    assert rows[2] == ["candidate,", "torch.compile", "0.2", "0.19", "to", "0.21", "9.00"]
