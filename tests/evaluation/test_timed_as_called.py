@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 from fake_stopwatch import CompilingStopwatch
 
+from tconv.evaluation.files import bench
 from tconv.evaluation.report import Report
+from tconv.evaluation.timing import Called
 from tconv.evaluation.verdict import AsCalled, Timing
 
 pytestmark = pytest.mark.rotates(4)
@@ -39,6 +41,31 @@ Run = Callable[..., Report]
 
 def text(body: str, name: str = "ModelNew", more: str = "pass") -> str:
     return MODEL.replace("NAME", name).replace("BODY", body.replace("; ", "\n        ")).replace("MORE", more)
+
+
+class Side:
+    """One that keeps what it was asked for; its calls take so many milliseconds."""
+
+    def __init__(self, name: str, milliseconds: float, asked: list[tuple[str, int]]) -> None:
+        self._name, self._milliseconds, self._asked = name, milliseconds, asked
+
+    def begin(self, way: str, keeps: str) -> float:
+        self._asked.append((self._name, 0))
+        return self._milliseconds
+
+    def called(self, way: str, count: int) -> Called:
+        self._asked.append((self._name, count))
+        return Called((self._milliseconds,) * count, (2 * self._milliseconds,) * count)
+
+
+def test_sides_take_turns_and_the_slower_one_decides_how_many_calls_there_are() -> None:
+    asked: list[tuple[str, int]] = []
+    sides = {"candidate": Side("candidate", 1.0, asked), "reference": Side("reference", 40.0, asked)}
+    found = bench._by_turns(sides, "default", dict.fromkeys(sides, "calls"))  # type: ignore[arg-type]
+    there = [("candidate", 10), ("reference", 10)]
+    assert asked == [("candidate", 0), ("reference", 0), *there, *there[::-1], *there, *there[::-1], *there]
+    assert found["candidate"] == Called((1.0,) * 50, (2.0,) * 50)
+    assert found["reference"] == Called((40.0,) * 50, (80.0,) * 50)
 
 
 @pytest.fixture
