@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -203,6 +204,34 @@ def test_the_last_line() -> None:
     assert speed(13.4)[0] == "13x faster"
     unchecked = Report("model.py", "new.py", "cpu", "match", Verdict((Check("a", None),)))
     assert last_line(unchecked).plain == "NOT EQUAL: nothing was checked"
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_timed_candidate(tconv: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compile: bool) -> None:
+    """What `tconv bench` asks the judge for, and what it shows of the answer."""
+    compiled = replace(TIMING, compiled=Series(0.1, 0.1, 0.1), notes=("one thing was not timed",))
+
+    def judge(model: Path, candidate: Path, **options: Any) -> Report:
+        assert options["bench"] and options["compile"] is compile
+        timing = compiled if compile else TIMING
+        return Report("model.py", "new.py", "cuda", "match", Verdict((Check("a", True),)), timing=timing)
+
+    monkeypatch.setattr("tconv.evaluation.files.judge.judge", judge)
+    report = tmp_path / "report.json"
+    files = CORPUS / "plain.py", CORPUS / "honest_scatter.py"
+    code, out, err = tconv("bench", *files, "--json", report, *["--compile"] * compile)
+    assert code == 0, err
+    assert [line.split()[0] for line in out if line.startswith(("as called, 100 times", "inference "))] == [
+        "as",
+        "inference",
+    ]
+    hint = "Fastest: new.py as model = torch.compile(ModelNew(...)): in inference 0.1 ms."
+    assert (hint in out) is compile is ("Times: one thing was not timed." in out)
+    assert out[-1] == "equal (default checks); as called 6x (best other 5x), inference 6.8x (4.8x)"
+    told = json.loads(report.read_text())["timing"]
+    assert told["as_called"]["candidate"] == {"median": 0.3, "low": 0.29, "high": 0.33}
+    assert told["as_called"]["calls"] == 100 and told["alternatives"]["channels_last"]["high"] == 1.3
+    assert (told["compiled"] is not None) is told["best_compiled"] is compile
 
 
 def test_the_tables() -> None:

@@ -130,6 +130,14 @@ def test_what_does_not_run_with_gradients_is_timed_in_inference_alone(timed: Run
     assert note.startswith("not timed as called: ") and note.endswith("ValueError: no training here (in forward)")
 
 
+def test_what_has_no_room_for_gradients_is_timed_in_inference_alone(timed: Run) -> None:
+    words = "CUDA out of memory. Tried to allocate 9.00 GiB"
+    many = "self.n = getattr(self, 'n', 0) + 1; many = self.n > 30 and torch.is_grad_enabled()"
+    report = timed(f"{many}; if many: raise torch.OutOfMemoryError('{words}'); return y")
+    assert report.equal and report.timing is not None and report.timing.as_called is None, report.reasons
+    assert report.timing.notes == (f"not timed as called: {words}",)
+
+
 def test_a_model_without_evaluation_is_timed_as_it_was_constructed(timed: Run) -> None:
     body = "if not self.training: raise ValueError('only training'); return y + 0"
     report = timed("return y + 0", body)
@@ -165,7 +173,8 @@ def test_each_way_is_measured_where_none_of_the_others_has_run(timed: Run) -> No
 
 
 def test_another_way_that_does_not_run_is_told_of(timed: Run) -> None:
-    body = "if y.is_contiguous(memory_format=torch.channels_last): raise TypeError('rows only'); return y"
+    last = "is_contiguous(memory_format=torch.channels_last)"
+    body = f"if x.{last} and self.up.weight.{last}: raise TypeError('rows only'); return y"
     timing, called = times_of(timed(PLAIN, body))
     assert timing.alternatives.keys() == called.alternatives.keys() == {"cudnn.benchmark"}
     (note,) = timing.notes

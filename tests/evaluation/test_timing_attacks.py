@@ -105,6 +105,11 @@ def test_a_candidate_that_stops_working_when_it_is_timed(timed, forward: str) ->
             "candidate.py puts something else in place of time.perf_counter",
         ),
         (
+            "import time as t; t.perf_counter = (lambda: 0) if many and not torch.is_grad_enabled() else t.perf_counter"
+            "; return super().forward(x)",
+            "candidate.py puts something else in place of time.perf_counter",
+        ),
+        (
             "import json; dumps = json.dumps; r = super().forward(x)"
             "; json.dumps = (lambda answer: dumps({**answer, 'value': {}})) if many else dumps; return r",
             "timing candidate.py beside model.py failed: not enough values to unpack",

@@ -86,7 +86,8 @@ def job(
             called = AsCalled(Series(as_called, as_called, as_called), ways[1], alternatives=others, calls=100)
             timing = Timing(*ways, "by turns", alternatives=others, as_called=called)
             report = Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
-            yield SimpleNamespace(report=lambda **options: report, ready=lambda: None)
+            noted = replace(report, timing=replace(timing, compiled=Series(0.1, 0.1, 0.1)))
+            yield SimpleNamespace(report=lambda compile, **_: noted if compile else report, ready=lambda: None)
 
         monkeypatch.setattr(run, "check_layers", check_layers)
         monkeypatch.setattr(run, "gpu_is_shared", lambda: shared)
@@ -227,6 +228,17 @@ def test_the_table_and_the_last_line(job: Callable[..., Outcome], capsys: pytest
     _show(job({"a": SLOW, "b.0": SLOW, CALL: SLOW}, whole=0.3))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.endswith("as called 0.3x (best other 0.15x), inference 0.3x (0.15x): SLOWER than PyTorch")
+
+
+def test_what_torch_compile_gains_stands_before_the_last_line(
+    job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _show(job({"a": FAST, "b.0": FAST, CALL: FAST}, compile=True))
+    *_, line, last = capsys.readouterr().out.splitlines()
+    assert line == "Fastest: out.py as model = torch.compile(ModelNew(...)): in inference 0.1 ms."
+    assert last == "equal (default checks); as called 2x (best other 1.00x), inference 2x (1.00x)"
+    _show(job({"a": FAST, "b.0": FAST, CALL: FAST}))
+    assert "torch.compile" not in capsys.readouterr().out
 
 
 def test_long_names_are_not_cut(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tconv.errors import Trouble
+from tconv.errors import OutOfMemory, Trouble
 from tconv.evaluation.files.side import Arguments, CandidateFailed, CandidateRaised
 from tconv.evaluation.files.timed_call import Keeps
 from tconv.evaluation.files.timed_files import COMPILED, DEFAULT, OTHERS
@@ -188,12 +188,15 @@ def _as_called(
 ) -> tuple[dict[str, Called], tuple[Kept, ...], list[str]]:
     """Times of both sides as programs call them, what was kept of these calls, and what there is to say.
 
-    A model may raise an error with gradients enabled, or in training: nobody is asked for more than `Model` gives.
+    A model may raise an error with gradients enabled, or in training, or not have room for what these keep: nobody is
+    asked for more than inference.
     """
     try:
         found = _by_turns(sides, DEFAULT, keeps)
         kept = Kept(sides[_OURS].end(), sides[_THEIRS].end(), training=None)
-    except (CandidateRaised, ModelFileError) as error:
+    except (CandidateRaised, ModelFileError, OutOfMemory) as error:
+        for side in sides.values():
+            side.forget()
         return {}, (), [f"not timed as called: {error}"]
     calls, usual = len(found[_OURS].events_ms), CALLED_ROUNDS * CALLED
     few = [f"timed as called {calls} times instead of {usual}, since a call takes long"] if calls < usual else []

@@ -100,12 +100,17 @@ class Stopwatch:
             return self._clock.called_ms(self._call, count, self._call.renew)
 
     def end(self) -> dict[str, Any]:
-        """Forget what was begun: some of its `calls`, `changes_inputs`, and `rebound`, what the file has patched."""
-        call, self._call = self._call, None
-        assert call is not None
-        call.settle()
-        changes = call.changes_inputs()
-        return {"calls": self._exchange.write(call.kept), "changes_inputs": changes, "rebound": self._watch.rebound()}
+        """The end of what was begun: some of its `calls`, `changes_inputs`, and what the file has `rebound`."""
+        assert self._call is not None
+        self._call.settle()
+        kept, changes = self._exchange.write(self._call.kept), self._call.changes_inputs()
+        self.forget()
+        return {"calls": kept, "changes_inputs": changes, "rebound": self._watch.rebound()}
+
+    def forget(self) -> None:
+        """Hand back what `begin` took, if it came to that: other processes need memory, too."""
+        self._call = None
+        release()
 
     def applies(self, way: str) -> bool:
         """Whether the model can run in that way."""
@@ -123,7 +128,7 @@ class Stopwatch:
 
     def inference(self, way: str, evaluation: bool, keeps: Keeps = "nothing") -> dict[str, Any]:
         """Times of inference in that way, some of the `calls`, `changes_inputs` and `settings`."""
-        self._call = None
+        self.forget()
         with self._in(way):
             call = self._warmed(self._made(way, evaluation), self._given(way), self._file, keeps)
             rounds = 10 if way == DEFAULT else _ROUNDS_OF_OTHERS
@@ -137,7 +142,6 @@ class Stopwatch:
         Beside the times, by name: `calls`, some of the candidate's, `changes_inputs`, and `rebound`, what its file has
         patched.
         """
-        self._call = None
         rebound = self._watch.rebound()
         file = load(model, Interface(*interface))
         watch = Watch()  # what that file puts elsewhere is its own affair

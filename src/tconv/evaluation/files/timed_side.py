@@ -103,6 +103,11 @@ class TimedSide:
         with self._faults():
             return self._kept(self._call("end"))
 
+    def forget(self) -> None:
+        """Hand back what `begin` took: the other side's process needs memory, too."""
+        with self._faults():
+            self._call("forget")
+
     def applies(self, way: str) -> bool:
         """Whether the model can run in that way."""
         with self._faults():
