@@ -32,6 +32,7 @@ from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
 from tconv.evaluation.files.side import Arguments, CandidateFailed, CannotJudge, Shapes, Side, Traced
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.timed_results import check_timed
+from tconv.evaluation.files.timed_side import Place
 from tconv.evaluation.files.variations import variations, varied_shape
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
@@ -67,6 +68,7 @@ def judge(
     precision: Wanted = "match",
     training: bool = False,
     bench: bool = False,
+    compile: bool = False,
     level: Level = "default",
     further: tuple[Look, ...] = (),
     timeout_s: float = 300.0,
@@ -82,6 +84,7 @@ def judge(
         vary_arguments: also run both at other sizes, and build both with other constructor arguments.
         precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
         training: a candidate fails that lacks gradients which `Model` has; else it is said.
+        compile: where `bench` is set, time both under `torch.compile` as well.
         level: how closely the candidate is looked at.
         further: looks of the strict level that are to be had at the default one; `levels.COPIED` is one such.
         timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
@@ -108,7 +111,12 @@ def judge(
         say=say,
     ) as judgement:
         return judgement.report(
-            training=training, bench=bench, vary_arguments=vary_arguments, floor_seconds=floor_seconds, say=say
+            training=training,
+            bench=bench,
+            vary_arguments=vary_arguments,
+            compile=compile,
+            floor_seconds=floor_seconds,
+            say=say,
         )
 
 
@@ -174,6 +182,7 @@ class Judgement:
         training: bool = False,
         bench: bool = False,
         vary_arguments: bool = False,
+        compile: bool = False,
         floor_seconds: Callable[[Problem], float | None] | None = None,
         say: Callable[[str], None] = lambda step: None,
     ) -> Report:
@@ -192,7 +201,7 @@ class Judgement:
         timing = None
         if bench and verdict.equal:
             say("timing the whole file")
-            check, timing = court.time(case, floor_seconds)
+            check, timing = court.time(case, floor_seconds, compile)
             verdict = replace(verdict, checks=(*verdict.checks, check))
         if vary_arguments and not any(variation.changes for variation in varied):
             not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
@@ -456,7 +465,9 @@ class _Court:
             found.append(Variation(changes, verdict))
         return found
 
-    def time(self, case: Case, floor_seconds: Callable[[Problem], float | None] | None) -> tuple[Check, Timing | None]:
+    def time(
+        self, case: Case, floor_seconds: Callable[[Problem], float | None] | None, compile: bool
+    ) -> tuple[Check, Timing | None]:
         """The times of both files, and whether what was timed gave the result; no times if it did not."""
         floor = None
         if floor_seconds is not None and case.full.layer is not None:
@@ -466,19 +477,25 @@ class _Court:
         computed = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
         # The judge computes a layer alone where the results are, and compares those of models piece by piece.
         device = self.device if computed else torch.device("cpu")
-        by_samples = computed or self.model.samples_apart
         digests = DIGESTS.within(self._level)
-        timer = Timer(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE, digests)
+        timer = Timer(
+            Place(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE, digests),
+            self._model,
+            self._candidate,
+            case.arguments,
+            partial(self.model.inputs_for_another, SEED),
+            by_samples=computed or self.model.samples_apart,
+            computed=computed,
+        )
         try:
-            floor_ms = None if floor is None else floor * 1e3
-            inputs = partial(self.model.inputs_for_another, SEED)
-            timed = timer.time(
-                self._model, self._candidate, inputs, floor_ms=floor_ms, by_samples=by_samples, computed=computed
-            )
+            timed = timer.time(None if floor is None else floor * 1e3, compile)
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
-        check = check_timed(self._reference(case), timed)
-        return check, None if check.passed is False else timed.timing
+        check, timing = check_timed(self._reference(case), *timed.kept), timed.timing
+        if check.passed is not False and timed.compiled is not None:
+            of_compiled = check_timed(self._reference(case), timed.compiled)
+            timing = timing if of_compiled.passed is not False else timing.without_compiled(of_compiled.reason)
+        return check, None if check.passed is False else timing
 
 
 def _redrawn(value: Any, values: dict[str, Any], changes: dict[str, Any], seed: int) -> Any:
