@@ -69,6 +69,7 @@ class Timer:
         inputs: writes those of `get_inputs()` for a process to read.
         by_samples: the model computes each sample alone: of large calls some samples are kept.
         computed: none of `Model`'s own calls are kept, since the judge computes what it returns.
+        begun: processes of `Model` that have begun to start.
     """
 
     place: Place
@@ -78,6 +79,7 @@ class Timer:
     inputs: Callable[[], Tree]
     by_samples: bool = False
     computed: bool = False
+    begun: list[TimedSide] = field(default_factory=list)
 
     def time(self, floor_ms: float | None = None, compile: bool = False) -> Timed:
         """Times of `ModelNew` and of `Model`.
@@ -92,6 +94,8 @@ class Timer:
         keeps: Keeps = "samples" if self.by_samples else "calls"
         each: Mapping[str, Keeps] = {_OURS: keeps, _THEIRS: "nothing" if self.computed else keeps}
         with self._theirs() as theirs, self._ours() as ours:
+            for side in (theirs, ours, *self.begun):  # nothing starts while something is timed
+                side.ready()
             pair, kept, notes = _as_called({_OURS: ours, _THEIRS: theirs}, each)
             evaluation = theirs.runs_in_evaluation()
             training = False if evaluation else None
@@ -134,6 +138,10 @@ class Timer:
         return calls
 
     def _theirs(self) -> TimedSide:
+        if self.begun:
+            side = self.begun.pop()
+            side.device = self.place.device
+            return side
         return TimedSide(self.place, *self.model, self.arguments, self.inputs)
 
     def _ours(self) -> TimedSide:

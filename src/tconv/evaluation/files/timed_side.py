@@ -47,6 +47,8 @@ class Place:
 class TimedSide:
     """A `Stopwatch` in a worker of its own, whose methods have the names of these. A context manager.
 
+    Its process starts while others run; who asks it something first waits for that.
+
     Args:
         arguments: of the constructor.
         inputs: writes those of `get_inputs()` for a process to read.
@@ -66,15 +68,18 @@ class TimedSide:
         inputs: Callable[[], Tree],
         beside: Path | None = None,
     ) -> None:
-        self._path, self._beside, self._timeout_s, self._device = path, beside, place.timeout_s, place.device
+        self._path, self._beside, self._timeout_s = path, beside, place.timeout_s
+        #: Where outputs are read to.
+        self.device = place.device
         #: Whether calls did more to the inputs than to move their values, so far.
         self.changes_inputs = False
         #: What its last `inference` ran under.
         self.settings: dict[str, str] = {}
         directory, name = str(place.workshop.directory), place.workshop.unused_name()
         self._exchange = Exchange(directory, f"{name}-judge", place.limit_bytes, digests=place.digests)
+        self._started = False
         with self._faults():
-            self._worker = place.workshop.start(
+            self._worker = place.workshop.begin(
                 Stopwatch,
                 timeout_s=place.timeout_s,
                 path=str(path),
@@ -85,6 +90,13 @@ class TimedSide:
                 inputs=inputs(),
                 digests=place.digests,
             )
+
+    def ready(self) -> None:
+        """Waits until the process has started, and nothing of it runs."""
+        if not self._started:
+            self._started = True
+            with self._faults():
+                self._worker.finish()
 
     def begin(self, way: str, keeps: Keeps) -> float:
         """Milliseconds of a call as a program makes it, once that is warm."""
@@ -136,10 +148,11 @@ class TimedSide:
             return times, self._kept(found)
 
     def _call(self, method: str, **arguments: Any) -> Any:
+        self.ready()
         return self._worker.call(method, timeout_s=self._timeout_s, **arguments)
 
     def _kept(self, found: dict[str, Any]) -> list[TimedOutputs]:
-        calls = self._exchange.read(found["calls"], self._device)
+        calls = self._exchange.read(found["calls"], self.device)
         self.changes_inputs |= bool(found["changes_inputs"])
         if rebound := ", ".join(map(str, found.get("rebound", ()))):
             raise CandidateFailed(f"{self._path.name} puts something else in place of {rebound}")
@@ -168,4 +181,8 @@ class TimedSide:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
         self._worker.close()
