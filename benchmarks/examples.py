@@ -49,6 +49,7 @@ def reduced(report: Results) -> Results | None:
     timing = (report["whole_file"] or {}).get("timing")
     if timing is None or not report["equal"]:
         return None
+    called = timing["as_called"]
     layers = [reduced_layer(layer) for layer in report["layers"] if layer["left"] is None]
     floors = [layer["floor_ms"] for layer in layers]
     return {
@@ -56,7 +57,8 @@ def reduced(report: Results) -> Results | None:
         "reasons": report["reasons"],
         "tconv_ms": timing["candidate"]["median"],
         "tconv_spread_ms": [timing["candidate"]["low"], timing["candidate"]["high"]],
-        "pytorch_ms": {"default": timing["reference"]["median"], **timing["alternatives"]},
+        "pytorch_ms": pytorch_ms(timing),
+        "as_called": called and {"tconv_ms": called["candidate"]["median"], "pytorch_ms": pytorch_ms(called)},
         "pytorch_spread_ms": [timing["reference"]["low"], timing["reference"]["high"]],
         "pytorch_from": timing["reference_source"],
         "settings": timing["settings"],
@@ -66,6 +68,12 @@ def reduced(report: Results) -> Results | None:
         "search": report["search"],
         "seconds": report["seconds"],
     }
+
+
+def pytorch_ms(sides: Results) -> Results:
+    """Medians of PyTorch's ways."""
+    others = {way: series["median"] for way, series in sides["alternatives"].items()}
+    return {"default": sides["reference"]["median"], **others}
 
 
 def reduced_layer(layer: Results) -> Results:

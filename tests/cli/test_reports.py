@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,21 @@ from tconv.cli.reports import check_writable, page, write_reports
 from tconv.errors import Trouble
 from tconv.evaluation.report import Report, Variation
 from tconv.evaluation.steps import Steps
-from tconv.evaluation.verdict import Check, Series, Timing, Verdict
+from tconv.evaluation.verdict import AsCalled, Check, Series, Timing, Verdict
 
 EQUAL = Verdict((Check("pooled error", True, 1e-4, 2e-4), Check("same bits twice", None, reason="not run")))
 UNEQUAL = Verdict((Check("shape", False, "(1, 2)", "(1, 3)", "one column too few"),))
+CALLED = AsCalled(
+    Series(0.8, 0.7, 0.9), Series(1.6, 1.5, 1.7), alternatives={"channels_last": Series(1.2, 1.1, 1.3)}, calls=100
+)
 TIMING = Timing(
-    Series(0.5, 0.4, 0.6), Series(2.0, 1.9, 2.1), "by turns", 0.25, {"candidate": 20.0}, {"channels_last": 1.0}
+    Series(0.5, 0.4, 0.6),
+    Series(2.0, 1.9, 2.1),
+    "by turns",
+    0.25,
+    {"candidate": 20.0},
+    alternatives={"channels_last": Series(1.0, 0.9, 1.1)},
+    as_called=CALLED,
 )
 _VOID = {"meta"}
 
@@ -75,11 +85,20 @@ def test_nothing_is_fetched_and_nothing_runs() -> None:
 
 def test_times_stand_beside_bars_of_their_length() -> None:
     found = Elements(page(judged(report(timing=TIMING), comparing=1.0, timing=4.0)))
-    assert "equal (default checks); 4x faster" in found.words
-    for words in ("PyTorch, channels_last", "2 ms", "0.5 ms", "0.25 ms", "20th to 80th", "by turns", "20 µs"):
+    assert "equal (default checks); as called 2x (best other 1.5x), inference 4x (2x)" in found.words
+    spreads = ("1.6 ms (1.5 to 1.7)", "1.2 ms (1.1 to 1.3)", "0.8 ms (0.7 to 0.9)", "2 ms (1.9 to 2.1)")
+    for words in (
+        "PyTorch, channels_last",
+        *spreads,
+        "0.5 ms (0.4 to 0.6)",
+        "0.25 ms",
+        "100 calls",
+        "by turns",
+        "20 µs",
+    ):
         assert words in found.words
-    # PyTorch, its other setting, ModelNew and the floor; then the steps.
-    assert found.widths() == ["100.00", "50.00", "25.00", "12.50", "25.00", "100.00"]
+    # As called: PyTorch, its other setting, ModelNew; in inference these and the floor; then the steps.
+    assert found.widths() == ["100.00", "75.00", "50.00", "100.00", "50.00", "25.00", "12.50", "25.00", "100.00"]
 
 
 def test_what_is_wrong_is_open_and_in_words() -> None:
@@ -100,8 +119,23 @@ def test_an_untimed_report_has_no_bars() -> None:
 def test_a_slower_file_is_not_praised() -> None:
     slower = Timing(Series(2.0, 2, 2), Series(1.0, 1, 1), "by turns")
     found = Elements(page(judged(report(timing=slower))))
-    assert "0.5x: SLOWER than PyTorch" in found.words
+    assert "inference 0.5x, not timed as called: SLOWER than PyTorch" in found.words
     assert ("p", {"class": "verdict bad"}) in found.elements
+
+
+def test_a_file_that_is_slower_as_it_is_called_is_warned_of() -> None:
+    slower = replace(TIMING, as_called=replace(CALLED, candidate=Series(1.7, 1.6, 1.8)))
+    found = Elements(page(judged(report(timing=slower))))
+    assert "Slower as called: 1.7 ms, PyTorch 1.6 ms" in found.words
+    assert ("p", {"class": "verdict good"}) in found.elements, "inference decides"
+
+
+def test_what_torch_compile_gains_is_told_with_its_own_bars() -> None:
+    faster = replace(TIMING, as_called=replace(CALLED, compiled=Series(0.4, 0.3, 0.5)), notes=("nothing else",))
+    found = Elements(page(judged(report(timing=faster))))
+    assert "Fastest: candidate.py as model = torch.compile(ModelNew(...)): as called 0.4 ms." in found.words
+    assert "Times: nothing else." in found.words
+    assert "ModelNew, torch.compile" in found.words and "0.4 ms (0.3 to 0.5)" in found.words
 
 
 def test_names_are_text() -> None:

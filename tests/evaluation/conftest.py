@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from fake_stopwatch import FakeStopwatch
+from strict import judge
+
+from tconv.evaluation.report import Report
+from tconv.sandbox.worker import Workshop
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +34,16 @@ def write(tmp_path: Path):  # type: ignore[no-untyped-def]
         return path
 
     return write_file
+
+
+@pytest.fixture
+def timed_files(workshop: Workshop, write, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:  # type: ignore[no-untyped-def]
+    """Judges and times two files of these texts, on the CPU, under a clock that counts operators."""
+    monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
+    monkeypatch.setattr("tconv.evaluation.files.timed_side.Stopwatch", FakeStopwatch)
+
+    def run(model: str, candidate: str, **options: Any) -> Report:
+        files = write("model.py", model), write("candidate.py", candidate)
+        return judge(*files, device="cpu", bench=True, workshop=workshop, **options)
+
+    return run

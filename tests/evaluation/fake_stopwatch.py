@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from tconv.evaluation.files import samples, timed_call
 from tconv.evaluation.files.subject import Subject
@@ -23,7 +24,10 @@ class Operators(TorchDispatchMode):
 
 
 class OperatorClock:
-    """Its times are not steady, so that all rounds are taken."""
+    """Its times are not steady, so that all rounds are taken.
+
+    A model may say how much `later` it is done than the current stream shows.
+    """
 
     def warm_up(self, call: Call) -> None:
         call()
@@ -43,12 +47,42 @@ class OperatorClock:
     def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
         return quantile(self.device_ms(call, count, between), 0.5)
 
+    def warm_called(self, call: Call, between: Call = nothing) -> float:
+        return self.device_ms(call, 1, between)[0]
+
+    def called_ms(self, call: Call, count: int, between: Call = nothing) -> tuple[list[float], list[float]]:
+        times = self.device_ms(call, count, between)
+        later = getattr(getattr(call, "_model", None), "later", 0)
+        return times, [time + later for time in times]
+
 
 class FakeStopwatch(Stopwatch):
     device = "cpu"
 
     def clock(self) -> OperatorClock:
         return OperatorClock()
+
+
+class CompilingStopwatch(FakeStopwatch):
+    """Whose compiler makes one operator of a model; it refuses one that says so."""
+
+    def compiled(self, module: nn.Module) -> Any:
+        if getattr(module, "refused", False):
+            raise RuntimeError("no compiler\nthat takes it")
+        return Compiled(module)
+
+
+class Compiled(nn.Module):
+    """Gives what the module gives, and one operator counts."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any) -> Any:
+        with _disable_current_modes():
+            found = self.module(*inputs)
+        return found * getattr(self.module, "spoils", 1)
 
 
 class LargeStopwatch(FakeStopwatch):

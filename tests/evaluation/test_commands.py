@@ -12,7 +12,9 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +23,10 @@ from typer.testing import CliRunner
 
 from tconv.cli.app import app
 from tconv.cli.reports import page
-from tconv.cli.verdict_table import checks_table, last_line, speed, timing_table
+from tconv.cli.speeds import speed
+from tconv.cli.verdict_table import called_table, checks_table, last_line, timing_table
 from tconv.evaluation.report import Report
-from tconv.evaluation.verdict import Check, Series, Timing, Verdict
+from tconv.evaluation.verdict import AsCalled, Check, Series, Timing, Verdict
 from tconv.sandbox.worker import Workshop
 
 Writer = Callable[[str, str], Path]
@@ -187,25 +190,58 @@ def printed(renderable: object) -> str:
     return console.file.getvalue()
 
 
+CALLED = AsCalled(
+    Series(0.3, 0.29, 0.33), Series(1.8, 1.78, 1.83), alternatives={"channels_last": Series(1.5, 1.4, 1.6)}, calls=100
+)
 TIMING = Timing(
     Series(0.25, 0.24, 0.27),
     Series(1.7, 1.69, 1.72),
     "by turns",
     floor_ms=0.2,
     host_us={"candidate": 9.5, "reference": 11.0},
-    alternatives={"channels_last": 1.2},
+    alternatives={"cudnn.benchmark": Series(1.6, 1.5, 1.7), "channels_last": Series(1.2, 1.1, 1.3)},
+    as_called=CALLED,
 )
 
 
 def test_the_last_line() -> None:
     equal = Report("model.py", "new.py", "cuda", "match", Verdict((Check("a", True),)), timing=TIMING)
-    assert last_line(equal).plain == "equal (default checks); 6.8x faster"
+    assert last_line(equal).plain == "equal (default checks); as called 6x (best other 5x), inference 6.8x (4.8x)"
+    assert last_line(equal).style == "bold green"
     assert speed(0.34) == ("0.34x: SLOWER than PyTorch", "bold red")
     assert speed(0.997) == ("as fast as PyTorch (1.00x)", "bold green")
     assert speed(1.019)[0] == "as fast as PyTorch (1.02x)"
     assert speed(13.4)[0] == "13x faster"
     unchecked = Report("model.py", "new.py", "cpu", "match", Verdict((Check("a", None),)))
     assert last_line(unchecked).plain == "NOT EQUAL: nothing was checked"
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_timed_candidate(tconv: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compile: bool) -> None:
+    """What `tconv bench` asks the judge for, and what it shows of the answer."""
+    compiled = replace(TIMING, compiled=Series(0.1, 0.1, 0.1), notes=("one thing was not timed",))
+
+    def judge(model: Path, candidate: Path, **options: Any) -> Report:
+        assert options["bench"] and options["compile"] is compile
+        timing = compiled if compile else TIMING
+        return Report("model.py", "new.py", "cuda", "match", Verdict((Check("a", True),)), timing=timing)
+
+    monkeypatch.setattr("tconv.evaluation.files.judge.judge", judge)
+    report = tmp_path / "report.json"
+    files = CORPUS / "plain.py", CORPUS / "honest_scatter.py"
+    code, out, err = tconv("bench", *files, "--json", report, *["--compile"] * compile)
+    assert code == 0, err
+    assert [line.split()[0] for line in out if line.startswith(("as called, 100 times", "inference "))] == [
+        "as",
+        "inference",
+    ]
+    hint = "Fastest: new.py as model = torch.compile(ModelNew(...)): in inference 0.1 ms."
+    assert (hint in out) is compile is ("Times: one thing was not timed." in out)
+    assert out[-1] == "equal (default checks); as called 6x (best other 5x), inference 6.8x (4.8x)"
+    told = json.loads(report.read_text())["timing"]
+    assert told["as_called"]["candidate"] == {"median": 0.3, "low": 0.29, "high": 0.33}
+    assert told["as_called"]["calls"] == 100 and told["alternatives"]["channels_last"]["high"] == 1.3
+    assert (told["compiled"] is not None) is told["best_compiled"] is compile
 
 
 def test_the_tables() -> None:
@@ -215,5 +251,11 @@ def test_the_tables() -> None:
     assert lines[2].split() == ["scaling", "not", "checked", "float16"]
     rows = [line.split() for line in printed(timing_table(TIMING)).splitlines()]
     assert rows[1] == ["candidate", "0.25", "0.24", "to", "0.27", "6.80", "9.5"]
-    assert rows[3] == ["PyTorch,", "channels_last", "1.2", "1.42"]
-    assert rows[4] == ["floor", "0.2", "8.50"]
+    assert rows[3] == ["PyTorch,", "cudnn.benchmark", "1.6", "1.5", "to", "1.7", "1.06"]
+    assert rows[4] == ["PyTorch,", "channels_last", "1.2", "1.1", "to", "1.3", "1.42"]
+    assert rows[5] == ["floor", "0.2", "8.50"]
+    called = replace(CALLED, compiled=Series(0.2, 0.19, 0.21))
+    rows = [line.split() for line in printed(called_table(called)).splitlines()]
+    assert rows[0][:6] == ["as", "called,", "100", "times", "ms", "20"] and "host" not in rows[0]
+    assert rows[1] == ["candidate", "0.3", "0.29", "to", "0.33", "6.00"]
+    assert rows[2] == ["candidate,", "torch.compile", "0.2", "0.19", "to", "0.21", "9.00"]

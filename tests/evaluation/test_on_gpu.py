@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tconv.evaluation.equality import check_layer
 from tconv.evaluation.precision import arithmetic, measured
 from tconv.evaluation.reference import conv_transpose, rounded_tf32
 from tconv.evaluation.stopwatch import CudaClock
-from tconv.evaluation.timing import cross_check, interleave, quantile
+from tconv.evaluation.timing import Called, cross_check, interleave, quantile, settle_called
 from tconv.evaluation.verdict import Level
 from tconv.problem import TF32, Layer, Precision, Problem
 from tconv.sandbox.worker import Workshop
@@ -120,12 +121,86 @@ def test_work_on_another_stream_is_seen_by_the_cross_check() -> None:
     assert cross_check("elsewhere", found["elsewhere"]).passed is False
 
 
+def test_a_call_as_programs_make_it_holds_the_hosts_part_and_both_clocks_agree() -> None:
+    clock = CudaClock()
+    tiny = torch.zeros(16, device="cuda")
+
+    def slow_host() -> None:
+        end = time.perf_counter() + 2e-3
+        while time.perf_counter() < end:
+            pass
+        tiny.add_(1)
+
+    assert quantile(clock.device_ms(slow_host, 10), 0.5) < 0.02
+    assert clock.warm_called(slow_host) == pytest.approx(2, rel=0.2)
+    found = {}
+    for name, call in {"candidate": slow_host, "reference": lambda: torch.cuda._sleep(5_000_000)}.items():
+        found[name] = Called(*map(tuple, clock.called_ms(call, 20)))
+    series, checks = settle_called(found, {})
+    assert [check.passed for check in checks] == [True, True], checks
+    assert series["candidate"].median == pytest.approx(2, rel=0.1)
+
+
+def test_such_a_call_with_work_on_another_stream_has_the_hosts_time() -> None:
+    clock = CudaClock()
+    side = torch.cuda.Stream()
+
+    def elsewhere() -> None:
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(5_000_000)
+
+    calls = {"candidate": elsewhere, "reference": lambda: torch.cuda._sleep(5_000_000)}
+    found = {name: Called(*map(tuple, clock.called_ms(call, 10))) for name, call in calls.items()}
+    series, checks = settle_called(found, {})
+    assert [check.passed for check in checks] == [False, True], checks
+    assert series["candidate"].median == pytest.approx(series["reference"].median, rel=0.1)
+
+
+@pytest.mark.parametrize("where", ["torch.is_grad_enabled()", "self.training"])
+def test_what_is_slow_outside_inference_is_slower_as_it_is_called(
+    workshop: Workshop, tmp_path: Path, where: str
+) -> None:
+    model, candidate = tmp_path / "model.py", tmp_path / "candidate.py"
+    model.write_text(MODEL.replace("UP", "self.up(x)"))
+    body = f"(torch.cuda._sleep(2_000_000) if {where} and x.is_cuda else 0, self.up(x))[1]"
+    candidate.write_text(MODEL.replace("class Model(", "class ModelNew(").replace("UP", body))
+    report = judge(model, candidate, bench=True, level="default", workshop=workshop)
+    assert report.equal and report.timing is not None and report.timing.as_called is not None, report.reasons
+    assert report.timing.speedup == pytest.approx(1, rel=0.35)
+    assert report.timing.as_called.slower and report.timing.as_called.speedup < 0.5
+
+
+def test_both_under_torch_compile(workshop: Workshop, tmp_path: Path) -> None:
+    """Where there is a compiler, what stands behind a layer is one kernel; where there is none, a line says so."""
+    text = MODEL.replace("UP", "(self.up(x).relu() * 2 + 1).sigmoid().tanh().relu()")
+    model, candidate = tmp_path / "model.py", tmp_path / "candidate.py"
+    model.write_text(text)
+    candidate.write_text(text.replace("class Model(", "class ModelNew("))
+    report = judge(model, candidate, bench=True, compile=True, level="default", workshop=workshop)
+    timing = report.timing
+    assert report.equal and timing is not None and timing.as_called is not None, report.reasons
+    if timing.notes:
+        assert all(" under torch.compile was not timed: " in note for note in timing.notes)
+        pytest.skip(timing.notes[0])
+    for sides in (timing, timing.as_called):
+        assert sides.compiled is not None
+        assert sides.compiled.median == pytest.approx(sides.alternatives["torch.compile"].median, rel=0.3)
+    assert timing.compiled is not None and timing.compiled.median < timing.candidate.median
+
+
 def test_a_candidate_that_is_pytorch_itself_is_as_fast(workshop: Workshop) -> None:
     report = judge(CORPUS / "model.py", CORPUS / "honest_functional.py", bench=True, workshop=workshop)
     assert report.equal and report.timing is not None
-    assert report.timing.speedup == pytest.approx(1, rel=0.25)
-    assert set(report.timing.alternatives) == {"cudnn.benchmark", "channels_last"}
-    assert report.timing.settings["gradients"] == "off"
+    timing, called = report.timing, report.timing.as_called
+    assert called is not None and called.calls == 100 and timing.notes == ()
+    for sides in (timing, called):
+        assert sides.speedup == pytest.approx(1, rel=0.25)
+        assert set(sides.alternatives) == {"cudnn.benchmark", "channels_last"}
+        for series in (sides.candidate, sides.reference, *sides.alternatives.values()):
+            assert 0 < series.low <= series.median <= series.high
+    assert called.reference.median > timing.reference.median, "the host counts"
+    assert [check.passed for check in timing.checks] == [True] * 4, timing.checks
+    assert timing.settings["inference"] == "eval(), no_grad()"
 
 
 MODEL = """

@@ -11,6 +11,7 @@ import torch
 from tconv.evaluation import stopwatch
 from tconv.evaluation.files import timed_files
 from tconv.evaluation.stopwatch import CudaClock
+from tconv.evaluation.timing import Called, settle_called
 
 
 class Device:
@@ -103,6 +104,56 @@ def test_it_is_warmed_up_for_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.done == ["call", "wait"] * 50, "0.3 s of 6 ms each"
 
 
+def test_a_call_as_programs_make_it_meets_a_device_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    events, wall = CudaClock().called_ms(device.call, 2, device.between)
+    assert events == [5.0, 5.0]
+    assert wall == pytest.approx([6.0, 6.0]), "a millisecond on the host, and the wait"
+    one = ["between", "cool", "wait", "record", "call", "record", "wait"]
+    assert device.done == one * 3, "the first does not count"
+
+
+def test_work_of_another_stream_shows_on_the_hosts_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    clock = CudaClock()
+    hidden = [0.0]
+
+    def call(elsewhere: float) -> None:
+        device.device += 5.0 - 1e3 * elsewhere
+        hidden[0] = elsewhere
+
+    def wait() -> None:  # the current stream's share of five milliseconds, and the other's
+        device.host += 0.005 - hidden[0] + hidden.pop()
+        hidden.append(0.0)
+
+    clock._wait = wait
+    sides = {
+        side: Called(*map(tuple, clock.called_ms(lambda elsewhere=elsewhere: call(elsewhere), 5)))
+        for side, elsewhere in {"candidate": 0.004, "reference": 0.0}.items()
+    }
+    assert sides["candidate"].events_ms == (1.0,) * 5
+    series, checks = settle_called(sides, {})
+    assert [check.passed for check in checks] == [False, True]
+    assert series["candidate"].median == pytest.approx(5.0), "nobody is faster for that"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "calls"), [(0.001, 50), (0.1, 1 + 10), (1.0, 1 + 2)], ids=["short", "long", "very long"]
+)
+def test_calls_are_warm_after_a_time_and_a_number(seconds: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+
+    def call() -> None:
+        device.call()
+        device.host += seconds - 0.001
+
+    milliseconds = CudaClock().warm_called(call, device.between)
+    assert milliseconds == pytest.approx(1e3 * seconds + 5)
+    done = device.done.count("call")
+    assert done == calls if seconds > 0.01 else abs(done - calls) <= 2, "0.3 s of 6 ms each"
+    assert device.done == ["between", "call", "wait"] * done
+
+
 @pytest.mark.parametrize(
     ("inputs", "module", "expected"),
     [
@@ -121,17 +172,17 @@ def test_which_format_a_model_is_also_timed_in(
 
 def test_tensors_of_that_format_are_laid_out_and_others_stay() -> None:
     x, line = torch.rand(1, 2, 3, 4), torch.rand(3)
-    laid_out = timed_files._in_format(x, torch.channels_last)
+    laid_out = timed_files._in_channels_last(x)
     assert torch.equal(laid_out, x) and laid_out.is_contiguous(memory_format=torch.channels_last)
-    assert timed_files._in_format(line, torch.channels_last) is line
-    assert timed_files._in_format("text", torch.channels_last) == "text"
+    assert timed_files._in_channels_last(line) is line
+    assert timed_files._in_channels_last("text") == "text"
 
 
 def test_settings_say_what_the_reference_ran_under(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     monkeypatch.setattr(timed_files, "allows_tf32", lambda: False)
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    found = timed_files.settings()
+    found = timed_files.settings(evaluation=True)
     assert found["float32 convolutions"] == "TF32 not allowed" and found["cudnn.deterministic"] == "True"
-    assert found["torch"] == torch.__version__ and found["gradients"] == "off"
+    assert found["torch"] == torch.__version__ and found["inference"] == "eval(), no_grad()"
     assert found["allocator"] == "expandable_segments:True"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from fake_stopwatch import FakeStopwatch, FewAtOnce, LargeStopwatch
-from strict import judge
+from fake_stopwatch import FewAtOnce, LargeStopwatch
 
 from tconv.evaluation.files import timed_call
 from tconv.evaluation.files.side import Side
 from tconv.evaluation.files.timed_call import TimedCall
 from tconv.evaluation.report import Report
 from tconv.evaluation.timing import Measured
-from tconv.sandbox.worker import Workshop
 
-Writer = Callable[[str, str], Path]
 pytestmark = pytest.mark.rotates(18)
 
 #: More calls than a comparison makes, and far fewer than timing does.
@@ -60,19 +56,6 @@ class ModelNew(Model):
 
 #: Of the batch: no sample is computed alone.
 BATCH_NORM = "self.more = nn.BatchNorm2d(6)"
-
-
-@pytest.fixture
-def timed_files(workshop: Workshop, write: Writer, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Report]:
-    """Judges and times two files of these texts, on the CPU."""
-    monkeypatch.setattr("tconv.evaluation.files.judge._check_runs_here", lambda *_: False)
-    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", FakeStopwatch)
-
-    def run(model: str, candidate: str) -> Report:
-        files = write("model.py", model), write("candidate.py", candidate)
-        return judge(*files, device="cpu", bench=True, workshop=workshop)
-
-    return run
 
 
 @pytest.fixture
@@ -122,9 +105,14 @@ def test_a_candidate_that_stops_working_when_it_is_timed(timed, forward: str) ->
             "candidate.py puts something else in place of time.perf_counter",
         ),
         (
+            "import time as t; t.perf_counter = (lambda: 0) if many and not torch.is_grad_enabled() else t.perf_counter"
+            "; return super().forward(x)",
+            "candidate.py puts something else in place of time.perf_counter",
+        ),
+        (
             "import json; dumps = json.dumps; r = super().forward(x)"
             "; json.dumps = (lambda answer: dumps({**answer, 'value': {}})) if many else dumps; return r",
-            "timing candidate.py beside model.py failed: 'times'",
+            "timing candidate.py beside model.py failed: not enough values to unpack",
         ),
         # Of zeros every result is known.
         (
@@ -156,7 +144,7 @@ def test_a_reference_that_the_candidate_slows_down_is_not_the_one_that_counts(ti
 @pytest.mark.parametrize("result", ["torch.relu(self.up(x))", "self.more(self.up(x))"])
 @pytest.mark.parametrize("wrong", [False, True])
 def test_of_large_calls_samples_are_judged_where_each_is_computed_alone(timed, result, wrong, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("tconv.evaluation.files.bench.Stopwatch", LargeStopwatch)
+    monkeypatch.setattr("tconv.evaluation.files.timed_side.Stopwatch", LargeStopwatch)
     monkeypatch.setattr("tconv.evaluation.files.side.Subject", FewAtOnce)
     forward = "y = super().forward(x); return y * (1 + 0.1 * (torch.arange(len(y)) == 1).view(-1, 1, 1, 1) * many)"
     sides: list[bool] = []

@@ -46,6 +46,8 @@ def candidate_of(model_file: Callable[[str], Path]) -> tuple[Path, Path]:
     outcome = optimize(Request(model, output, types=("float16",)))
     assert outcome.reasons == () and outcome.equal and outcome.written
     assert outcome.load_inline == "built" and outcome.speedup is not None
+    assert outcome.timing is not None and outcome.timing.as_called is not None, outcome.timing
+    assert "#   as called " in output.read_text(encoding="utf-8")
     assert all(check.time is not None and check.time.ours > 0 for check in outcome.layers)
     return model, output
 

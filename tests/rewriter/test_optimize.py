@@ -337,9 +337,10 @@ def test_a_model_that_never_ends_is_named(model_file: Write) -> None:
         optimize(request_for(model_file("while True: pass\n"), timeout_s=2))
 
 
-def test_only_faster_needs_a_gpu(mixed: Path) -> None:
-    with pytest.raises(Trouble, match="--only-faster compares times: it needs a GPU"):
-        optimize(request_for(mixed, only_faster=True))
+@pytest.mark.parametrize("option", ["--only-faster", "--compile"])
+def test_what_is_timed_needs_a_gpu(mixed: Path, option: str) -> None:
+    with pytest.raises(Trouble, match=f"{option} .*: it needs a GPU, and no --no-bench"):
+        optimize(request_for(mixed, **{option.strip("-").replace("-", "_"): True}))
 
 
 def test_no_compiler_for_the_emulator(mixed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

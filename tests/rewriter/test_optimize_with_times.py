@@ -18,7 +18,7 @@ from tconv.cli.optimize import _show
 from tconv.cli.reports import page
 from tconv.codegen.generate import PlannedLayer
 from tconv.evaluation.report import Report
-from tconv.evaluation.verdict import Check, Series, Timing, Verdict
+from tconv.evaluation.verdict import AsCalled, Check, Series, Timing, Verdict
 from tconv.planner import Gpu
 from tconv.planner.choice import leading
 from tconv.planner.tuned import Question, Tuned
@@ -68,6 +68,7 @@ def job(
         whole: float = 2.0,
         wrong: Sequence[str] = (),
         shared: bool = False,
+        as_called: float = 1.0,
         **options: Any,
     ) -> Outcome:
         def check_layers(file: Any, layers: Sequence[PlannedLayer], *_: Any, **__: Any) -> Iterator[LayerCheck]:
@@ -80,9 +81,13 @@ def job(
         @contextmanager
         def opened(model: Path, candidate: Path, **options: Any) -> Iterator[Any]:
             assert options["device"] == "cuda" and options["bench"]
-            timing = Timing(Series(1, 1, 1), Series(whole, whole, whole), "by turns")
+            others = {"channels_last": Series(whole / 2, whole / 2, whole / 2)}
+            ways = Series(1, 1, 1), Series(whole, whole, whole)
+            called = AsCalled(Series(as_called, as_called, as_called), ways[1], alternatives=others, calls=100)
+            timing = Timing(*ways, "by turns", alternatives=others, as_called=called)
             report = Report(model.name, candidate.name, "cuda", "match", EQUAL, timing=timing)
-            yield SimpleNamespace(report=lambda **options: report, ready=lambda: None)
+            noted = replace(report, timing=replace(timing, compiled=Series(0.1, 0.1, 0.1)))
+            yield SimpleNamespace(report=lambda compile, **_: noted if compile else report, ready=lambda: None)
 
         monkeypatch.setattr(run, "check_layers", check_layers)
         monkeypatch.setattr(run, "gpu_is_shared", lambda: shared)
@@ -108,7 +113,7 @@ def test_slower_layers_are_replaced_all_the_same(job: Callable[..., Outcome]) ->
 
 
 def test_the_file_says_what_was_found(job: Callable[..., Outcome]) -> None:
-    outcome = job({"a": SLOW, "b.0": FAST, CALL: FAST}, whole=2.5)
+    outcome = job({"a": SLOW, "b.0": FAST, CALL: FAST}, whole=2.5, as_called=1.25)
     text = outcome.request.output.read_text()
     head = text.partition("\n\n")[0].splitlines()
     found = head.index(f"# Found on one NVIDIA H200 by PyTorch {torch.__version__}, in milliseconds of a call:")
@@ -122,7 +127,8 @@ def test_the_file_says_what_was_found(job: Callable[..., Outcome]) -> None:
         "#                   error 1e-07, PyTorch's 1e-07, allowed 2e-07",
         "#   line 14         1, PyTorch 3, floor 0.5: 3.00x",
         "#                   error 1e-07, PyTorch's 1e-07, allowed 2e-07",
-        "#   the whole file  1, PyTorch 2.5: 2.50x",
+        "#   the whole file  1, PyTorch 2.5, best other 1.25: 2.50x",
+        "#   as called       1.25, PyTorch 2.5, best other 1.25: 2.00x",
     ]
     # But for that it is the text that was judged.
     layers = [check.layer for check in outcome.layers]
@@ -179,6 +185,23 @@ def test_only_faster_leaves_the_slower_ones(job: Callable[..., Outcome]) -> None
     assert len(launched) == 3
 
 
+@pytest.mark.parametrize(("as_called", "warns"), [(2.09, False), (2.11, True)])
+def test_only_faster_goes_by_inference_and_warns_of_calls(
+    job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str], as_called: float, warns: bool
+) -> None:
+    outcome = job({"a": FAST, "b.0": FAST, CALL: FAST}, whole=2.0, as_called=as_called, only_faster=True)
+    assert outcome.written and not any(check.layer.left for check in outcome.layers)
+    _show(outcome)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("Slower as called: 2.11 ms, PyTorch 2 ms") for line in lines) is warns
+    assert lines[-1].endswith(": SLOWER than PyTorch as called") is warns
+
+
+def test_only_faster_leaves_what_is_slower_in_inference_however_fast_it_is_called(job: Callable[..., Outcome]) -> None:
+    outcome = job({"a": SLOW, "b.0": FAST, CALL: FAST}, as_called=0.1, only_faster=True)
+    assert [check.layer.name for check in outcome.layers if check.layer.left] == ["a"]
+
+
 def test_only_faster_leaves_calls_at_their_line(job: Callable[..., Outcome]) -> None:
     outcome = job({"a": FAST, "b.0": FAST, CALL: SLOW}, only_faster=True)
     text = outcome.request.output.read_text()
@@ -201,9 +224,21 @@ def test_the_table_and_the_last_line(job: Callable[..., Outcome], capsys: pytest
     assert lines[0].split()[-4:] == ["ms", "PyTorch", "speed-up", "floor"]
     assert lines[1].split()[:4] == ["a", "2-D", "2→2", "k2"]
     assert lines[1].split()[-7:] == ["1e-07", "(1e-07,", "2e-07)", "2", "1", "0.50x", "0.5"]
-    assert lines[-1] == "equal (default checks); 6.8x faster"
+    assert lines[-1] == "equal (default checks); as called 6.8x (best other 3.4x), inference 6.8x (3.4x)"
     _show(job({"a": SLOW, "b.0": SLOW, CALL: SLOW}, whole=0.3))
-    assert capsys.readouterr().out.splitlines()[-1] == "equal (default checks); 0.3x: SLOWER than PyTorch"
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.endswith("as called 0.3x (best other 0.15x), inference 0.3x (0.15x): SLOWER than PyTorch")
+
+
+def test_what_torch_compile_gains_stands_before_the_last_line(
+    job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _show(job({"a": FAST, "b.0": FAST, CALL: FAST}, compile=True))
+    *_, line, last = capsys.readouterr().out.splitlines()
+    assert line == "Fastest: out.py as model = torch.compile(ModelNew(...)): in inference 0.1 ms."
+    assert last == "equal (default checks); as called 2x (best other 1.00x), inference 2x (1.00x)"
+    _show(job({"a": FAST, "b.0": FAST, CALL: FAST}))
+    assert "torch.compile" not in capsys.readouterr().out
 
 
 def test_long_names_are_not_cut(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,8 +268,9 @@ def test_the_page_has_every_layer(job: Callable[..., Outcome]) -> None:
     shown = page(to_dict(job({"a": SLOW, "b.0": FAST, CALL: FAST}, only_faster=True)))
     assert [name for name in ("a", "b.0", CALL) if f"<h3><code>{name}</code>" in shown] == ["a", "b.0", CALL]
     assert "to PyTorch: slower than PyTorch here" in shown and shown.count("3.00x") == 2
-    # Of each of the two layers: PyTorch, tconv and the floor, then the error, PyTorch's own and the allowed one.
-    assert re.findall(r"\"width: ([0-9.]+)%", shown)[2:] == 2 * ["100.00", "33.33", "16.67", "50.00", "50.00", "100.00"]
+    # Behind the file's two charts, of each of the two layers: PyTorch, tconv and the floor, then the error, PyTorch's
+    # own and the allowed one.
+    assert re.findall(r"\"width: ([0-9.]+)%", shown)[6:] == 2 * ["100.00", "33.33", "16.67", "50.00", "50.00", "100.00"]
 
 
 def test_not_equal_says_why(job: Callable[..., Outcome], capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tconv.cli.judging import judged
 from tconv.cli.options import (
     CandidateFile,
+    CompileOption,
     HtmlOption,
     InitOption,
     InputsOption,
@@ -24,6 +25,7 @@ def bench(
     candidate: CandidateFile,
     strict: StrictOption = False,
     precision: PrecisionOption = Precision.match,
+    compile: CompileOption = False,
     json: JsonOption = None,
     html: HtmlOption = None,
     timeout: TimeoutOption = 300.0,
@@ -34,4 +36,4 @@ def bench(
     """Compare a candidate's ModelNew with Model, and time both on the GPU where they are equal."""
     interface = interface_of(model_name, inputs, init)
     options = {"interface": interface, "precision": precision, "strict": strict, "timeout_s": timeout}
-    return judged(model, candidate, json, html, bench=True, **options)  # type: ignore[arg-type]
+    return judged(model, candidate, json, html, bench=True, compile=compile, **options)  # type: ignore[arg-type]

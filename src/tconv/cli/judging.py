@@ -29,6 +29,7 @@ def judged(
     vary_arguments: bool = False,
     training: bool = False,
     bench: bool = False,
+    compile: bool = False,
     strict: bool = False,
     timeout_s: float,
 ) -> int:
@@ -38,7 +39,7 @@ def judged(
         json: where the report goes as JSON, too.
         html: where it goes as a page, too.
         strict: at the strict level.
-        interface, device, precision, vary_arguments, training, bench, timeout_s: as in
+        interface, device, precision, vary_arguments, training, bench, compile, timeout_s: as in
             `tconv.evaluation.files.judge.judge`.
     """
     from tconv.sandbox.worker import Workshop
@@ -62,6 +63,7 @@ def judged(
                 training=training,
                 precision=precision.value,
                 bench=bench,
+                compile=compile,
                 level="strict" if strict else "default",
                 timeout_s=timeout_s,
                 workshop=workshop,

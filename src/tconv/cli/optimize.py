@@ -14,6 +14,7 @@ from tconv.cli import exit_codes
 from tconv.cli.console import progress, results
 from tconv.cli.options import (
     FLOATS,
+    CompileOption,
     Elsewhere,
     HtmlOption,
     InitOption,
@@ -24,7 +25,8 @@ from tconv.cli.options import (
     interface_of,
 )
 from tconv.cli.reports import check_writable, write_reports
-from tconv.cli.verdict_table import equal_at, speed
+from tconv.cli.speeds import compiled_hint, remarks, speed, speeds
+from tconv.cli.verdict_table import equal_at
 from tconv.errors import Trouble
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ def optimize(
     only_faster: Annotated[
         bool, typer.Option("--only-faster", help="Leave layers to PyTorch where that is faster.")
     ] = False,
+    compile: CompileOption = False,
     no_bench: Annotated[bool, typer.Option("--no-bench", help="Do not time anything.")] = False,
     no_search: Annotated[
         bool, typer.Option("--no-search", help="Take the planner's first kernels, without measuring others.")
@@ -110,6 +113,7 @@ def optimize(
             interface,
             types=_types(types or []),
             elsewhere=elsewhere.value,
+            compile=compile,
         )
         outcome = run(request, say, workshop, began)
     _show(outcome)
@@ -228,16 +232,23 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
         yield f"A bug in tconv, please report it with the model file: a plainer kernel was taken, for {mistake}"
     for reason in outcome.reasons:
         yield f"Not equal: {reason}"
-    if outcome.report is not None and outcome.report.timing is not None:
-        timing = outcome.report.timing
+    if (timing := outcome.timing) is not None:
         yield (
             f"The whole model: {timing.candidate.median:.4g} ms, PyTorch {timing.reference.median:.4g} ms"
             f" ({timing.reference_source})"
         )
+        if timing.as_called is not None:
+            ours, theirs = timing.as_called.candidate, timing.as_called.reference
+            yield f"As called, with gradients enabled: {ours.median:.4g} ms, PyTorch {theirs.median:.4g} ms"
+        yield from remarks(timing.to_dict())
     if not outcome.on_gpu:
         yield f"Planned for one {outcome.gpu.name}."
     if outcome.written:
         yield f"Wrote {outcome.request.output}"
+        if outcome.timing is not None and (
+            hint := compiled_hint(outcome.timing.to_dict(), outcome.request.output.name)
+        ):
+            yield hint
 
 
 def _search_remarks(outcome: Outcome) -> Iterator[str]:
@@ -268,5 +279,5 @@ def _summary(outcome: Outcome) -> tuple[str, str]:
     if speedup is None:
         timed = "; not timed" if outcome.on_gpu else " in the emulator; not timed: no GPU"
         return f"{equal}{timed}{whole}", "bold green"
-    words, style = speed(speedup)
+    words, style = speed(speedup) if outcome.timing is None else speeds(outcome.timing.to_dict())
     return f"{equal}; {words}{whole}", style

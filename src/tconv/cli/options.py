@@ -60,6 +60,9 @@ HtmlOption = Annotated[Path | None, typer.Option("--html", metavar="REPORT.html"
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Every check by itself, and those against candidates that mean to deceive.")
 ]
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="Also time the model and the file under torch.compile, which takes a while.")
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", min=1, metavar="SECONDS", help="For each step in the candidate's process.")
 ]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tconv.cli.verdict_table import equal_at, speed
+from tconv.cli.speeds import compiled_hint, remarks, speed, speeds
+from tconv.cli.verdict_table import equal_at
 from tconv.errors import Trouble
 
 
@@ -69,7 +70,7 @@ def page(report: dict[str, Any]) -> str:
     optimized = report if "whole_file" in report else None
     judged = report["whole_file"] if optimized else report
     layers = report["layers"] if optimized else []
-    speedup = report["speedup"] if optimized else (judged["timing"] or {}).get("speedup")
+    timing = judged["timing"] if judged else None
     found = judged["verdict"] if judged else {}
     words = "each layer equal, the whole file not judged"
     if judged:
@@ -80,9 +81,12 @@ def page(report: dict[str, Any]) -> str:
         equal=report["equal"],
         words=words,
         title=f"{report['model']} by tconv" if optimized else f"{report['candidate']} beside {report['model']}",
-        speed="not timed" if speedup is None else speed(speedup)[0],
-        slower=speedup is not None and speedup < 1,
-        whole=_of_timing(judged["timing"]) if judged and judged["timing"] else [],
+        speed=_speed(report, timing),
+        slower=timing["slower"] if timing else bool(optimized and (report["speedup"] or 1) < 1),
+        whole=_of_ways(timing) if timing else [],
+        remarks=[*remarks(timing), compiled_hint(timing, report["output" if optimized else "candidate"])]
+        if timing
+        else [],
         layers=[(layer, _of_layer(layer), _of_errors(layer)) for layer in layers],
         searched=[(answer, _of_search(answer)) for answer in (report["search"] if optimized else [])],
         steps=_of_steps(report["seconds"]),
@@ -90,13 +94,38 @@ def page(report: dict[str, Any]) -> str:
     )
 
 
-def _of_timing(timing: dict[str, Any]) -> list[Bar]:
-    bars = [Bar("PyTorch", timing["reference"]["median"], "theirs")]
-    bars += [Bar(f"PyTorch, {name}", median, "theirs") for name, median in timing["alternatives"].items()]
-    bars += [Bar("ModelNew", timing["candidate"]["median"], "ours")]
+def _speed(report: dict[str, Any], timing: dict[str, Any] | None) -> str:
+    """How fast, as the last line has it: the layers alone where the whole file was not timed."""
+    if timing is not None:
+        return speeds(timing)[0]
+    speedup = report.get("speedup")
+    return "not timed" if speedup is None else speed(speedup)[0]
+
+
+def _of_ways(timing: dict[str, Any]) -> list[tuple[str, list[Bar]]]:
+    """Charts of the file as it is called and in inference, by their captions."""
+    called, inference = timing["as_called"], _of_sides(timing)
     if timing["floor_ms"] is not None:
-        bars += [Bar("floor", timing["floor_ms"], "floor")]
-    return _told(bars, "ms")
+        inference += _told([Bar("floor", timing["floor_ms"], "floor")], "ms")
+    captions = {"As called": [] if called is None else _of_sides(called), "Inference": inference}
+    return [(caption, bars) for caption, bars in captions.items() if bars]
+
+
+def _of_sides(sides: dict[str, Any]) -> list[Bar]:
+    """Medians, each with its 20th and 80th percentile."""
+    named = {"PyTorch": sides["reference"], **{f"PyTorch, {way}": each for way, each in sides["alternatives"].items()}}
+    bars = [(name, each, "theirs") for name, each in named.items()]
+    bars += [("ModelNew", sides["candidate"], "ours"), ("ModelNew, torch.compile", sides["compiled"], "ours")]
+    return [
+        Bar(
+            name,
+            each["median"],
+            kind,
+            f"{_figure(each['median'])} ms ({_figure(each['low'])} to {_figure(each['high'])})",
+        )
+        for name, each, kind in bars
+        if each is not None
+    ]
 
 
 def _of_layer(layer: dict[str, Any]) -> list[Bar]:

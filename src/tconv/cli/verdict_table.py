@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tconv.cli import exit_codes
 from tconv.cli.console import results
+from tconv.cli.speeds import compiled_hint, remarks, speeds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tconv.evaluation.report import Report
-    from tconv.evaluation.verdict import Check, Series, Timing
+    from tconv.evaluation.verdict import AsCalled, Check, Series, Sides, Timing
 
 _MARKS = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}
 
@@ -27,6 +29,8 @@ def show(report: Report) -> int:
     if report.variations:
         console.print(_variations_table(report))
     if report.timing is not None:
+        if report.timing.as_called is not None:
+            console.print(called_table(report.timing.as_called))
         console.print(timing_table(report.timing))
         _print_remarks(console, report.timing)
     if report.verdict.operators:
@@ -34,12 +38,14 @@ def show(report: Report) -> int:
         console.print(f"calls PyTorch's own transposed convolution: {names}", markup=False, soft_wrap=True)
     for line in report.not_checked:
         console.print(f"not checked: {line}", markup=False, soft_wrap=True)
+    if report.timing is not None and (hint := compiled_hint(report.timing.to_dict(), report.candidate)):
+        console.print(hint, markup=False, soft_wrap=True)
     console.print(last_line(report), soft_wrap=True)
     return exit_codes.EQUAL if report.equal else exit_codes.NOT_EQUAL
 
 
 def last_line(report: Report) -> Text:
-    """What is wrong, or ``equal (default checks); 6.8x faster``, ``equal (strict)``; a slower one in red."""
+    """What is wrong, or ``equal (strict)``, behind which the `speeds` stand."""
     from rich.text import Text
 
     if not report.equal:
@@ -48,7 +54,7 @@ def last_line(report: Report) -> Text:
     equal = equal_at(report.level, report.verdict.inference_only, report.verdict.default_stream_only)
     if report.timing is None:
         return Text(equal, style="green")
-    words, style = speed(report.timing.speedup)
+    words, style = speeds(report.timing.to_dict())
     return Text(f"{equal}; {words}", style=style)
 
 
@@ -58,19 +64,6 @@ def equal_at(level: str, inference_only: bool, default_stream_only: bool) -> str
 
     limits = [INFERENCE_ONLY] * inference_only + [DEFAULT_STREAM_ONLY] * default_stream_only
     return "; ".join([f"equal ({'strict' if level == 'strict' else 'default checks'})", *limits])
-
-
-#: Ratios this close to one are the noise of a measurement.
-_NOISE = 0.02
-
-
-def speed(ratio: float) -> tuple[str, str]:
-    """``6.8x faster``, ``as fast as PyTorch (1.01x)`` or, in red, ``0.3x: SLOWER than PyTorch``; and the style."""
-    if abs(ratio - 1) < _NOISE:
-        return f"as fast as PyTorch ({ratio:.2f}x)", "bold green"
-    if ratio < 1:
-        return f"{ratio:.2g}x: SLOWER than PyTorch", "bold red"
-    return f"{ratio:.2g}x faster" if ratio < 10 else f"{ratio:.0f}x faster", "bold green"
 
 
 def checks_table(checks: Iterable[Check]) -> Table:
@@ -109,26 +102,40 @@ def _variations_table(report: Report) -> Table:
 
 
 def timing_table(timing: Timing) -> Table:
-    """Milliseconds of both sides with their spread, of PyTorch's other settings, and the floor."""
+    """Device milliseconds of inference, with what calls take on the host, and the floor."""
+    table = _sides_table("inference", timing, timing.host_us)
+    if timing.floor_ms is not None:
+        ratio = timing.reference.median / timing.floor_ms
+        table.add_row("floor", f"{timing.floor_ms:.4g}", "", f"{ratio:.2f}")
+    return table
+
+
+def called_table(called: AsCalled) -> Table:
+    """Milliseconds of calls as programs make them."""
+    return _sides_table(f"as called, {called.calls} times", called)
+
+
+def _sides_table(title: str, sides: Sides, host_us: Mapping[str, float] = MappingProxyType({})) -> Table:
+    """Milliseconds of both sides and of the other ways, with their spread, beside PyTorch's default."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for column in ("", "ms", "20 % to 80 %", "ratio", "host µs"):
-        table.add_column(column, justify="left" if not column else "right")
-    reference = timing.reference.median
+    columns = (title, "ms", "20 % to 80 %", "ratio", *(["host µs"] if host_us else []))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left")
 
-    def row(name: str, series: Series, host: float | None) -> None:
-        spread = f"{series.low:.4g} to {series.high:.4g}"
-        table.add_row(
-            name, f"{series.median:.4g}", spread, f"{reference / series.median:.2f}", f"{host:.1f}" if host else ""
-        )
+    def row(name: str, series: Series | None, side: str = "") -> None:
+        if series is not None:
+            spread = f"{series.low:.4g} to {series.high:.4g}"
+            host = [f"{host_us[side]:.1f}" if side in host_us else ""] if host_us else []
+            ratio = sides.reference.median / series.median
+            table.add_row(name, f"{series.median:.4g}", spread, f"{ratio:.2f}", *host)
 
-    row("candidate", timing.candidate, timing.host_us.get("candidate"))
-    row("PyTorch", timing.reference, timing.host_us.get("reference"))
-    for name, median in timing.alternatives.items():
-        table.add_row(f"PyTorch, {name}", f"{median:.4g}", "", f"{reference / median:.2f}", "")
-    if timing.floor_ms is not None:
-        table.add_row("floor", f"{timing.floor_ms:.4g}", "", f"{reference / timing.floor_ms:.2f}", "")
+    row("candidate", sides.candidate, "candidate")
+    row("candidate, torch.compile", sides.compiled)
+    row("PyTorch", sides.reference, "reference")
+    for name, series in sides.alternatives.items():
+        row(f"PyTorch, {name}", series)
     return table
 
 
@@ -136,6 +143,8 @@ def _print_remarks(console: Console, timing: Timing) -> None:
     settings = ", ".join(f"{name} {value}" for name, value in timing.settings.items())
     console.print(f"PyTorch's time is from {timing.reference_source}.", markup=False, soft_wrap=True)
     console.print(f"Settings: {settings}.", markup=False, soft_wrap=True)
+    for line in remarks(timing.to_dict()):
+        console.print(line, markup=False, soft_wrap=True)
     for check in timing.checks:
         if not check.passed:
             console.print(f"[red]{check.name}: no[/]; {check.reason}", soft_wrap=True)

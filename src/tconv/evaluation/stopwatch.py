@@ -14,6 +14,8 @@ from tconv.evaluation.timing import Call, nothing, quantile
 _WARM_CALLS = 3
 #: The first time, and where the device has hardly rested since.
 _WARM_SECONDS, _STILL_WARM_SECONDS = 0.3, 0.1
+#: As a program calls: calls before those that count; where these are long, as many as take so many seconds.
+_WARM_CALLED, _LONGEST_WARM_SECONDS = 10, 2.0
 #: Clock cycles a second that the sleeping kernel is given for; a slower clock makes it sleep longer.
 _CYCLES_PER_SECOND = 2e9
 #: A host that takes longer than this to queue a series is hidden by the work itself.
@@ -92,6 +94,41 @@ class CudaClock:
             times.append((self._now() - started) * 1e6)
             self._wait()
         return quantile(times, 0.5)
+
+    def warm_called(self, call: Call, between: Call = nothing) -> float:
+        """See `timing.Clock`."""
+        between()
+        call()  # what is built or compiled takes any time
+        self._wait()
+        times, taken = list[float](), 0.0
+        while taken < _LONGEST_WARM_SECONDS and (len(times) < _WARM_CALLED or taken < _WARM_SECONDS):
+            between()
+            started = self._now()
+            call()
+            self._wait()
+            times.append(self._now() - started)
+            taken += times[-1]
+        return quantile(times, 0.5) * 1e3
+
+    def called_ms(self, call: Call, count: int, between: Call = nothing) -> tuple[list[float], list[float]]:
+        """See `timing.Clock`."""
+        start, end = self._event(), self._event()
+
+        def timed() -> tuple[float, float]:
+            between()
+            self._cool()
+            self._wait()
+            started = self._now()
+            self._record(start)
+            call()
+            self._record(end)
+            self._wait()
+            wall = (self._now() - started) * 1e3
+            return self._elapsed(start, end), wall
+
+        timed()  # the process stood still before, and events are made when they are first recorded
+        events, wall = zip(*(timed() for _ in range(count)), strict=True)
+        return list(events), list(wall)
 
     def _warm(self, call: Call, between: Call) -> None:
         between()  # what another call returned may go then

@@ -19,6 +19,10 @@ _CROSS_CHECK_MS = 0.05
 _FEWEST_ROUNDS, _FEWEST_CALLS, _ROUND_MS = 4, 3, 20.0
 #: Times that differ by no more than this share are taken for steady.
 STEADY = 0.02
+#: As a program calls: rounds, calls in each, and the milliseconds that a round may take where calls are long.
+CALLED_ROUNDS, CALLED, _CALLED_ROUND_MS = 5, 20, 400.0
+#: By so much the host's clock around such a call may exceed the events: a share, and milliseconds.
+_AROUND_SHARE, _AROUND_MS = 0.05, 0.02
 
 Call = Callable[[], object]
 
@@ -45,6 +49,12 @@ class Clock(Protocol):
     def host_us(self, call: Call, count: int, between: Call = nothing) -> float:
         """Microseconds that a call takes on the host."""
 
+    def warm_called(self, call: Call, between: Call = nothing) -> float:
+        """Make the first call, then others for a time; milliseconds of one of these, the device waited for."""
+
+    def called_ms(self, call: Call, count: int, between: Call = nothing) -> tuple[list[float], list[float]]:
+        """Milliseconds of each call while the device does nothing else: between two events, and by the host's clock."""
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -62,19 +72,31 @@ class Measured:
             ValueError: these are no times. They come from a process in which somebody's program runs.
         """
         try:
-            found = cls(tuple(fields["device_ms"]), fields["synchronised_ms"], fields["host_us"])
-            times = [*found.device_ms, found.synchronised_ms, found.host_us]
-            positive = all(0 < time < math.inf for time in times)
+            times, *others = tuple(fields["device_ms"]), fields["synchronised_ms"], fields["host_us"]
         except (KeyError, TypeError):
-            positive = False
-        if not positive or not found.device_ms:
-            raise ValueError("got no times; allowed are positive numbers")
-        return found
+            times, others = (), [0, 0]
+        return cls(as_times(times), *as_times(others))
 
     @property
     def series(self) -> Series:
         """Median and spread of the device times."""
         return series(self.device_ms)
+
+
+@dataclass(frozen=True)
+class Called:
+    """Milliseconds of calls as a program makes them: between two events, and by the host's clock around these."""
+
+    events_ms: tuple[float, ...]
+    wall_ms: tuple[float, ...]
+
+    @classmethod
+    def joined(cls, rounds: Sequence[Called]) -> Called:
+        """Those of all rounds."""
+        return cls(
+            tuple(time for found in rounds for time in found.events_ms),
+            tuple(time for found in rounds for time in found.wall_ms),
+        )
 
 
 def interleave(
@@ -130,6 +152,18 @@ def by_turns(
     return times
 
 
+def as_times(found: Sequence[Any]) -> tuple[float, ...]:
+    """What somebody's process says are times.
+
+    Raises:
+        ValueError: they are none.
+    """
+    numbers = all(isinstance(time, (int, float)) and 0 < time < math.inf for time in found)
+    if not found or not numbers:
+        raise ValueError("got no times; allowed are positive numbers")
+    return tuple(found)
+
+
 def series(times: Sequence[float]) -> Series:
     """Median and spread of some times."""
     return Series(quantile(times, 0.5), quantile(times, 0.2), quantile(times, 0.8))
@@ -170,6 +204,34 @@ def cross_check(name: str, measured: Measured) -> Check:
     if not passed:
         reason += "; is there work that the current stream does not see?"
     return Check(f"{name}: events and device-wide time agree", passed, measured.synchronised_ms, allowed, reason)
+
+
+def calls_a_round(milliseconds: float) -> int:
+    """Calls of each side in a round of those as a program makes them, of which the longest takes so long."""
+    return min(CALLED, max(1, int(_CALLED_ROUND_MS / milliseconds)))
+
+
+def settle_called(
+    pair: Mapping[str, Called], others: Mapping[str, Called]
+) -> tuple[dict[str, Series], tuple[Check, ...]]:
+    """The times that count, by side, and whether the two clocks agree on each of the pair.
+
+    It is the events', or where they miss work on one of these sides, the host's on all.
+    """
+    checks = tuple(_clocks_agree(name, side) for name, side in pair.items())
+    by_events = all(check.passed for check in checks)
+    sides = {**pair, **others}
+    return {name: series(each.events_ms if by_events else each.wall_ms) for name, each in sides.items()}, checks
+
+
+def _clocks_agree(name: str, called: Called) -> Check:
+    """The host, which waits for the whole device, must not see much more than the events on the current stream."""
+    events, wall = quantile(called.events_ms, 0.5), quantile(called.wall_ms, 0.5)
+    allowed = (1 + _AROUND_SHARE) * events + _AROUND_MS
+    reason = f"events {events:.4g} ms, the host's clock {wall:.4g} ms, allowed {allowed:.4g} ms"
+    if wall > allowed:
+        reason += "; is there work that the current stream does not see? The host's clock counts, on all sides"
+    return Check(f"{name} as called: events and the host's clock agree", wall <= allowed, wall, allowed, reason)
 
 
 def quantile(values: Sequence[float], part: float) -> float:

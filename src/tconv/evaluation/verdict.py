@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 #: How closely a candidate is looked at; see `files.levels`. Nothing in its text chooses that.
@@ -113,29 +113,31 @@ class Series:
     high: float
 
 
+#: Ratios this close to one are the noise of a measurement.
+NOISE = 0.02
+#: Of a call as programs make it, which holds the host's part: by this share, and this many milliseconds.
+_CLEAR_SHARE, _CLEAR_MS = 0.05, 0.005
+
+
+def clearly_longer(time: float, other: float) -> bool:
+    """Whether a time in milliseconds is longer than another one by more than 5 % and by more than 5 µs."""
+    return time - other > max(_CLEAR_SHARE * other, _CLEAR_MS)
+
+
 @dataclass(frozen=True)
-class Timing:
-    """Times of a candidate and of PyTorch (the reference) on the same inputs.
+class Sides:
+    """Times of a candidate and of PyTorch (the reference), on the same inputs and called alike.
 
     Args:
-        candidate: device time of one call with a cold L2 cache.
-        reference: the same of PyTorch with its default settings.
-        reference_source: which run `reference` is from, and why.
-        floor_ms: roofline bound in milliseconds, None where it is not known.
-        host_us: host microseconds of one call, by side.
-        alternatives: medians in milliseconds of PyTorch under other settings, by setting.
-        settings: what was in force on both sides (flags, versions, device).
-        checks: cross-checks of the measurement itself.
+        reference: PyTorch with its default settings.
+        alternatives: PyTorch otherwise, by what differs; "torch.compile" is one of these.
+        compiled: the candidate under `torch.compile`; None where that was not asked for, or does not work.
     """
 
     candidate: Series
     reference: Series
-    reference_source: str
-    floor_ms: float | None = None
-    host_us: Mapping[str, float] = field(default_factory=dict)
-    alternatives: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    checks: tuple[Check, ...] = ()
+    alternatives: Mapping[str, Series] = field(default_factory=dict, kw_only=True)
+    compiled: Series | None = field(default=None, kw_only=True)
 
     @property
     def speedup(self) -> float:
@@ -145,9 +147,77 @@ class Timing:
     @property
     def best_alternative(self) -> str:
         """The setting under which PyTorch was fastest, its default among them."""
-        times = {"default": self.reference.median, **self.alternatives}
-        return min(times, key=times.__getitem__)
+        times = {"default": self.reference, **self.alternatives}
+        return min(times, key=lambda name: times[name].median)
+
+    @property
+    def over_best_other(self) -> float | None:
+        """How many times faster than the fastest of `alternatives` the candidate is; None where there is none."""
+        others = [series.median for series in self.alternatives.values()]
+        return min(others) / self.candidate.median if others else None
+
+    @property
+    def slower(self) -> bool:
+        """Whether PyTorch's default is faster, beyond noise."""
+        return self.speedup < 1 - NOISE
+
+    @property
+    def best_compiled(self) -> bool:
+        """Whether the candidate under `torch.compile` is clearly faster than as it is, and than PyTorch in any way."""
+        others = [self.candidate, self.reference, *self.alternatives.values()]
+        compiled = self.compiled
+        return compiled is not None and all(clearly_longer(each.median, compiled.median) for each in others)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, the speed-up and the best setting of PyTorch, JSON-able."""
-        return {**dataclasses.asdict(self), "speedup": self.speedup, "best_alternative": self.best_alternative}
+        """All fields, JSON-able, and what follows from them by its name."""
+        names = ("speedup", "best_alternative", "over_best_other", "slower", "best_compiled")
+        return {**dataclasses.asdict(self), **{name: getattr(self, name) for name in names}}
+
+
+@dataclass(frozen=True)
+class AsCalled(Sides):
+    """Times of a call as a program makes it: as constructed, gradients enabled, the host's part included.
+
+    Args:
+        calls: so many of each side.
+    """
+
+    calls: int = field(kw_only=True)
+
+    @property
+    def slower(self) -> bool:
+        """Whether PyTorch's default is faster, clearly: hosts are less steady than devices."""
+        return clearly_longer(self.candidate.median, self.reference.median)
+
+
+@dataclass(frozen=True)
+class Timing(Sides):
+    """Device times of inference with a cold L2 cache, and what else was found beside them.
+
+    Args:
+        reference_source: which run `reference` is from, and why.
+        floor_ms: roofline bound in milliseconds, None where it is not known.
+        host_us: host microseconds of one call, by side.
+        settings: what was in force on both sides (flags, versions, device).
+        checks: cross-checks of the measurement itself.
+        as_called: None where that could not be timed; `notes` then says why.
+        notes: what was not timed, or otherwise than usual, one clause each.
+    """
+
+    reference_source: str
+    floor_ms: float | None = None
+    host_us: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    as_called: AsCalled | None = field(default=None, kw_only=True)
+    notes: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def without_compiled(self, reason: str) -> Timing:
+        """The same where what the candidate gives under `torch.compile` is wrong."""
+        as_called = None if self.as_called is None else replace(self.as_called, compiled=None)
+        note = f"ModelNew under torch.compile was not timed: {reason}"
+        return replace(self, compiled=None, as_called=as_called, notes=(*self.notes, note))
+
+    def to_dict(self) -> dict[str, Any]:
+        """See `Sides`."""
+        return {**super().to_dict(), "as_called": None if self.as_called is None else self.as_called.to_dict()}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tconv.evaluation.verdict import one_line
+from tconv.evaluation.verdict import Sides, one_line
 from tconv.rewriter.check import LayerCheck
 from tconv.rewriter.outcome import Outcome
 
@@ -34,14 +34,21 @@ def _rows(outcome: Outcome) -> Iterator[tuple[str, str]]:
             # Names are the model's own: none of them begins a line of the file.
             yield one_line(check.layer.name), _times(check.time.ours, check.time.pytorch, check.time.floor)
             yield from _errors(check)
-    timing = None if outcome.report is None else outcome.report.timing
-    if timing is not None:
-        yield "the whole file", _times(timing.candidate.median, timing.reference.median, timing.floor_ms)
+    if (timing := outcome.timing) is not None:
+        yield "the whole file", _times_of(timing, timing.floor_ms)
+        if timing.as_called is not None:
+            yield "as called", _times_of(timing.as_called)
 
 
-def _times(ours: float, pytorch: float, floor: float | None) -> str:
-    of_floor = "" if floor is None else f", floor {floor:.3g}"
-    return f"{ours:.3g}, PyTorch {pytorch:.3g}{of_floor}: {pytorch / ours:.2f}x"
+def _times_of(sides: Sides, floor: float | None = None) -> str:
+    best = min((each.median for each in sides.alternatives.values()), default=None)
+    return _times(sides.candidate.median, sides.reference.median, floor, best)
+
+
+def _times(ours: float, pytorch: float, floor: float | None, best_other: float | None = None) -> str:
+    others = {"best other": best_other, "floor": floor}
+    words = "".join(f", {name} {value:.3g}" for name, value in others.items() if value is not None)
+    return f"{ours:.3g}, PyTorch {pytorch:.3g}{words}: {pytorch / ours:.2f}x"
 
 
 def _errors(check: LayerCheck) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.report import Report
+from tconv.evaluation.verdict import Timing
 from tconv.planner import Gpu, Plan
 from tconv.planner.plan import tile_fields
 from tconv.rewriter.check import LayerCheck
@@ -31,6 +32,7 @@ class Request:
         fuse: hand what stands behind layers to their kernels.
         missing: what load_inline lacks on this machine, one clause each with the line that gets it.
         interface: by what the model file is used.
+        compile: time both sides under `torch.compile` as well.
     """
 
     model: Path
@@ -47,6 +49,7 @@ class Request:
     timeout_s: float = TIMEOUT_SECONDS
     types: tuple[str, ...] = ()
     elsewhere: str = "pytorch"
+    compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,14 +105,19 @@ class Outcome:
 
     @property
     def slower(self) -> tuple[str, ...]:
-        """Replaced layers that PyTorch runs faster."""
+        """Replaced layers that PyTorch runs faster, in inference: what the host does is the whole file's affair."""
         return tuple(check.layer.name for check in self.replaced if check.time and check.time.speedup < 1)
 
     @property
+    def timing(self) -> Timing | None:
+        """Of the whole file; None where it was not timed."""
+        return None if self.report is None else self.report.timing
+
+    @property
     def speedup(self) -> float | None:
-        """Of the whole model where it was timed, else of its replaced layers together."""
-        if self.report is not None and self.report.timing is not None:
-            return self.report.timing.speedup
+        """In inference, of the whole model where it was timed, else of its replaced layers together."""
+        if self.timing is not None:
+            return self.timing.speedup
         times = [(check.layer.count, check.time) for check in self.replaced if check.time is not None]
         if not times or len(times) < len(self.replaced):
             return None

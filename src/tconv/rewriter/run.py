@@ -71,6 +71,8 @@ def optimize(
     check_neighbours(request.output, request.model, read_source(request.model))
     if request.only_faster and not (torch.cuda.is_available() and request.bench):
         raise Trouble("--only-faster compares times: it needs a GPU, and no --no-bench")
+    if request.compile and not (torch.cuda.is_available() and request.bench):
+        raise Trouble("--compile is timed: it needs a GPU, and no --no-bench")
     if not torch.cuda.is_available() and shutil.which("g++") is None:
         raise Trouble("g++ not found: without a GPU the kernels run in the emulator, which takes it: apt install g++")
     steps = Steps(say, began=began)
@@ -329,6 +331,7 @@ class _Job:
             report = judgement.report(
                 training=True,
                 bench=self.on_gpu and self.request.bench,
+                compile=self.request.compile,
                 floor_seconds=lambda problem: floor_seconds(problem, gpu),
                 say=self.say,
             )

@@ -182,6 +182,16 @@ class Workshop:
         `memory_bytes` is what the process may map beside torch; give none for CUDA, which maps all of the GPU's
         memory. The errors are those of `Worker.call`.
         """
+        worker = self.begin(target, timeout_s=timeout_s, memory_bytes=memory_bytes, **arguments)
+        try:
+            worker.finish()
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def begin(self, target: type, *, timeout_s: float, memory_bytes: int | None = None, **arguments: Any) -> Worker:
+        """The same, where its `Worker.finish` is still to be called, before anything else of it."""
         self._await_ready()
         log = self.directory / f"{self.unused_name()}.log"
         ours, theirs = socket.socketpair()
@@ -192,7 +202,6 @@ class Workshop:
         worker = Worker(self, pid, ours, log)
         try:
             worker._ask({"target": target.__name__, "module": target.__module__, "arguments": arguments}, timeout_s)
-            worker.finish()
         except BaseException:
             worker.close()
             raise

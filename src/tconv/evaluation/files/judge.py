@@ -32,6 +32,7 @@ from tconv.evaluation.files.routes import COMPILED_TYPES, TYPES
 from tconv.evaluation.files.side import Arguments, CandidateFailed, CannotJudge, Shapes, Side, Traced
 from tconv.evaluation.files.sizes import cut_down, fewer_samples
 from tconv.evaluation.files.timed_results import check_timed
+from tconv.evaluation.files.timed_side import Place, TimedSide
 from tconv.evaluation.files.variations import variations, varied_shape
 from tconv.evaluation.precision import Wanted, resolve, understood
 from tconv.evaluation.report import Report, Variation
@@ -52,6 +53,8 @@ _FURTHER_BYTES = 128 * 2**20
 _SMALL_BYTES = 32 * 2**20
 #: One tensor of an answer may take this part of the memory: it is compared in float64, and with others.
 _ANSWER_SHARE = 4
+#: Processes that time `Model` without `torch.compile`, and inputs that they may have while others run.
+_OF_MODEL, _LARGE_BYTES = 2, 256 * 2**20
 _LONGEST_SECONDS = 10**6
 #: So many of a candidate's questions for a GPU are named, each in so many characters.
 _ASKED, _ASKED_LENGTH = 3, 60
@@ -67,6 +70,7 @@ def judge(
     precision: Wanted = "match",
     training: bool = False,
     bench: bool = False,
+    compile: bool = False,
     level: Level = "default",
     further: tuple[Look, ...] = (),
     timeout_s: float = 300.0,
@@ -82,6 +86,7 @@ def judge(
         vary_arguments: also run both at other sizes, and build both with other constructor arguments.
         precision: the arithmetic that float32 convolutions may use: PyTorch's own on the layer, "tf32" or "fp32".
         training: a candidate fails that lacks gradients which `Model` has; else it is said.
+        compile: where `bench` is set, time both under `torch.compile` as well.
         level: how closely the candidate is looked at.
         further: looks of the strict level that are to be had at the default one; `levels.COPIED` is one such.
         timeout_s: for each step in the candidate's or the model's process, building its CUDA code included.
@@ -108,7 +113,12 @@ def judge(
         say=say,
     ) as judgement:
         return judgement.report(
-            training=training, bench=bench, vary_arguments=vary_arguments, floor_seconds=floor_seconds, say=say
+            training=training,
+            bench=bench,
+            vary_arguments=vary_arguments,
+            compile=compile,
+            floor_seconds=floor_seconds,
+            say=say,
         )
 
 
@@ -174,6 +184,7 @@ class Judgement:
         training: bool = False,
         bench: bool = False,
         vary_arguments: bool = False,
+        compile: bool = False,
         floor_seconds: Callable[[Problem], float | None] | None = None,
         say: Callable[[str], None] = lambda step: None,
     ) -> Report:
@@ -182,18 +193,19 @@ class Judgement:
         case, not_checked = self._case
         say("building and comparing the whole file")
         options = {"training": training, "types": _types(source, emulated), "emulated": emulated}
-        try:
-            verdict = court.check_whole(case, lambda: say("changing weights and taking gradients"), **options)
-        except ModelFileError as error:  # it has run: on its own inputs, as it was built
-            raise CannotJudge(str(error)) from None
-        if vary_arguments:
-            say("comparing with other arguments")
-        varied = tuple(court.varied()) if vary_arguments else ()
-        timing = None
-        if bench and verdict.equal:
-            say("timing the whole file")
-            check, timing = court.time(case, floor_seconds)
-            verdict = replace(verdict, checks=(*verdict.checks, check))
+        with court.timing_begun(case, bench) as begun:
+            try:
+                verdict = court.check_whole(case, lambda: say("changing weights and taking gradients"), **options)
+            except ModelFileError as error:  # it has run: on its own inputs, as it was built
+                raise CannotJudge(str(error)) from None
+            if vary_arguments:
+                say("comparing with other arguments")
+            varied = tuple(court.varied()) if vary_arguments else ()
+            timing = None
+            if bench and verdict.equal:
+                say("timing the whole file")
+                check, timing = court.time(case, begun, floor_seconds, compile)
+                verdict = replace(verdict, checks=(*verdict.checks, check))
         if vary_arguments and not any(variation.changes for variation in varied):
             not_checked += ("other arguments: Model's constructor takes none of those that could be varied",)
         device = court.device.type
@@ -456,8 +468,38 @@ class _Court:
             found.append(Variation(changes, verdict))
         return found
 
-    def time(self, case: Case, floor_seconds: Callable[[Problem], float | None] | None) -> tuple[Check, Timing | None]:
-        """The times of both files, and whether what was timed gave the result; no times if it did not."""
+    def _place(self, device: torch.device) -> Place:
+        """Where processes that time are started, whose outputs are read to that device."""
+        limit, digests = _memory() // _ANSWER_SHARE, DIGESTS.within(self._level)
+        return Place(self.workshop, self.timeout_s, device, limit, digests)
+
+    @contextmanager
+    def timing_begun(self, case: Case, bench: bool) -> Iterator[list[TimedSide]]:
+        """For a `bench`, processes that will time `Model` start while the candidate is compared, at the default level.
+
+        They hold copies of the inputs: large ones are made when they are asked for.
+        """
+        problems = [problem for problem in case.full.problems if problem is not None]
+        size = sum(math.prod(problem.input_shape) * problem.layer.item_bytes for problem in problems)
+        begun: list[TimedSide] = []
+        try:
+            if bench and self._level == "default" and size <= _LARGE_BYTES:
+                for _ in range(_OF_MODEL):
+                    inputs = partial(self.model.inputs_for_another, SEED)
+                    begun.append(TimedSide(self._place(self.device), *self._model, case.arguments, inputs))
+            yield begun
+        finally:
+            for side in begun:
+                side.close()
+
+    def time(
+        self, case: Case, begun: list[TimedSide], floor_seconds: Callable[[Problem], float | None] | None, compile: bool
+    ) -> tuple[Check, Timing | None]:
+        """The times of both files, and whether what was timed gave the result; no times if it did not.
+
+        Args:
+            begun: as `timing_begun` gives it.
+        """
         floor = None
         if floor_seconds is not None and case.full.layer is not None:
             problem = case.full.layer.problem
@@ -466,19 +508,25 @@ class _Court:
         computed = layer_alone(case, self.model.construct(SEED, case.arguments)) is not None
         # The judge computes a layer alone where the results are, and compares those of models piece by piece.
         device = self.device if computed else torch.device("cpu")
-        by_samples = computed or self.model.samples_apart
-        digests = DIGESTS.within(self._level)
-        timer = Timer(self.workshop, self.timeout_s, device, _memory() // _ANSWER_SHARE, digests)
+        timer = Timer(
+            self._place(device),
+            self._model,
+            self._candidate,
+            case.arguments,
+            partial(self.model.inputs_for_another, SEED),
+            by_samples=computed or self.model.samples_apart,
+            computed=computed,
+            begun=begun,
+        )
         try:
-            floor_ms = None if floor is None else floor * 1e3
-            inputs = partial(self.model.inputs_for_another, SEED)
-            timed = timer.time(
-                self._model, self._candidate, inputs, floor_ms=floor_ms, by_samples=by_samples, computed=computed
-            )
+            timed = timer.time(None if floor is None else floor * 1e3, compile)
         except CandidateFailed as failure:
             return Check("runs while it is timed", False, reason=str(failure)), None
-        check = check_timed(self._reference(case), timed)
-        return check, None if check.passed is False else timed.timing
+        check, timing = check_timed(self._reference(case), *timed.kept), timed.timing
+        if check.passed is not False and timed.compiled is not None:
+            of_compiled = check_timed(self._reference(case), timed.compiled)
+            timing = timing if of_compiled.passed is not False else timing.without_compiled(of_compiled.reason)
+        return check, None if check.passed is False else timing
 
 
 def _redrawn(value: Any, values: dict[str, Any], changes: dict[str, Any], seed: int) -> Any:

@@ -25,7 +25,7 @@ Keeps = Literal["nothing", "calls", "samples"]
 
 
 class TimedCall:
-    """Calls a model without gradients on inputs of its own, which `renew` changes.
+    """Calls a model on inputs of its own, which `renew` changes.
 
     On the same values each time, a program that remembers its last result would be the fastest of all. And what is
     returned while nobody looks need not be a result at all: so a few calls, of which nobody knows beforehand, are kept.
@@ -33,11 +33,13 @@ class TimedCall:
     Args:
         inputs: as `copied` gives them. Another call may have them too, if the two are never under way at once.
         keeps: "samples" of large calls, where inputs and outputs have them on the first axis, each computed alone.
+        plain: as it is called where nobody says more; else without gradients.
     """
 
-    def __init__(self, model: nn.Module, inputs: list[Any], keeps: Keeps = "calls") -> None:
+    def __init__(self, model: nn.Module, inputs: list[Any], keeps: Keeps = "calls", plain: bool = False) -> None:
         self._model = model
         self._keeps = keeps
+        self._plain = plain
         self._inputs = inputs
         # Seeds that the model sets do not matter to this one.
         self._chance = SystemRandom()
@@ -50,14 +52,18 @@ class TimedCall:
 
     def __call__(self) -> Any:
         self._outputs = None  # its memory may be what the next ones need
-        with torch.no_grad():
+        if self._plain:
             self._outputs = self._model(*self._inputs)
+        else:
+            with torch.no_grad():
+                self._outputs = self._model(*self._inputs)
         return self._outputs
 
     def changes_inputs(self) -> bool:
         """Whether the calls did more to the inputs than `renew`, which only moves their values."""
         return _contents(self._inputs) != self._contents
 
+    @torch.no_grad()
     def renew(self) -> None:
         """Before a call: `settle` the last one, then move every value one place on: none of them is new."""
         self.settle()
@@ -65,6 +71,7 @@ class TimedCall:
             if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
                 _move_on(value)
 
+    @torch.no_grad()
     def settle(self) -> None:
         """Perhaps keep the last call, while the inputs are what it was given; and forget what it returned."""
         if self._outputs is not None and self._keeps != "nothing":

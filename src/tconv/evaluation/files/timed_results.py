@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from tconv.evaluation.comparison import Comparison
-from tconv.evaluation.files.bench import Timed, TimedOutputs
+from tconv.evaluation.files.bench import Kept
 from tconv.evaluation.files.case import SEED
 from tconv.evaluation.files.one_layer import layer_alone
 from tconv.evaluation.files.pair import Reference
 from tconv.evaluation.files.side import OneLayer
+from tconv.evaluation.files.timed_side import TimedOutputs
 from tconv.evaluation.files.whole_model import same_outputs
 from tconv.evaluation.precision import arithmetic, resolve
 from tconv.evaluation.reference import Operands, conv_transpose
@@ -25,25 +26,31 @@ _NAME = "right while it is timed"
 _DRAWN = "one of the calls that were timed, drawn at random, is wrong"
 
 
-def check_timed(reference: Reference, timed: Timed) -> Check:
+def check_timed(reference: Reference, *kept: Kept) -> Check:
     """Whether the kept calls gave the result while they were timed: a layer by rules 2 to 4, others as whole models."""
+    checks = [_check(reference, each) for each in kept]
+    wrong = next((check for check in checks if check.passed is False), None)
+    return wrong or next((check for check in checks if check.passed is None), checks[0])
+
+
+def _check(reference: Reference, kept: Kept) -> Check:
     state = reference.built(SEED)
     other_form = "the inputs that it says it was given have another form"
     if (layer := layer_alone(reference.case, state)) is not None:
-        if not all(_fit(call, layer.problem) for call in timed.candidate):
+        if not all(_fit(call, layer.problem) for call in kept.candidate):
             return Check(_NAME, False, reason=other_form)
         # Nothing in it is random: it gives the same again.
         precision = resolve(layer.problem, reference.wanted, device=reference.device)
-        wrong = _wrong_in_layer(timed.candidate, layer, state, precision)
+        wrong = _wrong_in_layer(kept.candidate, layer, state, precision)
         return Check(_NAME, False, reason=f"{_DRAWN}: {wrong}") if wrong else Check(_NAME, True)
-    form = same_outputs([call.inputs for call in timed.candidate], [call.inputs for call in timed.reference])
+    form = same_outputs([call.inputs for call in kept.candidate], [call.inputs for call in kept.reference])
     if not form.passed:
         return Check(_NAME, False, reason=f"{other_form}: {form.reason}")
-    wrong = _wrong_in(timed.candidate, reference, state)
+    wrong = _wrong_in(kept.candidate, reference, state, kept.training)
     if not wrong:
         return Check(_NAME, True)
     # A model with dropout, or one that counts its calls, does not give the same again.
-    theirs = _wrong_in(timed.reference, reference, state)
+    theirs = _wrong_in(kept.reference, reference, state, kept.training)
     if theirs:
         return Check(_NAME, None, reason=f"not required: Model's own timed calls do not give the same again; {theirs}")
     return Check(_NAME, False, reason=f"{_DRAWN}: {wrong}")
@@ -56,17 +63,20 @@ def _fit(call: TimedOutputs, problem: Problem) -> bool:
     return others == [None] and alike and tuple(x.shape[1:]) == problem.input_shape[1:] and len(x) > 0
 
 
-def _wrong_in(calls: list[TimedOutputs], reference: Reference, state: dict[str, Tensor]) -> str:
-    """What is wrong with the outputs of the calls; empty if nothing is."""
+def _wrong_in(calls: list[TimedOutputs], reference: Reference, state: dict[str, Tensor], training: bool | None) -> str:
+    """What is wrong with the outputs of calls in that mode; empty if nothing is."""
     comparisons = reference.comparisons()
     for call in calls:
-        plain = reference.plain(call.inputs, state, SEED)
-        ties = reference.ties(call.inputs, state, SEED)
-        form = ties.form(same_outputs(call.outputs, plain.outputs), plain.outputs)
+        given = call.inputs, state, SEED, training
+        plain = reference.plain(*given)
+        # In a mode, buffers are among the results: of calls that were timed they are not known.
+        got = call.outputs if training is None else {**plain.outputs, "output": call.outputs}
+        ties = reference.ties(*given)
+        form = ties.form(same_outputs(got, plain.outputs), plain.outputs)
         if form.passed is False:
             return form.reason
         if form.passed:
-            comparisons.add(call.outputs, plain.outputs, *reference.finer(plain, call.inputs, state, SEED), ties)
+            comparisons.add(got, plain.outputs, *reference.finer(plain, *given), ties)
     return next(iter(Verdict(tuple(comparisons.checks())).reasons), "")
 
 
