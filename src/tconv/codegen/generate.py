@@ -393,7 +393,7 @@ def _recorded(layers: Sequence[PlannedLayer]) -> dict[Layer, list[_Recorded]]:
 
 
 def _name(parts: Sequence[str], names: set[str]) -> str:
-    """A name for CUDA text that is not yet among `names`, which gains it with those that a kernel's text makes of it."""
+    """A name for CUDA text that is not among `names`, which gains it and what a kernel makes of it."""
     words = "_".join(filter(None, (re.sub(r"\W+", "_", part, flags=re.ASCII).strip("_") for part in parts)))
 
     def of_kernel(name: str) -> set[str]:
