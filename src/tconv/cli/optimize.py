@@ -275,9 +275,11 @@ def _summary(outcome: Outcome) -> tuple[str, str]:
     equal = "each layer equal"
     if report is not None:
         equal = equal_at(report.level, report.verdict.inference_only, report.verdict.default_stream_only)
-    whole = ", the whole file not judged" if outcome.unjudged else ""
+    about = ", the whole file not judged" if outcome.unjudged else ""
+    if outcome.types:
+        about += f"; {' and '.join(outcome.types)} only, others: --types"
     if speedup is None:
         timed = "; not timed" if outcome.on_gpu else " in the emulator; not timed: no GPU"
-        return f"{equal}{timed}{whole}", "bold green"
+        return f"{equal}{timed}{about}", "bold green"
     words, style = speed(speedup) if outcome.timing is None else speeds(outcome.timing.to_dict())
-    return f"{equal}; {words}{whole}", style
+    return f"{equal}; {words}{about}", style

@@ -347,7 +347,8 @@ def _made_for(layers: Sequence[PlannedLayer]) -> list[str]:
     families = {plan.kernel.family for layer in layers if not layer.left for plan in layer.variants.values()}
     gpus = [words for family, words in _GPUS.items() if family in families]
     return [
-        f"# Made for {' and '.join(types_of(layers)) or 'no type'}, {'; '.join(gpus)}; any batch and map size.",
+        f"# Made for {' and '.join(types_of(layers)) or 'no type'} only (others: --types), any batch and map size, and",
+        f"# {'; '.join(gpus)}.",
         "# All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.",
     ]
 

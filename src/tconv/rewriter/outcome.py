@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tconv.codegen.generate import types_of
 from tconv.evaluation.precision import Wanted
 from tconv.evaluation.report import Report
 from tconv.evaluation.verdict import Timing
@@ -91,6 +92,11 @@ class Outcome:
     @property
     def replaced(self) -> tuple[LayerCheck, ...]:
         return tuple(check for check in self.layers if not check.layer.left)
+
+    @property
+    def types(self) -> list[str]:
+        """The element types that the file has kernels for, by torch's names."""
+        return types_of([check.layer for check in self.layers])
 
     @property
     def reasons(self) -> tuple[str, ...]:
