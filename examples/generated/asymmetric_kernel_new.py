@@ -2,12 +2,13 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 421, the kernels at line 495.
+# The model file begins at line 422, the kernels at line 496.
 #
 #   conv_transpose2d  2-D 64→64 k(3,7) s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
 #                                               any size: wgmma: 130 blocks of 384, 207056 bytes of shared memory
 #
-# Made for float32, tensor cores of Hopper, 9.0; any batch and map size.
+# Made for float32 only (others: --types), at any batch and map size.
+# Runs on tensor cores of Hopper, 9.0.
 # All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 import functools
@@ -265,7 +266,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_3860335d5508d921")
+_OPERATOR = _define("tconv_65cf5600816981b8")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -2,11 +2,12 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 413, the kernels at line 481.
+# The model file begins at line 414, the kernels at line 482.
 #
 #   conv_transpose2d  2-D 32→64 k3 s5 p1 d2 tf32_rna  direct: 4224 blocks of 128, 13312 bytes of shared memory
 #
-# Made for float32, CUDA cores from compute capability 7.5 on; any batch and map size.
+# Made for float32 only (others: --types), at any batch and map size.
+# Runs on CUDA cores from compute capability 7.5 on.
 # All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 import functools
@@ -257,7 +258,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_e2ccca4f2ece44a9")
+_OPERATOR = _define("tconv_905acfe34d87c056")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 575, the kernels at line 667.
+# The model file begins at line 576, the kernels at line 668.
 #
 #   ups.0.up  2-D 512→256 k2 s2 bias tf32  wgmma: 128 blocks of 384, 217792 bytes of shared memory
 #                                          any size: wgmma: 96 blocks of 384, 215664 bytes of shared memory
@@ -17,7 +17,8 @@
 #                                          any size: wgmma: 128 blocks of 384, 135776 bytes of shared memory
 #                                          into 64 channels
 #
-# Made for float32, tensor cores of Hopper, 9.0; any batch and map size.
+# Made for float32 only (others: --types), at any batch and map size.
+# Runs on tensor cores of Hopper, 9.0.
 # All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 """A small U-Net for segmentation: four levels down, four up by transposed convolutions, a skip connection at each."""
@@ -330,7 +331,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_f47eeaca943d6fec")
+_OPERATOR = _define("tconv_82ea467cbcfd9ac7")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 441, the kernels at line 527.
+# The model file begins at line 442, the kernels at line 528.
 #
 #   ups.0  1-D 256→128 k16 s8 p4 bias tf32  mma: 256 blocks of 128, 106512 bytes of shared memory
 #                                           any size: mma: 80 blocks of 256, 100912 bytes of shared memory
@@ -13,7 +13,8 @@
 #   ups.3  1-D 32→16 k4 s2 p1 bias tf32     mma: 512 blocks of 64, 32784 bytes of shared memory
 #                                           any size: mma: 512 blocks of 64, 32784 bytes of shared memory
 #
-# Made for float32, tensor cores from 8.0 on; any batch and map size.
+# Made for float32 only (others: --types), at any batch and map size.
+# Runs on tensor cores from 8.0 on.
 # All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.
 
 """A vocoder's generator after HiFi-GAN: a mel spectrogram in, a waveform out, by four 1-D transposed convolutions."""
@@ -285,7 +286,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_05c5a996b89d87b3")
+_OPERATOR = _define("tconv_7137cc29a8fcbad1")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them

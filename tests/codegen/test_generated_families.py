@@ -206,8 +206,11 @@ def test_kernels_are_recorded_by_type_and_name(in_all_types: str, text: str) -> 
         layer.dtype == torch.float32 and kernel.tf32 for layer, ks in file["_RECORDED"].items() for kernel in ks
     ]
     head, own = in_all_types.partition("\n\n")[0], text.partition("\n\n")[0]
-    assert "# Made for float32 and float16 and bfloat16, tensor cores from 8.0 on; any batch and map size." in head
-    assert "# Made for float32, tensor cores from 8.0 on; any batch and map size." in own
+    assert "# Made for float32 and float16 and bfloat16 only (others: --types), at any batch and map size." in head
+    assert (
+        "# Made for float32 only (others: --types), at any batch and map size.\n# Runs on tensor cores from 8.0 on."
+        in own
+    )
     for use in ("float16: mma: ", "bfloat16: mma: "):
         assert head.count(f" {use}") == 3 and use not in own
     assert len(executed(text)["_RECORDED"]) == 3

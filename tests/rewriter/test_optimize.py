@@ -500,7 +500,7 @@ def test_the_command_writes_the_committed_example(tmp_path: Path) -> None:
     lines = shown.splitlines()
     assert lines[1].startswith("conv_transpose2d") and "32→64 k3 s5 p1 d2" in lines[1] and "on 16x32x64x128" in lines[1]
     assert any(line.startswith("Not checked: the link of load_inline; the full size") for line in lines)
-    assert lines[-1] == "equal (default checks) in the emulator; not timed: no GPU"
+    assert lines[-1] == "equal (default checks) in the emulator; not timed: no GPU; float32 only, others: --types"
 
 
 def test_trouble_is_one_line_and_exit_2(tmp_path: Path) -> None:

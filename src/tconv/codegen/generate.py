@@ -347,8 +347,8 @@ def _made_for(layers: Sequence[PlannedLayer]) -> list[str]:
     families = {plan.kernel.family for layer in layers if not layer.left for plan in layer.variants.values()}
     gpus = [words for family, words in _GPUS.items() if family in families]
     return [
-        f"# Made for {' and '.join(types_of(layers)) or 'no type'} only (others: --types), any batch and map size, and",
-        f"# {'; '.join(gpus)}.",
+        f"# Made for {' and '.join(types_of(layers)) or 'no type'} only (others: --types), at any batch and map size.",
+        f"# Runs on {'; '.join(gpus)}.",
         "# All else PyTorch runs, with a warning that says why; ELSEWHERE below makes it an error.",
     ]
 
@@ -460,7 +460,8 @@ def _cuda(shared: str, texts: Mapping[str, str]) -> str:
 def _program(text: str) -> str:
     """What is recorded of a program: the names of what it reads."""
     names = "".join(f'"{operand.name}", ' for operand in parse(text).operands).rstrip(" ")
-    return f"{_string(text)}: ({names})"
+    entry = f"{_string(text)}: ({names})"
+    return entry if len(entry) < _ENTRY or "\n" in entry else f"{_string(text)}: (\n        {names}\n    )"
 
 
 def _string(text: str) -> str:
