@@ -53,13 +53,12 @@ def medians(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def measure(path: Path) -> Results:
-    file = load(path, CANDIDATE)
+    file, model_file = load(path, CANDIDATE), load(path.parents[1] / path.name.replace("_new.py", ".py"))
     model = file.construct(0, *file.init_args, **file.init_kwargs).cuda()
+    reference = model_file.construct(0, *model_file.init_args, **model_file.init_kwargs).cuda()
     found: Results = {}
     for name, ours in layers_of(model).items():
-        kind = next(each for each in _TRANSPOSED if isinstance(ours, each))
-        arguments = (ours.in_channels, ours.out_channels, ours.kernel_size, ours.stride, ours.padding)
-        theirs = kind(*arguments, ours.output_padding, ours.groups, ours.bias is not None, ours.dilation).cuda()
+        theirs = reference.get_submodule(name)
         x = torch.rand(1, ours.in_channels, *[_SIZE] * len(ours.kernel_size), device="cuda")
         calls = {"tconv": lambda layer=ours, x=x: layer(x), "pytorch": lambda layer=theirs, x=x: layer(x)}
         with torch.no_grad():

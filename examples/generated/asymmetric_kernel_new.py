@@ -2,7 +2,7 @@
 #
 # ModelNew is the model file's Model, with its transposed convolutions on the CUDA kernels in this file.
 # torch.utils.cpp_extension.load_inline builds them when a ModelNew is constructed on a machine with a GPU.
-# The model file begins at line 422, the kernels at line 496.
+# The model file begins at line 425, the kernels at line 499.
 #
 #   conv_transpose2d  2-D 64→64 k(3,7) s1 tf32  wgmma: 132 blocks of 384, 228560 bytes of shared memory
 #                                               any size: wgmma: 130 blocks of 384, 207056 bytes of shared memory
@@ -226,14 +226,17 @@ def _gradients(ctx, gradient):
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *inputs_and_launch):
-        *inputs, launch = inputs_and_launch
-        _save(ctx, inputs, None)
-        return _run(launch, *inputs[:3])
+    def forward(ctx, x, weight, bias, options, launch):
+        ctx.save_for_backward(x, weight)
+        ctx.options, ctx.bias_sizes = options, None if bias is None else [launch.shape[1]]
+        return _run(launch, x, weight, bias)
 
     @staticmethod
     def backward(ctx, gradient):
-        return (*_gradients(ctx, gradient), None)
+        return (*_gradients(ctx, gradient)[:3], None, None)
+
+# Its own `apply` asks first whether torch.func is at work, which is known here: a microsecond of each call.
+_apply = super(torch.autograd.Function, _ConvTranspose).apply
 
 def _pytorch(x, weight, bias, *options):
     """PyTorch's own operator."""
@@ -266,7 +269,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_65cf5600816981b8")
+_OPERATOR = _define("tconv_58b10da01cf3dc90")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -301,7 +304,7 @@ def _conv_transpose(
     launch = _wanted(tensors, options)
     if launch is None:
         return _pytorch(input, weight, bias, *options)
-    y = _ConvTranspose.apply(*tensors, *options, launch) if _wants_gradients(*tensors) else _run(launch, *tensors)
+    y = _apply(*tensors, options, launch) if _wants_gradients(*tensors) else _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
 def _wants_gradients(*tensors):

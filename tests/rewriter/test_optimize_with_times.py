@@ -227,7 +227,7 @@ def test_the_table_and_the_last_line(job: Callable[..., Outcome], capsys: pytest
     assert lines[0].split()[-4:] == ["ms", "PyTorch", "speed-up", "floor"]
     assert lines[1].split()[:4] == ["a", "2-D", "2→2", "k2"]
     assert lines[1].split()[-7:] == ["1e-07", "(1e-07,", "2e-07)", "2", "1", "0.50x", "0.5"]
-    assert lines[-1] == "equal (default checks); as called 6.8x (best other 3.4x), inference 6.8x (3.4x){TYPES}"
+    assert lines[-1] == f"equal (default checks); as called 6.8x (best other 3.4x), inference 6.8x (3.4x){TYPES}"
     _show(job({"a": SLOW, "b.0": SLOW, CALL: SLOW}, whole=0.3))
     last = capsys.readouterr().out.splitlines()[-1]
     assert "as called 0.3x (best other 0.15x), inference 0.3x (0.15x): SLOWER than PyTorch;" in last
@@ -239,7 +239,7 @@ def test_what_torch_compile_gains_stands_before_the_last_line(
     _show(job({"a": FAST, "b.0": FAST, CALL: FAST}, compile=True))
     *_, line, last = capsys.readouterr().out.splitlines()
     assert line == "Fastest: out.py as model = torch.compile(ModelNew(...)): in inference 0.1 ms."
-    assert last == "equal (default checks); as called 2x (best other 1.00x), inference 2x (1.00x){TYPES}"
+    assert last == f"equal (default checks); as called 2x (best other 1.00x), inference 2x (1.00x){TYPES}"
     _show(job({"a": FAST, "b.0": FAST, CALL: FAST}))
     assert "torch.compile" not in capsys.readouterr().out
 

@@ -269,14 +269,18 @@ def _gradients(ctx, gradient):
 
 class _ConvTranspose(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *inputs_and_launch):
-        *inputs, launch = inputs_and_launch
-        _save(ctx, inputs, None)
-        return _run(launch, *inputs[:3])
+    def forward(ctx, x, weight, bias, options, launch):
+        ctx.save_for_backward(x, weight)
+        ctx.options, ctx.bias_sizes = options, None if bias is None else [launch.shape[1]]
+        return _run(launch, x, weight, bias)
 
     @staticmethod
     def backward(ctx, gradient):
-        return (*_gradients(ctx, gradient), None)
+        return (*_gradients(ctx, gradient)[:3], None, None)
+
+
+# Its own `apply` asks first whether torch.func is at work, which is known here: a microsecond of each call.
+_apply = super(torch.autograd.Function, _ConvTranspose).apply
 
 
 def _pytorch(x, weight, bias, *options):
@@ -360,7 +364,7 @@ def _conv_transpose(
     launch = _wanted(tensors, options)
     if launch is None:
         return _pytorch(input, weight, bias, *options)
-    y = _ConvTranspose.apply(*tensors, *options, launch) if _wants_gradients(*tensors) else _run(launch, *tensors)
+    y = _apply(*tensors, options, launch) if _wants_gradients(*tensors) else _run(launch, *tensors)
     return y if tensors[0] is input else y.squeeze(0)
 
 

@@ -16,6 +16,8 @@ _WARM_CALLS = 3
 _WARM_SECONDS, _STILL_WARM_SECONDS = 0.3, 0.1
 #: As a program calls: calls before those that count; where these are long, as many as take so many seconds.
 _WARM_CALLED, _LONGEST_WARM_SECONDS = 10, 2.0
+#: Calls of nothing, which tell what taking times costs the host itself.
+_EMPTY = 5
 #: Clock cycles a second that the sleeping kernel is given for; a slower clock makes it sleep longer.
 _CYCLES_PER_SECOND = 2e9
 #: A host that takes longer than this to queue a series is hidden by the work itself.
@@ -114,7 +116,7 @@ class CudaClock:
         """See `timing.Clock`."""
         start, end = self._event(), self._event()
 
-        def timed() -> tuple[float, float]:
+        def timed(call: Call, between: Call) -> tuple[float, float]:
             between()
             self._cool()
             self._wait()
@@ -126,9 +128,11 @@ class CudaClock:
             wall = (self._now() - started) * 1e3
             return self._elapsed(start, end), wall
 
-        timed()  # the process stood still before, and events are made when they are first recorded
-        events, wall = zip(*(timed() for _ in range(count)), strict=True)
-        return list(events), list(wall)
+        timed(call, between)  # the process stood still before, and events are made when they are first recorded
+        # To record two events and to wait takes the host some time, too, more on some machines than on others.
+        around = quantile([wall - event for event, wall in (timed(nothing, nothing) for _ in range(_EMPTY))], 0.5)
+        events, wall = zip(*(timed(call, between) for _ in range(count)), strict=True)
+        return list(events), [max(0.0, each - around) for each in wall]
 
     def _warm(self, call: Call, between: Call) -> None:
         between()  # what another call returned may go then
