@@ -10,9 +10,9 @@ _PASTED = re.compile(r"([A-Za-z_]\w*)##")
 #: What a paragraph at the left margin defines: a macro, a type, a function or a constant.
 _DEFINITION = re.compile(
     r"^(?:#\s*define\s+(\w+)"
-    r"|(?:struct|class|union|enum)\s+(?:alignas\([^)]*(?:\([^)]*\)[^)]*)*\)\s*)?(?:[A-Z_]+\s+)?(\w+)"
+    r"|(?:struct|class|union|enum class|enum)\s+(?:alignas\([^)]*(?:\([^)]*\)[^)]*)*\)\s*)?(?:[A-Z_]+\s+)?(\w+)"
     r"|using\s+(\w+)"
-    r"|(?:TCONV_DEVICE|constexpr|inline|static)\b[^(={]*?(\w+)\s*(?:<[^>]*>)?\s*[(={])",
+    r"|(?:TCONV_DEVICE|TCONV_CONSTANT|constexpr|inline|static)\b[^(={]*?(\w+)\s*(?:<[^>]*>)?\s*[(={])",
     re.MULTILINE,
 )
 #: A macro that defines a function of the name that it is given first.
