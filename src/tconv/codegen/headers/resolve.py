@@ -61,6 +61,7 @@ class Constant:
     alias: str = ""
     comment: str = ""
     behind: str = ""
+    type: str = "int"
 
 
 class Kernels:
@@ -78,6 +79,7 @@ class Kernels:
         self.scopes: Scopes = tuple(_bound(world, name) for world, name in zip(worlds, names, strict=True))
         self.constants: dict[str, Constant] = {}
         self.differing: dict[str, tuple[Value, ...]] = {}
+        self.wide: set[str] = set()  # of those that differ, the ones of 64 bits
         self.functions: dict[str, str] = {}
         self._roles = self._known_roles(shape)
 
@@ -418,6 +420,8 @@ class Resolving(Folding):
         if len(set(values)) > 1:
             own = "_".join(part for part in (_snake(role), name) if part)
             self.kernels.differing[own] = values
+            if declaration is not None and words(field(declaration, "type")) == "long long":
+                self.kernels.wide.add(own)
             return f"{KERNEL}::{own}"
         if values[0] in (0, 1, -1) or is_bool:
             return self._literal(values[0], is_bool)
@@ -443,6 +447,8 @@ class Resolving(Folding):
         initializer = owners[0].members.initializers.get(name) if owners[0].members is not None else None
         entry = Constant(own, value, (rank, initializer.start_byte if initializer is not None else 0))
         constants[own] = entry
+        if declaration is not None and words(field(declaration, "type")) == "long long":
+            entry.type = "long long"
         entry.text = str(value)
         if initializer is not None and rank in (3, 4):
             inner = tuple(owner.members for owner in owners)

@@ -28,6 +28,10 @@ _APART = (
     *("init_declarator", "argument_list", "return_statement", "subscript_argument_list", "initializer_list"),
     *("expression_statement", "parenthesized_expression", "assignment_expression"),
 )
+#: Of a function that is written in place of its call; longer ones read better on their own.
+_MOST_LINES = 40
+#: Of variables: ``Type name(argument)`` is a declaration of a function to the grammar, and the argument a type.
+_NAMES = ("identifier", "type_identifier")
 _LITERAL = re.compile(r"-?\d+|true|false")
 
 
@@ -205,7 +209,7 @@ class Simplifying(Folding):
 
     def _with(self, loop: Node, turn: str, text: str) -> str:
         (declarator,) = field(loop, "initializer").children_by_field_name("declarator")
-        return re.sub(rf"(?<![.\w])(?<!->){declared_name(declarator)}\b", turn, text)
+        return re.sub(rf"(?<![.\w:])(?<!->){declared_name(declarator)}\b", turn, text)
 
     def _statement(self, node: Node, remains: Node, gap: str, scope: Any, names: set[str]) -> str:
         if remains is node and node.type == "for_statement":
@@ -309,7 +313,7 @@ def _renamed(parsed: Text, function: Node) -> Iterator[Edit]:
     # One at a time: a value may be another one that goes.
     known = {name: value for name, value in known.items() if not any(_root(value) == other for other in known)}
     for node in walk(body):
-        if node.type == "identifier" and words(node) in known and not _declares(node):
+        if _is_variable(node) and words(node) in known and not _declares(node):
             yield node.start_byte, node.end_byte, known[words(node)]
 
 
@@ -330,6 +334,12 @@ def _is_other_name(value: str, counts: dict[str, int], changed: set[str], name: 
 def _changes(body: str, name: str) -> bool:
     """Whether a variable may change: it is assigned, or its address or a reference to it is taken."""
     return re.search(rf"(?:\+\+|--|&)\s*{name}\b|\b{name}\s*(?:\+\+|--|[-+*/%^|&]?=(?!=))|\[&\]", body) is not None
+
+
+def _is_variable(node: Node) -> bool:
+    """Whether a name may be that of a variable, and not of a member."""
+    around = node.parent
+    return node.type in _NAMES and (around is None or around.type != "qualified_identifier")
 
 
 def _declares(node: Node) -> bool:
@@ -471,9 +481,7 @@ def _expression(parsed: Text, function: _Function, expression: Node, call: Node)
     uses = {name: 0 for name in function.names}
     pieces: list[Edit] = []
     for node in walk(expression):
-        if node.type not in ("identifier", "type_identifier") or (
-            node.parent and node.parent.type == "field_expression" and field(node.parent, "field") == node
-        ):
+        if not _is_variable(node):
             continue
         name = words(node)
         if name in uses:
@@ -533,11 +541,23 @@ def with_bodies(text: str, kept: frozenset[str]) -> str:
             continue
         if function.templated and _template_names(function) - {"Kernel"}:
             continue
+        if _lines(function.body) > _MOST_LINES and not _is_all(call):
+            continue
         made = _body(parsed, function, call)
         if made is not None:
             start, end = _extent(text, function.whole)
             return edited(text, [made, (start, end, "")])
     return text
+
+
+def _lines(node: Node) -> int:
+    return node.end_point.row - node.start_point.row - 1
+
+
+def _is_all(call: Node) -> bool:
+    """Whether a function does nothing but to call another."""
+    block = call.parent.parent if call.parent is not None else None
+    return block is not None and block.type == "compound_statement" and len(block.named_children) == 1
 
 
 def _extent(text: str, node: Node) -> tuple[int, int]:
@@ -617,7 +637,7 @@ def _given(parsed: Text, function: _Function, call: Node) -> tuple[list[str], li
     for parameter, name, argument in zip(function.parameters, function.names, arguments, strict=True):
         if not name:
             continue
-        uses = [node for node in walk(body) if node.type == "identifier" and words(node) == name]
+        uses = [node for node in walk(body) if _is_variable(node) and words(node) == name]
         text, given = parsed.of(parameter), parsed.of(argument)
         by_reference = "&" in text
         changed = not by_reference and _changes(words(body), name)
@@ -707,7 +727,7 @@ def _least(function: _Function) -> int:
     return sum(each.type == "parameter_declaration" for each in function.parameters)
 
 
-def with_one_argument(text: str) -> str:
+def with_one_argument(text: str, kept: frozenset[str]) -> str:
     """`text` whose functions have no template parameters for values that are the same in all calls."""
     parsed = Text(text)
     functions = _functions(parsed)
@@ -717,7 +737,12 @@ def with_one_argument(text: str) -> str:
             uses.setdefault(words(field(node, "name")), []).append(node)
     for name, nodes in uses.items():
         definitions = functions.get(name, [])
-        if len(definitions) != 1 or not definitions[0].templated or _word_count(text, name) != 1 + len(nodes):
+        if (
+            name in kept
+            or len(definitions) != 1
+            or not definitions[0].templated
+            or _word_count(text, name) != 1 + len(nodes)
+        ):
             continue
         listed = field(definitions[0].whole, "parameters").named_children
         for number, parameter in enumerate(listed):

@@ -23,7 +23,7 @@ from tconv.codegen.headers.simplify import (
     without_unused_parameters,
 )
 from tconv.codegen.headers.sweep import swept
-from tconv.codegen.headers.syntax import Text
+from tconv.codegen.headers.syntax import Text, declared_name, field, walk
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
 from tconv.pointwise.functor import functor
@@ -36,12 +36,11 @@ _ARROW = "\N{RIGHTWARDS ARROW}"
 _FIRST_MACRO = "#define TCONV_CONSTANT "
 _BEFORE_PRAGMA = re.compile(r"\n\s*\n(?=#pragma)")
 _KERNELS = 'extern "C"'
-_ASKED = " ".join(f".{name}" for name in source.Launched._fields[:-1])
 _TEMPLATE = re.compile(r"template <([^<>]*)>(\s+)(?:(?:struct|class|using) (\w+)|[^;{(]*?(\w+)\()")
 
 
 def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
-    """Of kernels of one family."""
+    """The headers of kernels of one family, and their functions, with what is the same in all of them decided."""
     family = kernels[0][0].family
     tailed = any(kernel.layer.tail for kernel, _ in kernels)
     headers = source.header_texts([source.family_header(family), *[source.PROGRAMS] * tailed])
@@ -67,7 +66,7 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     lines = []
     for each in constants:
         lines += each.comment.split("\n") if each.comment else []
-        lines.append(f"constexpr int {each.name} = {each.text};" + (f"  {each.behind}" if each.behind else ""))
+        lines.append(f"constexpr {each.type} {each.name} = {each.text};" + (f"  {each.behind}" if each.behind else ""))
     first, *rest = made
     last = rest.pop()
     head = _FIRST_COMMENT.match(last)
@@ -76,19 +75,28 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     text = "\n".join([head[0], *lines, "", first, *map("{}\n".format, common.functions.values()), *rest, last])
     text = _ABOUT_NOTHING.sub("\n\n", text)
     text += "\n" + "\n".join(_structs(kernels, common)) + "\n"
+    text += "".join(_launching(family).format(name) for _, name in kernels) + "\n"
     text += "\n".join(
         _functions(kernel, name, common.scopes[n].names["Element"]) for n, (kernel, name) in enumerate(kernels)
     )
-    # What a launch is asked.
-    return swept([without_kernel(text)], f"{family}_launch preparing_threads Sizes index_limit " + _ASKED)[0]
+    return swept([without_kernel(text)], _asked(kernels))[0]
+
+
+def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
+    """What the host's side mentions."""
+    preparing = ["preparing_threads"] * any(source.prepares_weights(kernel.family) for kernel, _ in kernels)
+    members = [f".{name}" for name in source.Launched._fields[:-1]]
+    return " ".join(["Sizes index_limit", *preparing, *members, *(launching(name) for _, name in kernels)])
 
 
 def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
-    """The same, as simple as it became."""
+    """The CUDA text of kernels of one family, each with its name: complete, and as simple as it can be made.
+
+    Functions are those of `tconv.kernels.source.functions`: ``NAME``, ``NAME_weights``, ``NAME_inputs``. How a kernel
+    is launched says `launching`.
+    """
     text = resolved(kernels)
-    family = kernels[0][0].family
-    asked = f"{family}_launch preparing_threads Sizes index_limit " + _ASKED
-    kept = frozenset(["kept", "renewed", f"{family}_launch"])
+    asked, kept = _asked(kernels), _of_conditions(text)
     while True:
         text = _settled(text, asked, kept)
         less = text
@@ -99,7 +107,7 @@ def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
             break
         text = less
     text = _BEFORE_PRAGMA.sub("\n", text)  # where a paragraph would begin
-    text = used_paragraphs(text, asked + text[text.index(_KERNELS) :])
+    text = used_paragraphs(text, asked + "\n" + text[text.index(_KERNELS) :])
     text = compact(filled(with_comments_filled(text))).lstrip("\n")
     text = text.replace(_FIRST_MACRO, f'#define {UNROLL} _Pragma("unroll")\n{_FIRST_MACRO}', 1)
     library, _, functions = text.partition(_KERNELS)
@@ -107,10 +115,17 @@ def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     return library + _KERNELS + functions
 
 
+def _of_conditions(text: str) -> frozenset[str]:
+    """The functions that the emulator has in its own words: they stay as they are."""
+    conditions = [node for node in walk(Text(text).root) if node.type.startswith("preproc_if")]
+    functions = [node for of in conditions for node in walk(of) if node.type == "function_definition"]
+    return frozenset(declared_name(field(function, "declarator")) for function in functions)
+
+
 def _settled(text: str, asked: str, kept: frozenset[str]) -> str:
     while True:
         less = without_other_names(Simplifying(Text(text)).whole())
-        less = with_one_argument(with_expressions(less, kept))
+        less = with_one_argument(with_expressions(less, kept), kept)
         less = without_single_places(without_single_structs(less))
         less = swept([less], asked)[0]
         if less == text:
@@ -128,15 +143,32 @@ def _structs(kernels: Sequence[tuple[Kernel[Any], str]], common: Kernels) -> lis
     made = []
     for number, (kernel, name) in enumerate(kernels if common.differing else ()):
         types = {n: v[number] for n, v in common.differing.items() if isinstance(v[number], Type)}
-        members = [f"using {n} = {common._type_text(v, number).replace(KERNEL, name)};" for n, v in types.items()]
-        values = [f"{n} = {v[number]}" for n, v in common.differing.items() if n not in types]
-        members += [f"static constexpr int {', '.join(values)};"] if values else []
+        members = [
+            f"using {n} = {common._type_text(v, number).replace(KERNEL, f'{name}_layer')};" for n, v in types.items()
+        ]
+        for of, wide in (("int", False), ("long long", True)):
+            values = [
+                f"{n} = {v[number]}"
+                for n, v in common.differing.items()
+                if n not in types and (n in common.wide) == wide
+            ]
+            members += [f"static constexpr {of} {', '.join(values)};"] if values else []
         made.append(
             f"// {kernel.layer.describe().replace(_ARROW, '->')}\nstruct {name}_layer {{\n"
             + "".join(f"  {m}\n" for m in members)
             + "};\n"
         )
     return made
+
+
+def launching(name: str) -> str:
+    """The constant function that tells how a kernel is launched: from `Sizes` to a `Launch`, both in ``tconv``."""
+    return f"{name}_launch"
+
+
+def _launching(family: str) -> str:
+    head = "TCONV_CONSTANT Launch {0}_launch(const Sizes& sizes)"
+    return f"{head} {{{{ return {family}_launch<{{0}}_layer>(sizes); }}}}\n"
 
 
 def _functions(kernel: Kernel[Any], name: str, element: Type) -> str:
