@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from textwrap import dedent
 from typing import Any
 
 import pytest
-from kernel_runs import INSTANCES
+from kernel_runs import INSTANCES, emulate, random_tensors
 from machine_code import machine_code
 
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
 from tconv.codegen.headers.constants import Constants
+from tconv.codegen.headers.evaluate import World
 from tconv.codegen.headers.fold import folded
 from tconv.codegen.headers.layout import filled
+from tconv.codegen.headers.simplify import (
+    Simplifying,
+    with_bodies,
+    with_expressions,
+    with_one_argument,
+    without_other_names,
+    without_single_places,
+    without_single_structs,
+    without_unused_parameters,
+)
 from tconv.codegen.headers.sweep import swept
-from tconv.codegen.headers.syntax import Text, declared_name, walk, words
+from tconv.codegen.headers.syntax import Text, declared_name, field, walk, words
+from tconv.codegen.headers.whole import launching, whole
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
 
+ON_CUDA_CORES = [name for name, i in INSTANCES.items() if i.kernel.family == "direct"]
 ON_TENSOR_CORES = [name for name, i in INSTANCES.items() if i.kernel.family != "direct"]
 
 
@@ -96,6 +110,22 @@ def test_a_constant_that_kernels_disagree_on_is_not_known() -> None:
     alone, together = (Constants("mma", some, texts).shape() for some in (kernels[:1], kernels))
     assert "item_bytes" in alone and "item_bytes" not in together
     assert together.items() <= alone.items()
+
+
+@pytest.mark.rotates(24)
+@pytest.mark.parametrize("name", INSTANCES)
+def test_the_planners_constants_are_worked_out(name: str) -> None:
+    """From the headers' text alone."""
+    kernel = INSTANCES[name].kernel
+    family = FAMILIES[kernel.family]
+    configuration = source.configuration(kernel, "k").partition("\n")[2]
+    asked = f"using Asked = {family.shape.__name__}<k_layer, k_tile>;"
+    headers = source.header_texts([source.family_header(kernel.family)]).values()
+    texts = [Text(text) for text in [*headers, configuration, asked]]
+    world = World([text.root for text in texts])
+    shape = world.type(field(texts[-1].root.named_children[0], "type"), world.scope)
+    constants = family.constants(kernel)
+    assert {constant: world.member(shape, constant) for constant in constants} == constants
 
 
 # ---- decided branches ------------------------------------------------------------------------------------------------
@@ -218,6 +248,77 @@ def test_definitions_that_nothing_uses_go() -> None:
     """)
 
 
+# ---- a text made simpler ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "before", "after"),
+    [
+        (lambda text: Simplifying(Text(text)).whole(), "x = (a * 1 + 0) / 1 % 1;", "x = 0;"),
+        (lambda text: Simplifying(Text(text)).whole(), "x = a - 1 + 1;", "x = a;"),
+        (lambda text: Simplifying(Text(text)).whole(), "x = a * (b + 1) - (c * 2);", "x = a * (b + 1) - c * 2;"),
+        (lambda text: Simplifying(Text(text)).whole(), "for (int i = 2; i < 3; ++i) g(i);", "g(2);"),
+        (
+            lambda text: Simplifying(Text(text)).whole(),
+            "for (int i = 2; i < 4; ++i) g(i);",
+            "for (int i = 2; i < 4; ++i) g(i);",
+        ),
+        (without_other_names, "const int y = x;\n  g(y);", "const int y = x;\n  g(x);"),
+        # It changes meanwhile.
+        (without_other_names, "const int y = x;\n  ++x;\n  g(y);", "const int y = x;\n  ++x;\n  g(y);"),
+        (without_single_places, "float sums[2][1];\n  g(sums[x][0]);", "float sums[2];\n  g(sums[x]);"),
+        (without_single_places, "float sums[2][1];\n  g(sums[x]);", "float sums[2][1];\n  g(sums[x]);"),
+    ],
+)
+def test_statements_made_simpler(change: Callable[[str], str], before: str, after: str) -> None:
+    around = "void f(int x, int a, int b, int c) {{\n  {}\n}}\n"
+    assert change(around.format(before)) == around.format(after)
+
+
+def test_functions_in_place_of_their_calls() -> None:
+    text = dedent("""\
+        inline int twice(int x) { return 2 * x; }
+
+        template <bool known, int rest> inline int choose(int x) { return known ? x : rest; }
+
+        // Adds up.
+        //
+        // `unused` is not used.
+        void add(int* sums, int count, int unused) {
+          for (int i = 0; i < count; ++i) sums[i] += choose<true, 3>(i);
+        }
+
+        void kept(int* sums, int y) { sums[0] = 0; }
+
+        void f(int* all) {
+          add(all, twice(4 + all[0]), 7);
+          kept(all, 1);
+          kept(all, 2);
+        }
+    """)
+    none: frozenset[str] = frozenset()
+    text = with_bodies(with_expressions(with_one_argument(with_one_argument(text, none), none), none), none)
+    text = without_unused_parameters(text, none)
+    assert text.partition("void kept")[2] == dedent("""\
+        (int* sums) { sums[0] = 0; }
+
+        void f(int* all) {
+          // Adds up.
+          const int count = 2 * (4 + all[0]);
+          for (int i = 0; i < count; ++i) all[i] += true ? i : 3;
+          kept(all);
+          kept(all);
+        }
+    """)
+
+
+def test_structs_of_one_array() -> None:
+    text = "struct Sums {\n  float values[2];\n};\n\nvoid f() {\n  Sums sums = {};\n  g(sums.values[1]);\n}\n"
+    assert without_single_structs(text) == "\nvoid f() {\n  float sums[2] = {};\n  g(sums[1]);\n}\n"
+    passed = text.replace("sums.values[1]", "sums")
+    assert without_single_structs(passed) == passed
+
+
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
 
@@ -233,6 +334,56 @@ def test_a_written_kernel_is_the_librarys(name: str) -> None:
     beside = others[len(name) * 7 % len(others)]
     for kernels in ([kernel], [kernel, beside]):
         assert machine_code(compile_source(written(kernels), arch).cubin) == expected
+
+
+def whole_text(kernels: Sequence[Kernel[Any]]) -> str:
+    return whole([(kernel, f"tconv_kernel{number or ''}") for number, kernel in enumerate(kernels)])
+
+
+def beside(name: str) -> Kernel[Any]:
+    """Another kernel of a family, for the same type."""
+    kernel = INSTANCES[name].kernel
+    others = [
+        i.kernel
+        for i in INSTANCES.values()
+        if i.kernel.family == kernel.family
+        and i.kernel != kernel
+        and i.kernel.layer.precision == kernel.layer.precision
+    ]
+    return others[len(name) * 7 % len(others)]
+
+
+@pytest.mark.rotates(48)
+@pytest.mark.parametrize("name", ON_CUDA_CORES)
+def test_a_whole_text_computes_the_same(name: str) -> None:
+    """Bit by bit, alone and beside another of its family."""
+    instance = INSTANCES[name]
+    tensors = random_tensors(instance.problem)
+    expected = emulate(instance, tensors)
+    for kernels in ([instance.kernel], [instance.kernel, beside(name)]):
+        assert emulate(instance, tensors, text=whole_text(kernels)).equal(expected)
+
+
+@pytest.mark.rotates(48)
+@pytest.mark.parametrize("name", ON_CUDA_CORES)
+def test_a_whole_text_takes_as_many_registers(name: str) -> None:
+    """As they are given out, by eights, but for eight; and hardly any memory."""
+    kernel = INSTANCES[name].kernel
+    arch = "sm_90a" if kernel.family == "wgmma" else "sm_90"
+    library = compile_source(source.unit(kernel), arch, headers=source.header_directory()).log
+    text = whole_text([kernel])
+    assert launching("tconv_kernel") in text
+    log = compile_source(text, arch).log
+
+    def taken(log: str) -> list[int]:
+        return sorted((int(number) + 7) // 8 for number in re.findall(r"Used (\d+) registers", log))
+
+    def spilled(log: str) -> int:
+        return sum(map(int, re.findall(r"(\d+) bytes spill", log)))
+
+    assert all(own <= most + 1 for own, most in zip(taken(log), taken(library), strict=True))
+    # Another order of instructions: where registers are all in use, some of a tile's may not fit.
+    assert spilled(log) <= spilled(library) + 64
 
 
 @pytest.mark.rotates(4)

@@ -20,7 +20,7 @@ class Device:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
         self.slept: list[int] = []
-        self.host = self.device = 0.0
+        self.host = self.device = self._waited_for = 0.0
         cuda = SimpleNamespace(
             get_device_properties=lambda index: SimpleNamespace(L2_cache_size=50 * 2**20),
             current_device=lambda: 0,
@@ -55,7 +55,8 @@ class Device:
         return Event
 
     def _wait(self) -> None:
-        self.host += 0.005
+        self.host += (self.device - self._waited_for) / 1e3
+        self._waited_for = self.device
         self.done.append("wait")
 
     def call(self) -> None:
@@ -110,7 +111,21 @@ def test_a_call_as_programs_make_it_meets_a_device_that_waits(monkeypatch: pytes
     assert events == [5.0, 5.0]
     assert wall == pytest.approx([6.0, 6.0]), "a millisecond on the host, and the wait"
     one = ["between", "cool", "wait", "record", "call", "record", "wait"]
-    assert device.done == one * 3, "the first does not count"
+    nothing = ["cool", "wait", "record", "record", "wait"]
+    assert device.done == [*one, *nothing * 5, *one * 2], "the first does not count"
+
+
+def test_what_taking_times_costs_the_host_is_not_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(monkeypatch)
+    clock = CudaClock()
+
+    def wait() -> None:
+        device.host += 0.040
+        device._wait()
+
+    clock._wait = wait
+    _, wall = clock.called_ms(device.call, 3)
+    assert wall == pytest.approx([6.0] * 3)
 
 
 def test_work_of_another_stream_shows_on_the_hosts_clock_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +138,8 @@ def test_work_of_another_stream_shows_on_the_hosts_clock_alone(monkeypatch: pyte
         hidden[0] = elsewhere
 
     def wait() -> None:  # the current stream's share of five milliseconds, and the other's
-        device.host += 0.005 - hidden[0] + hidden.pop()
+        device._wait()
+        device.host += hidden.pop()
         hidden.append(0.0)
 
     clock._wait = wait

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from tree_sitter import Node
 
-from tconv.codegen.headers.constants import Constants, Scope, scope_of_function, scope_of_struct
+from tconv.codegen.headers.constants import Constants, scope_of_function, scope_of_struct
 from tconv.codegen.headers.syntax import STRUCTS, Text, declared_name, expression, field, walk
 
-_UNROLL = re.compile(r"#pragma unroll\((.*)\)$", re.DOTALL)
+UNROLLED = re.compile(r"#pragma unroll\((.*)\)$", re.DOTALL)
 _FUNCTIONS = ("function_definition", "lambda_expression")
 _LAST_RETURN = re.compile(r"\n *return;\s*$")
 #: What may lose its parentheses.
@@ -24,24 +25,26 @@ def folded(text: Text, constants: Constants) -> str:
 
     Names stay as they are, also those of known values.
     """
-    return _Folding(text, constants).of(text.root, None)
+    return Folding(text, constants).of(text.root, None)
 
 
 @dataclass(frozen=True)
-class _Folding:
+class Folding:
     text: Text
     constants: Constants
+    #: Some conditions that are known stay, as branches are laid out in another way without them.
+    keeps_conditions: ClassVar[bool] = True
     #: What was made of nodes, with the scopes they stand in: loops and operators look at their parts more than once.
-    _made: dict[tuple[int, int], tuple[str, Scope | None]] = dataclasses.field(default_factory=dict, compare=False)
+    _made: dict[tuple[int, int], tuple[str, Any]] = dataclasses.field(default_factory=dict, compare=False)
 
-    def of(self, node: Node, scope: Scope | None) -> str:
+    def of(self, node: Node, scope: Any) -> str:
         """The text of a node; nothing where nothing is left of a statement."""
         key = (node.id, id(scope))
         if key not in self._made:
             self._made[key] = (self._make(node, scope), scope)
         return self._made[key][0]
 
-    def _make(self, node: Node, scope: Scope | None) -> str:
+    def _make(self, node: Node, scope: Any) -> str:
         if node.type in _FUNCTIONS:
             scope = scope_of_function(node, scope)
         elif node.type in STRUCTS and node.child_by_field_name("body") is not None:
@@ -61,36 +64,40 @@ class _Folding:
             return ""  # it held when the kernels were compiled
         return self._parts(node, scope) if made is None else made(node, scope)
 
-    def _parts(self, node: Node, scope: Scope | None) -> str:
+    def _parts(self, node: Node, scope: Any) -> str:
         parts, at = [], node.start_byte
         for child in node.children:
             parts += [self.text.between(at, child.start_byte), self.of(child, scope)]
             at = child.end_byte
         return "".join(parts) + self.text.between(at, node.end_byte)
 
-    def _value(self, node: Node, scope: Scope | None) -> int | None:
+    def _value(self, node: Node, scope: Any) -> int | None:
         return self.constants.value(node, scope)
 
     # ---- expressions ----
 
-    def _conditional(self, node: Node, scope: Scope | None) -> str:
+    def _conditional(self, node: Node, scope: Any) -> str:
         condition = self._value(field(node, "condition"), scope)
         if condition is None:
             return self._parts(node, scope)
         return self.of(field(node, "consequence" if condition else "alternative"), scope)
 
-    def _binary(self, node: Node, scope: Scope | None) -> str:
+    def _binary(self, node: Node, scope: Any) -> str:
         sign = self.text.of(field(node, "operator"))
         left, right = field(node, "left"), field(node, "right")
         if sign in ("&&", "||"):
             value = self._value(node, scope)
-            if _is_condition(node) or (value is not None and _is_answer(node)):
+            if self.keeps_conditions and (_is_condition(node) or (value is not None and _is_answer(node))):
                 return self._parts(node, scope)
             if value is not None:
                 return "true" if value else "false"
             for known, other in ((left, right), (right, left)):
                 value = self._value(known, scope)
-                if value is not None and bool(value) != (sign == "||") and not _is_condition(known):
+                if (
+                    value is not None
+                    and bool(value) != (sign == "||")
+                    and not (self.keeps_conditions and _is_condition(known))
+                ):
                     return self.of(other, scope)  # the known one does not decide
         made = self._parts(node, scope)
         if made == self.text.of(node):
@@ -101,13 +108,13 @@ class _Folding:
         neutral = {"*": "1", "/": "1", "+": "0"}.get(sign)
         return first if second == neutral else second if first == neutral and sign != "/" else made
 
-    def _unary(self, node: Node, scope: Scope | None) -> str:
+    def _unary(self, node: Node, scope: Any) -> str:
         value = self._value(node, scope)
         if self.text.of(node).startswith("!") and value is not None:
             return "true" if value else "false"
         return self._parts(node, scope)
 
-    def _parenthesized(self, node: Node, scope: Scope | None) -> str:
+    def _parenthesized(self, node: Node, scope: Any) -> str:
         """Without its parentheses where one simple part remains of a choice."""
         made = self._parts(node, scope)
         if made != self.text.of(node) and made[1:-1].strip():
@@ -116,7 +123,7 @@ class _Folding:
                 return made[1:-1].strip()
         return made
 
-    def _choice(self, node: Node, scope: Scope | None) -> str:
+    def _choice(self, node: Node, scope: Any) -> str:
         """``typename Choice<condition, First, Second>::type``."""
         of = node.named_children[0].child_by_field_name("scope")
         if of is None or of.type != "template_type" or self.text.of(field(of, "name")) != "Choice":
@@ -125,18 +132,18 @@ class _Folding:
         value = self._value(condition, scope)
         return self._parts(node, scope) if value is None else self.of(types[0 if value else 1], scope).strip()
 
-    def _unrolled(self, node: Node, scope: Scope | None) -> str:
+    def _unrolled(self, node: Node, scope: Any) -> str:
         """``#pragma unroll(number)``."""
         text = self.text.of(node)
-        match = _UNROLL.match(text)
+        match = UNROLLED.match(text)
         if match is None:
             return text
         parsed, number = expression(match[1])
-        return f"#pragma unroll({_Folding(parsed, self.constants).of(number, scope)})"
+        return f"#pragma unroll({Folding(parsed, self.constants).of(number, scope)})"
 
     # ---- statements ----
 
-    def _if(self, node: Node, scope: Scope | None) -> str:
+    def _if(self, node: Node, scope: Any) -> str:
         """Where it stands for one statement, whose braces it keeps; `_items` takes them away where there are more."""
         remains = self._taken(node, scope)
         if remains is not node:
@@ -153,7 +160,7 @@ class _Folding:
         word = self.text.between(otherwise.start_byte, otherwise.named_children[-1].start_byte)
         return f"{head}{gap}{taken or '{}'}{before}{word}{alternative}"
 
-    def _taken(self, node: Node, scope: Scope | None) -> Node | None:
+    def _taken(self, node: Node, scope: Any) -> Node | None:
         """The statement that remains of a decided branch, or of a loop that ends after its first round; else itself."""
         while True:
             if node.type == "if_statement":
@@ -169,21 +176,21 @@ class _Folding:
             else:
                 return node
 
-    def _ends_at_once(self, loop: Node, scope: Scope | None) -> bool:
-        return self._value(field(loop, "condition"), scope) == 0 and not _leaves_round(field(loop, "body"))
+    def _ends_at_once(self, loop: Node, scope: Any) -> bool:
+        return self._value(field(loop, "condition"), scope) == 0 and not leaves_round(field(loop, "body"))
 
-    def _loop(self, node: Node, scope: Scope | None) -> str:
+    def _loop(self, node: Node, scope: Any) -> str:
         made = self.of(field(node, "body"), scope)
         return "" if not made or re.fullmatch(r"\{\s*(continue;\s*)?\}|continue;", made) else self._parts(node, scope)
 
-    def _compound(self, node: Node, scope: Scope | None) -> str:
-        items = self._items(node, scope, set(_declared(node)))
+    def _compound(self, node: Node, scope: Any) -> str:
+        items = self._items(node, scope, set(declared(node)))
         if node.parent is not None and node.parent.type in _FUNCTIONS:
             items = _LAST_RETURN.sub("", items)
         last = node.children[-1]
         return "{" + items + self.text.between(node.children[-2].end_byte, last.end_byte)
 
-    def _items(self, node: Node, scope: Scope | None, names: set[str]) -> str:
+    def _items(self, node: Node, scope: Any, names: set[str]) -> str:
         """The statements between the braces of a compound statement, each behind what separates it from the last.
 
         Args:
@@ -209,19 +216,19 @@ class _Folding:
                 break
         return "".join(made + comments)
 
-    def _statement(self, node: Node, remains: Node, gap: str, scope: Scope | None, names: set[str]) -> str:
+    def _statement(self, node: Node, remains: Node, gap: str, scope: Any, names: set[str]) -> str:
         """What `remains` of a statement, behind the `gap` before it, without braces that keep nothing apart."""
         if remains is node:
             text = self.of(node, scope)
             return gap + text if text else ""
-        moved = _indent(self.text, remains) - _indent(self.text, node)
-        own = set(_declared(remains)) if remains.type == "compound_statement" else set()
+        columns = _indent(self.text, remains) - _indent(self.text, node)
+        own = set(declared(remains)) if remains.type == "compound_statement" else set()
         if remains.type != "compound_statement" or own & names:
             text = self.of(remains, scope)
-            return gap + _moved(text, moved) if text else ""
+            return gap + moved(text, columns) if text else ""
         names |= own
         inner = self._items(remains, scope, names)
-        return _moved(inner, moved + 2)
+        return moved(inner, columns + 2)
 
 
 def _is_answer(node: Node) -> bool:
@@ -251,7 +258,7 @@ def _always_leaves(node: Node) -> bool:
     return last.type in _ENDS
 
 
-def _leaves_round(body: Node) -> bool:
+def leaves_round(body: Node) -> bool:
     """Whether a loop's body has statements that are about the loop."""
     inner_loops = ("for_statement", "while_statement", "do_statement", "lambda_expression")
     within = walk(body, lambda node: node is body or node.type not in inner_loops)
@@ -262,7 +269,7 @@ def _declarators(declaration: Node) -> list[Node]:
     return declaration.children_by_field_name("declarator")
 
 
-def _declared(compound: Node) -> list[str]:
+def declared(compound: Node) -> list[str]:
     """The names that a compound statement declares itself."""
     declarations = [child for child in compound.named_children if child.type == "declaration"]
     return [declared_name(declarator) for each in declarations for declarator in _declarators(each)]
@@ -275,6 +282,6 @@ def _indent(text: Text, node: Node) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def _moved(text: str, columns: int) -> str:
+def moved(text: str, columns: int) -> str:
     """The text with its lines so many columns further left, but for the first where it begins in one."""
     return re.sub(rf"\n {{{columns}}}(?=[ \S])", "\n", text) if columns > 0 else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from functools import partial
 
@@ -70,6 +71,32 @@ def filled(text: str) -> str:
     result.append(parsed.between(at, len(parsed.bytes)))
     lines = "".join(result).split("\n")
     return _EMPTY.sub("", "\n".join(broken for line in lines for broken in _broken(line.rstrip())))
+
+
+def with_comments_filled(text: str) -> str:
+    """`text` with comments that became too long in more lines, and those behind such lines above them."""
+    made: list[str] = []
+    told: list[str] = []  # what of a comment does not fit
+    indent = ""
+
+    def tell() -> None:
+        head = f"{indent}// "
+        made.extend(textwrap.wrap(" ".join(told), _COLUMNS, initial_indent=head, subsequent_indent=head))
+        told.clear()
+
+    for line in text.split("\n"):
+        code, mark, said = line.partition("//")
+        alone = bool(mark) and not code.strip()
+        if told and (not alone or code != indent or not said.strip()):
+            tell()
+        if told or (alone and len(line) > _COLUMNS):
+            indent = code
+            told.append(said.strip())
+        elif mark and len(line) > _COLUMNS and '"' not in code:
+            made += [" " * (len(line) - len(line.lstrip())) + f"//{said}", code.rstrip()]
+        else:
+            made.append(line)
+    return "\n".join(made)
 
 
 def _in_fewer_lines(before: str, whole: str, rest: str, most: int) -> str | None:

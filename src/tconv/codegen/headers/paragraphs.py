@@ -10,9 +10,9 @@ _PASTED = re.compile(r"([A-Za-z_]\w*)##")
 #: What a paragraph at the left margin defines: a macro, a type, a function or a constant.
 _DEFINITION = re.compile(
     r"^(?:#\s*define\s+(\w+)"
-    r"|(?:struct|class|union|enum)\s+(?:alignas\([^)]*(?:\([^)]*\)[^)]*)*\)\s*)?(?:[A-Z_]+\s+)?(\w+)"
+    r"|(?:struct|class|union|enum class|enum)\s+(?:alignas\([^)]*(?:\([^)]*\)[^)]*)*\)\s*)?(?:[A-Z_]+\s+)?(\w+)"
     r"|using\s+(\w+)"
-    r"|(?:TCONV_DEVICE|constexpr|inline|static)\b[^(={]*?(\w+)\s*(?:<[^>]*>)?\s*[(={])",
+    r"|(?:TCONV_DEVICE|TCONV_CONSTANT|constexpr|inline|static)\b[^(={]*?(\w+)\s*(?:<[^>]*>)?\s*[(={])",
     re.MULTILINE,
 )
 #: A macro that defines a function of the name that it is given first.
@@ -22,9 +22,15 @@ _DEFINER = re.compile(r"^#define (\w+)\(name\b", re.MULTILINE)
 def used_paragraphs(library: str, user: str) -> str:
     """`library` without the paragraphs that define only what neither `user` nor a kept paragraph mentions.
 
-    A paragraph starts at the left margin after a blank line. Those that define nothing (comments, namespaces) stay.
+    A paragraph starts at the left margin after a blank line, outside of conditions of the preprocessor.
+    Those that define nothing (comments, namespaces) stay.
     """
-    paragraphs = re.split(r"(?<=\n)\n+(?=\S)", library)
+    paragraphs: list[str] = []
+    for paragraph in re.split(r"(?<=\n)\n+(?=\S)", library):
+        if paragraphs and _is_open(paragraphs[-1]):
+            paragraphs[-1] += f"\n{paragraph}"
+        else:
+            paragraphs.append(paragraph)
     defined = list(map(_defined, paragraphs))
     kept = {number for number, names in enumerate(defined) if not names}
     mentioned, pasted = set(_WORD.findall(user)), set(_PASTED.findall(user))
@@ -41,6 +47,11 @@ def used_paragraphs(library: str, user: str) -> str:
             mentioned.update(_WORD.findall(paragraphs[number]))
             pasted.update(_PASTED.findall(paragraphs[number]))
     return "\n".join(paragraphs[number] for number in sorted(kept))
+
+
+def _is_open(paragraph: str) -> bool:
+    """Whether a condition of the preprocessor does not end in it."""
+    return len(re.findall(r"^#if", paragraph, re.MULTILINE)) > len(re.findall(r"^#endif", paragraph, re.MULTILINE))
 
 
 def _defined(paragraph: str) -> set[str]:

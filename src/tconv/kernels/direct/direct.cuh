@@ -57,36 +57,37 @@
 
 namespace tconv {
 
-// Which weights a block uses, apart from its row phase.
-struct DirectPart {
-  int group, first_channel, first_phase;
-};
-
-// Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
-// a weight become 0.
+// Brings one stage of weights to shared memory, rounded. Places without a weight become 0.
+//
+// They are the weights from the given row tap, input channel and tap number on.
 template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Element* weight, Accumulator* staged,
-                               int first_row, int first_channel, int first_tap_number) {
+TCONV_DEVICE void direct_stage(const typename Layer::Element* weight, int group, int first_out_channel,
+                               int first_phase, int first_row, int first_in_channel, int first_tap_number,
+                               Accumulator* staged) {
   using Shape = DirectShape<Layer, Tile>;
   using Width = typename Shape::Width;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
-    const int item = i % Shape::channel_items;
-    const int tile_channel = item % Tile::channels, slot = item / Tile::channels % Shape::block_phases;
-    const int stage_tap = item / Shape::tap_items;
-    const int in_channel = first_channel + i / Shape::channel_items % Tile::chunk_channels;
-    const int out_channel = part.first_channel + tile_channel;
+    const int item = i % Shape::channel_items, stage_tap = item / Shape::tap_items;
+    const int slot = item / Tile::channels % Shape::block_phases;
+    const int in_channel = first_in_channel + i / Shape::channel_items % Tile::chunk_channels;
+    const int out_channel = first_out_channel + item % Tile::channels;
 
     int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
     if (Shape::phases_on_lanes)
-      tap = part.first_phase + slot < Width::stride ? Width::first_tap(part.first_phase + slot) : Width::kernel;
-    const long long column_tap = tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
+      tap = first_phase + slot < Width::stride ? Width::first_tap(first_phase + slot) : Width::kernel;
+    const long long column_tap =
+        Width::taps_per_phase == 1
+            ? tap
+            : tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
 
     Accumulator value = 0;
-    if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
-        in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
+    if (stage_tap < Tile::chunk_taps && (!Shape::phases_on_lanes || tap < Width::kernel) &&
+        (Shape::every_tap || column_tap < Width::kernel) &&
+        (Layer::group_in_channels % Tile::chunk_channels == 0 || in_channel < Layer::group_in_channels) &&
+        (Shape::whole_channels || out_channel < Layer::group_out_channels)) {
       const long long filter =
-          (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
+          static_cast<long long>(group * Layer::group_in_channels + in_channel) * Layer::group_out_channels +
           out_channel;
       const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
       value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
@@ -94,44 +95,6 @@ TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Ele
     staged[i] = value;
   }
 }
-
-// Where a thread's positions lie: its first row of them, and the position of its first lane's worth of columns. The
-// others follow `columns` apart.
-struct DirectRun {
-  int sample;  // -1: no such row
-  int depth, height, width;
-};
-
-// What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
-// which end where a slab ends.
-template <class Layer, class Tile>
-struct DirectWalk {
-  using Shape = DirectShape<Layer, Tile>;
-  using Index = typename Layer::Index;
-  Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
-
-  TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
-    groups = (heights - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
-    runs_a_row = (widths - 1) / (Shape::tiled ? Shape::tile_columns : Shape::run_columns) + 1;
-    rows = batch * depths * groups;
-    const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
-    steps = Shape::tiled ? rows * runs_a_row : (runs - 1) / Shape::block_runs + 1;
-  }
-
-  // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
-  TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
-    const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
-    const Index run = Shape::tiled ? step : step * Shape::block_runs + warp;
-    const Index row_group = run / runs_a_row;
-    const Index group = Shape::tiled ? row_group : row_group * Shape::run_rows + row / Tile::rows;
-    const Index slab = group / groups, sample = slab / depths;
-    const int height = static_cast<int>(group - slab * groups) * (Shape::tiled ? Shape::tile_rows : Tile::rows);
-    const int width =
-        static_cast<int>(run - row_group * runs_a_row) * (Shape::tiled ? Shape::tile_columns : Shape::run_columns);
-    return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
-            height + (Shape::tiled ? row : 0), width + column};
-  }
-};
 
 template <class Layer, class Tile, class Program = Identity>
 TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
@@ -148,72 +111,90 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
   constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
 
   // The unused axes of 1-D and 2-D layers disappear here.
-  if (Layer::spatial_dims < 3) input_depth = output_depth = 1;
-  if (Layer::spatial_dims < 2) input_height = output_height = 1;
+  const int in_depth = Layer::spatial_dims < 3 ? 1 : input_depth;
+  const int in_height = Layer::spatial_dims < 2 ? 1 : input_height;
+  const int out_depth = Layer::spatial_dims < 3 ? 1 : output_depth;
+  const int out_height = Layer::spatial_dims < 2 ? 1 : output_height;
 
   TCONV_SHARED(shared);
   Accumulator* const tiles = reinterpret_cast<Accumulator*>(shared);
   Accumulator* const staged = tiles + Shape::weight_start;
 
-  const int split = static_cast<int>(threadIdx.x) / Shape::position_threads;
-  const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
+  const int split = Tile::splits == 1 ? 0 : static_cast<int>(threadIdx.x) / Shape::position_threads;
+  const int thread = Tile::splits == 1 ? static_cast<int>(threadIdx.x)
+                                       : static_cast<int>(threadIdx.x) % Shape::position_threads;
+  const int lane = thread % 32;
   const int phase_lane = thread % Tile::phase_lanes;
   // The thread's first position in the tile of its block, or in its warp's run.
   const int warps_wide = Shape::tiled ? Tile::warps_wide : 1, warp = Shape::tiled ? thread / 32 : 0;
-  const int row_lane = Shape::phases_on_lanes ? 0 : lane / Tile::columns;
-  const int column_lane = Shape::phases_on_lanes ? 0 : lane % Tile::columns;
+  const int row_lane = Shape::run_rows == 1 ? 0 : lane / Tile::columns;
+  const int column_lane = Shape::phases_on_lanes ? 0 : Shape::run_rows == 1 ? lane : lane % Tile::columns;
   const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
   const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
 
-  // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
-  const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
-  const DirectPart part = {
-      number_in_grid / (Shape::column_chunks * Shape::channel_blocks),
-      number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
-      number_in_grid % Shape::column_chunks * Shape::block_phases,
-  };
+  // What a block has beside its positions. Blocks that read the same inputs are neighbours in the grid, so that they
+  // meet in the L2 cache.
+  const int part = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
+  const int group = Layer::groups == 1 ? 0 : part / (Shape::column_chunks * Shape::channel_blocks);
+  const int own_channel = (Layer::groups == 1 ? part / Shape::column_chunks
+                                              : part / Shape::column_chunks % Shape::channel_blocks) *
+                          Tile::channels;
+  const int first_phase = Shape::phases_on_lanes ? part % Shape::column_chunks * Shape::block_phases : 0;
+  const int own_phase = first_phase + phase_lane;
   const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
   const int end_row_phase = Shape::resident ? static_cast<int>(Shape::row_phases) : first_row_phase + 1;
-  const int own_channel = part.first_channel;
   const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
 
-  const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
-  const Index output_plane = static_cast<Index>(output_depth) * output_height * output_width;
-  const Index depths = Depth::positions(output_depth);
-  const Index heights = Height::positions(output_height + Tile::row_origin);
-  const Index widths = Width::positions(output_width + Tile::origin);
-  const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
+  const Index input_plane = static_cast<Index>(in_depth) * in_height * input_width;
+  const Index output_plane = static_cast<Index>(out_depth) * out_height * output_width;
+  // What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
+  // which end where a slab ends. Rows of positions come in groups.
+  const Index depths = Depth::positions(out_depth);
+  const Index row_groups =
+      (Height::positions(out_height + Tile::row_origin) - 1) / (Shape::tiled ? Shape::tile_rows : Tile::rows) + 1;
+  const Index all_row_groups = batch * depths * row_groups;
+  constexpr int step_columns = Shape::tiled ? Shape::tile_columns : Shape::run_columns;
+  const Index runs_a_row = (Width::positions(output_width + Tile::origin) - 1) / step_columns + 1;
+  const Index runs = ((all_row_groups - 1) / Shape::run_rows + 1) * runs_a_row;
+  const Index steps = Shape::tiled ? all_row_groups * runs_a_row : (runs - 1) / Shape::block_runs + 1;
 
-  const int first_channel = part.group * CO + own_channel;
-  const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + part.group * CO + own_channel : bias, program,
-                                          first_channel};
-  DirectChannels<Layer, Tile, Program> of_channels;
+  DirectChannels<Layer, Tile, Program> channels;
 #pragma unroll
   for (int c = 0; c < Tile::channels; ++c) {
-    of_channels[c] = {};
-    if (own_channel + c < CO) of_channels[c] = epilogue.of(c);
+    const int channel = group * CO + own_channel + c;
+    const bool exists = Shape::whole_channels || own_channel + c < CO;
+    if (Layer::has_bias) channels.biases[c] = exists ? to_accumulator(load_constant(bias + channel)) : 0;
+    if (Layer::has_program && exists) channels.of_program[c] = program.of(channel);
   }
 
-  const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
-
   Accumulator* const buffer =
-      tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
+      tiles + Shape::exchange_start + thread / 32 * Shape::warp_items;
   const bool in_vectors = Shape::vector > 1 && output_width % Shape::vector == 0;
-  const bool exchanges = Shape::exchange && !in_vectors && split == 0;
   if (Shape::resident) {
-    direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
-    if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
+    direct_stage<Layer, Tile>(weight, group, own_channel, first_phase, 0, 0, 0, staged);
+    if (Shape::exchange && !in_vectors && split == 0) direct_clear_buffer<Layer, Tile>(buffer);
     __syncthreads();
   }
 
   int stage = 0;
   const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
-  for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
-    const DirectRun at = walk.at(step, tile_row, tile_column);
+  for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < steps; step += stride) {
+    // The thread's first row of positions, and the position of its first lane's worth of columns. The others follow
+    // `columns` apart.
+    const Index run = Shape::tiled ? step : step * Shape::block_runs + thread / 32;
+    const Index step_group = run / runs_a_row;
+    const Index row_group = Shape::tiled ? step_group : step_group * Shape::run_rows + tile_row / Tile::rows;
+    const Index slab_of_all = row_group / row_groups, sample = slab_of_all / depths;
+    const int depth = static_cast<int>(slab_of_all - sample * depths);
+    const int height = static_cast<int>(row_group - slab_of_all * row_groups) *
+                           (Shape::tiled ? Shape::tile_rows : Tile::rows) + (Shape::tiled ? tile_row : 0);
+    const int width = static_cast<int>(run - step_group * runs_a_row) * step_columns + tile_column;
+    const bool in_batch = row_group < all_row_groups;
+
     DirectTileInputs<Layer, Tile> tile_inputs;
     if (Shape::tiled)
-      tile_inputs.place(at.height - tile_row - Shape::top_shift, at.width - tile_column - Shape::last_shift,
-                        input_height, input_width);
+      tile_inputs.place(height - tile_row - Shape::top_shift, width - tile_column - Shape::last_shift, in_height,
+                        input_width);
     for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
       // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
       constexpr int height_phases = Shape::stacked ? 1 : Height::stride;
@@ -221,43 +202,41 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
       const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
       const int first_depth_tap = Depth::first_tap(depth_phase);
       const int first_height_tap = Shape::stacked ? 0 : Height::first_tap(height_phase);
-      const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
-      DirectSums<Layer, Tile> sums;
-      sums.clear();
+      const bool has_taps =
+          !Shape::phases_without_taps || (first_depth_tap < Depth::kernel && first_height_tap < Height::kernel);
+      DirectSums<Layer, Tile> sums = {};
 
       for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
         for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
           const int weight_row = depth_tap * Height::kernel + height_tap;
-          const int slab = at.depth - Depth::shift_of(depth_tap);
-          const int top_row = at.height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
-          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
+          const int slab = depth - Depth::shift_of(depth_tap);
+          const int top_row = height - (Shape::stacked ? Shape::top_shift : Height::shift_of(height_tap));
+          const bool inside = in_batch && (Layer::spatial_dims < 3 || in_range(slab, in_depth));
           if (Shape::tiled && !inside) continue;  // the whole block
           int input_columns[Shape::input_rows];
 #pragma unroll
           for (int r = 0; r < Shape::input_rows; ++r)
-            input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
+            input_columns[r] = inside && in_range(top_row + r, in_height) ? input_width : 0;
           for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
             for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
               if (!Shape::resident) {
-                __syncthreads();
-                direct_stage<Layer, Tile>(part, weight, staged, weight_row, channel_chunk, tap_chunk);
+                __syncthreads();  // the last stage has been read
+                direct_stage<Layer, Tile>(weight, group, own_channel, first_phase, weight_row, channel_chunk,
+                                          tap_chunk, staged);
                 __syncthreads();
               }
-              const int channels =
-                  CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
-              const long long plane =
-                  (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
-              const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
+              const int chunk = CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
+              const long long plane = (static_cast<long long>(sample) * Layer::groups + group) * CI + channel_chunk;
+              const Element* const rows = x + (inside ? (plane * in_depth + slab) * in_height * input_width : 0);
               const Accumulator* const row_weights =
                   own_weights + (Shape::resident ? weight_row * Shape::row_items : 0);
               if (Shape::tiled)
-                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, channels, tile_inputs, tiles,
-                                                   tile_row * Shape::tile_pitch + tile_column, split, phases, stage,
-                                                   sums);
+                direct_multiply_tiles<Layer, Tile>(row_weights, rows, input_plane, chunk, tile_inputs, tiles,
+                                                   tile_row * Shape::tile_pitch + tile_column, split, stage, sums);
               else  // rows outside the input are not read, whatever their address
-                direct_multiply<Layer, Tile>(
-                    row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
-                    input_columns, input_plane, channels, phases, tap_chunk, split, sums);
+                direct_multiply<Layer, Tile>(row_weights, rows + static_cast<long long>(top_row) * input_width + width,
+                                             input_width, width, input_columns, input_plane, chunk, own_phase,
+                                             tap_chunk, split, sums);
             }
         }
 
@@ -265,33 +244,25 @@ TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer:
         direct_join<Layer, Tile>(sums, split, tiles + Shape::split_start);
         if (split > 0) continue;
       }
-      const int slab = at.depth * Depth::stride + depth_phase;
-      const int row = at.height * Height::stride - Tile::row_origin + height_phase;
-      const long long plane = first_output_channel<Layer>(at.sample, part.group) + own_channel;
-      const bool inside = at.sample >= 0 && slab < output_depth;
-      const DirectTarget<Element> target = {
-          y,
-          ((plane * output_depth + slab) * output_height + row) * output_width,
-          static_cast<long long>(output_plane),
-          row,
-          inside ? output_height : 0,
-          at.width * Width::stride - Tile::origin,
-          output_width,
-          CO - own_channel,
-      };
+      const int slab = depth * Depth::stride + depth_phase;
+      const int row = height * Height::stride - Tile::row_origin + height_phase;
+      const long long plane = first_output_channel<Layer>(static_cast<int>(sample), group) + own_channel;
+      const bool inside = in_batch && (Layer::spatial_dims < 3 || slab < out_depth);
+      const long long start = ((plane * out_depth + slab) * out_height + row) * output_width;
+      const int plane_rows = inside ? out_height : 0, column = width * Width::stride - Tile::origin;
       if (!Shape::exchange) {
-        direct_store_single<Layer, Tile>(sums, epilogue, of_channels, target, part.first_phase + phase_lane);
+        direct_store_single<Layer, Tile, Program>(sums, channels, program, start, output_plane, row, plane_rows, column,
+                                                  output_width, CO - own_channel, own_phase, y);
       } else if (in_vectors) {
-        direct_store_vectors<Layer, Tile>(sums, epilogue, of_channels, target);
+        direct_store_vectors<Layer, Tile, Program>(sums, channels, program, start, output_plane, row, plane_rows,
+                                                   column, output_width, CO - own_channel, y);
       } else {
         if (!Shape::resident) {
           if (Tile::splits == 1) __syncthreads();  // the weights have been read
           direct_clear_buffer<Layer, Tile>(buffer);
         }
-        if (!Shape::phases_without_taps || has_taps)
-          direct_store_exchanged<true, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
-        else
-          direct_store_exchanged<false, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
+        direct_store_exchanged<Layer, Tile, Program>(has_taps, lane, sums, channels, program, start, output_plane, row,
+                                                     plane_rows, column, output_width, CO - own_channel, buffer, y);
       }
     }
   }

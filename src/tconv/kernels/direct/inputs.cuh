@@ -5,72 +5,71 @@
 
 namespace tconv {
 
-// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
-// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
+// The first tap of column phase `a` of a thread whose first phase is the given one; the kernel's width if it has none.
+// With phases in registers, which are numbered by their first taps, the compiler knows it.
 template <class Layer, class Tile>
-TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
+TCONV_DEVICE int direct_first_tap(int first_phase, int a) {
   using Shape = DirectShape<Layer, Tile>;
-  return Shape::phases_on_lanes ? tap_number * Tile::phases + a
-                                : first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
+  using Width = typename Shape::Width;
+  if (!Shape::phases_on_lanes) return a;
+  const int phase = first_phase + a * Tile::phase_lanes;
+  return phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
 }
 
-// The column phases of a thread, by their first taps. With phases in registers these are constants.
+// Whether it has tap number `number`.
 template <class Layer, class Tile>
-struct DirectPhases {
+TCONV_DEVICE bool direct_has_tap(int first_phase, int a, int number) {
   using Width = typename DirectShape<Layer, Tile>::Width;
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
+  const int first_tap = direct_first_tap<Layer, Tile>(first_phase, a);
+  return first_tap < Width::kernel && first_tap + static_cast<long long>(number) * Width::tap_period < Width::kernel;
+}
 
-  TCONV_DEVICE explicit DirectPhases(int first_phase) {
-#pragma unroll
-    for (int a = 0; a < Tile::phases; ++a) {
-      const int phase = first_phase + a * Tile::phase_lanes;
-      first_taps[a] = Tile::phase_lanes == 1 ? a : phase < Width::stride ? Width::first_tap(phase) : Width::kernel;
-      first_shifts[a] = Width::shift_of(first_taps[a]);
-    }
-  }
+// Where tap number `number` of a stage finds its input in a thread's window. With phases in registers neighbouring
+// phases and taps share inputs.
+template <class Layer, class Tile>
+TCONV_DEVICE int direct_slot(int a, int number) {
+  using Shape = DirectShape<Layer, Tile>;
+  if (Shape::phases_on_lanes) return number * Tile::phases + a;
+  if (Shape::window == 1) return 0;
+  return Shape::Width::shift_of(a) - Shape::lowest_shift + number * Shape::shift_pitch;
+}
 
-  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
-    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
-    return first_taps[a] < Width::kernel && tap < Width::kernel;
-  }
-};
+// How far to the left of its position the input in a slot lies.
+template <class Layer, class Tile>
+TCONV_DEVICE int direct_shift(int first_phase, int slot) {
+  using Shape = DirectShape<Layer, Tile>;
+  using Width = typename Shape::Width;
+  if (Shape::phases_on_lanes)
+    return Width::shift_of(direct_first_tap<Layer, Tile>(first_phase, slot % Tile::phases)) +
+           slot / Tile::phases * Width::shift_period;
+  if (Shape::shift_pitch == Width::shift_period) return Shape::lowest_shift + slot;
+  return Shape::lowest_shift + slot % Shape::shift_span + slot / Shape::shift_span * Width::shift_period;
+}
 
 // The inputs that a thread needs for one stage of taps, of a group of input channels.
 template <class Layer, class Tile>
 struct DirectInputs {
   using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
+  typename Shape::Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
+};
 
-  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
-  template <class Visitor>
-  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
-    bool seen[Shape::input_rows][Shape::window] = {};
+// Loads the inputs of one group of channels, and rounds them. Places outside the input are 0.
+//
+// `x` points to the first channel at the thread's first position in its topmost input row. The position has number
+// `column` among the `columns` of a row; rows outside the input have none. `left` channels are left.
+template <class Layer, class Tile>
+TCONV_DEVICE void direct_load(const typename Layer::Element* x, int row_pitch, int column,
+                              const int (&columns)[DirectShape<Layer, Tile>::input_rows], typename Layer::Index plane,
+                              int left, int first_phase, int tap_chunk, DirectInputs<Layer, Tile>& inputs) {
+  using Shape = DirectShape<Layer, Tile>;
 #pragma unroll
-    for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
+  for (int r = 0; r < Shape::input_rows; ++r)
 #pragma unroll
-      for (int v = 0; v < Tile::rows; ++v)
-#pragma unroll
-        for (int j = 0; j < Tile::chunk_taps; ++j)
-#pragma unroll
-          for (int a = 0; a < Tile::phases; ++a) {
-            const int row = Shape::input_row(v, row_tap);
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const bool has_tap = phases.has_tap(a, tap_chunk + j);
-            if ((!Shape::phases_on_lanes && Shape::all_taps && !has_tap) || seen[row][slot]) continue;
-            seen[row][slot] = true;
-            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
-          }
-  }
-
-  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
-  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
-                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
-                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
-      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
+    for (int slot = 0; slot < Shape::window; ++slot) {
+      const int shift = direct_shift<Layer, Tile>(first_phase, slot);
+      const bool has_tap =
+          !Shape::phases_on_lanes ||
+          direct_has_tap<Layer, Tile>(first_phase, slot % Tile::phases, tap_chunk + slot / Tile::phases);
 #pragma unroll
       for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll
@@ -78,25 +77,33 @@ struct DirectInputs {
           // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
           typename Layer::Element input{};
           if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (!Shape::phases_on_lanes || has_tap))
-            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
+              (Layer::group_in_channels % Tile::unroll == 0 || k < left) && has_tap)
+            input = load_constant(x + r * static_cast<long long>(row_pitch) + k * static_cast<long long>(plane) +
+                                  (p * Tile::columns - shift));
+          inputs.values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
         }
-    });
-  }
+    }
+}
 
-  // From the tile of a block, where the thread's inputs start at `own`.
-  TCONV_DEVICE void read(const Accumulator* own, const DirectPhases<Layer, Tile>& phases) {
-    each(phases, 0, [&](int r, int slot, int shift, bool) {
+// The same from the tile of a block, where the thread's inputs start at `own`.
+template <class Layer, class Tile>
+TCONV_DEVICE void direct_read(const typename DirectShape<Layer, Tile>::Accumulator* own,
+                              DirectInputs<Layer, Tile>& inputs) {
+  using Shape = DirectShape<Layer, Tile>;
+#pragma unroll
+  for (int r = 0; r < Shape::input_rows; ++r)
+#pragma unroll
+    for (int slot = 0; slot < Shape::window; ++slot) {
+      const int shift = direct_shift<Layer, Tile>(0, slot);
+      if (!Shape::every_slot && shift > Shape::last_shift) continue;
 #pragma unroll
       for (int k = 0; k < Tile::unroll; ++k)
 #pragma unroll
         for (int p = 0; p < Tile::positions; ++p)
-          values[k][r][slot][p] =
+          inputs.values[k][r][slot][p] =
               own[k * Shape::tile_items + r * Shape::tile_pitch + Shape::last_shift - shift + p * Tile::columns];
-    });
-  }
-};
+    }
+}
 
 // A thread's part of the inputs of a block, on their way from memory to shared memory.
 template <class Layer, class Tile>

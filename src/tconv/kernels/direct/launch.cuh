@@ -8,14 +8,14 @@ namespace tconv {
 template <class Layer, class Tile>
 TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
   using Shape = DirectShape<Layer, Tile>;
-  const long long heights = Shape::Height::positions(sizes.output[1] + Tile::row_origin);
-  const long long widths = Shape::Width::positions(sizes.output[2] + Tile::origin);
+  constexpr int group_rows = Shape::tiled ? Shape::tile_rows : Tile::rows;
+  constexpr int step_columns = Shape::tiled ? Shape::tile_columns : Shape::run_columns;
+  const long long runs_a_row = (Shape::Width::positions(sizes.output[2] + Tile::origin) - 1) / step_columns + 1;
   const long long row_groups = static_cast<long long>(sizes.batch) * Shape::Depth::positions(sizes.output[0]) *
-                               ceil_div(heights, static_cast<long long>(Shape::tiled ? Shape::tile_rows : Tile::rows));
+                               ((Shape::Height::positions(sizes.output[1] + Tile::row_origin) - 1) / group_rows + 1);
   const long long runs =
-      (Shape::tiled ? row_groups * Shape::block_runs : ceil_div(row_groups, static_cast<long long>(Shape::run_rows))) *
-      ceil_div(widths, static_cast<long long>(Shape::tiled ? Shape::tile_columns : Shape::run_columns));
-  const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
+      (Shape::tiled ? row_groups * Shape::block_runs : (row_groups - 1) / Shape::run_rows + 1) * runs_a_row;
+  const long long all = (runs - 1) / Shape::block_runs + 1;
   // Blocks with resident weights go on to further positions.
   const long long most = Shape::resident ? larger(1, 32ll * sizes.multiprocessors / Shape::parts) : all;
   Launch launch = {};

@@ -24,6 +24,7 @@ struct DirectShape {
   static constexpr int threads = position_threads * Tile::splits;
   static constexpr int block_runs = position_threads / 32;
   static constexpr int run_columns = Tile::columns * Tile::positions;
+  static constexpr int run_outputs = run_columns * Width::stride;  // in one row
   static constexpr int run_rows = phases_on_lanes ? 1 : 32 / Tile::columns;
   static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
 
@@ -36,10 +37,11 @@ struct DirectShape {
   static constexpr int input_rows = stacked ? Tile::rows + top_shift - Height::shift_of(0) : 1;
 
   static TCONV_CONSTANT int sum_row(int row, int tap) {
-    return stacked ? row * Height::phases_with_taps + tap % Height::tap_period : 0;
+    if (!stacked) return 0;
+    return row * Height::phases_with_taps + (Height::taps_per_phase == 1 ? tap : tap % Height::tap_period);
   }
   static TCONV_CONSTANT int input_row(int row, int tap) {
-    return stacked ? row + top_shift - Height::shift_of(tap) : 0;
+    return input_rows == 1 ? 0 : row + top_shift - Height::shift_of(tap);
   }
   // -1 for an output row that no tap reaches.
   static TCONV_CONSTANT int sum_row_of_output(int output_row) {
@@ -88,7 +90,16 @@ struct DirectShape {
   static constexpr bool tiled = Tile::warps_wide > 0;
   static constexpr int tile_columns = tiled ? Tile::warps_wide * run_columns : 1;
   static constexpr int tile_rows = tiled ? block_runs / Tile::warps_wide * run_rows * Tile::rows : 1;
+  // Each phase of a thread has a tap in every place of every stage.
+  static constexpr bool every_tap =
+      !phases_on_lanes && all_taps && Width::phases_with_taps * Width::taps_per_phase == Width::kernel;
   static constexpr int last_shift = Width::shift_of(Width::kernel - 1);
+  // Slots of a window that no tap reads lie behind the last shift, if there are any.
+  static constexpr int last_slot_shift =
+      lowest_shift + (shift_pitch == Width::shift_period
+                          ? window - 1
+                          : (window - 1) % shift_span + (window - 1) / shift_span * Width::shift_period);
+  static constexpr bool every_slot = last_slot_shift <= last_shift;
   static constexpr int tile_input_rows = tile_rows + (tiled ? input_rows - Tile::rows : 0);
   static constexpr int tile_input_columns = tile_columns + last_shift - lowest_shift;
   // Lanes of different rows read different banks, if a pitch can bring that about.
@@ -122,11 +133,13 @@ struct DirectShape {
   static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one line
   // Stores that start at lines of memory touch fewer of them.
   static constexpr bool aligned_lines = run_rows == 1 && Width::stride % 2 == 1;
+  static constexpr int line_steps = exchange_steps + (aligned_lines ? 1 : 0);
   static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
   static constexpr int exchange_steps_at_once = largest_divisor(exchange_steps, 10);
   // So many lines at once that loads from shared memory do not wait for each other.
   static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
-  static constexpr int exchange_items = exchange ? block_runs * exchange_lines * exchange_line_items : 0;
+  static constexpr int warp_items = exchange_lines * exchange_line_items;  // of a warp's buffer
+  static constexpr int exchange_items = exchange ? block_runs * warp_items : 0;
 
   // Where warps share the input channels of a run, the first adds up what the others give it.
   static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;

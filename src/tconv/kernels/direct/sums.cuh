@@ -8,49 +8,39 @@ namespace tconv {
 template <class Layer, class Tile>
 struct DirectSums {
   using Shape = DirectShape<Layer, Tile>;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
-
-  // Calls visit(sum, number) for each sum, in one order for all uses.
-  template <class Visitor>
-  TCONV_DEVICE void each(Visitor visit) {
-#pragma unroll
-    for (int r = 0; r < Shape::sum_rows; ++r)
-#pragma unroll
-      for (int a = 0; a < Tile::phases; ++a)
-#pragma unroll
-        for (int p = 0; p < Tile::positions; ++p)
-#pragma unroll
-          for (int c = 0; c < Tile::channels; ++c)
-            visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
-  }
-
-  TCONV_DEVICE void clear() {
-    each([](Accumulator& sum, int) { sum = 0; });
-  }
-
-  TCONV_DEVICE void add(const DirectSums& other) {
-    const Accumulator* const others = &other.values[0][0][0][0];
-    each([others](Accumulator& sum, int number) { sum += others[number]; });
-  }
+  typename Shape::Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
 };
+
+// Adds the sums of a chain to all, and begins the next one.
+template <class Layer, class Tile>
+TCONV_DEVICE void direct_end_chain(DirectSums<Layer, Tile>& chain, DirectSums<Layer, Tile>& all) {
+  using Shape = DirectShape<Layer, Tile>;
+  const typename Shape::Accumulator* const from = &chain.values[0][0][0][0];
+  typename Shape::Accumulator* const to = &all.values[0][0][0][0];
+#pragma unroll
+  for (int i = 0; i < Shape::thread_sums; ++i) to[i] += from[i];
+  chain = {};
+}
 
 // Adds the sums of the other splits to those of the first. Called by whole blocks; `buffer` is not in use elsewhere.
 template <class Layer, class Tile, class Accumulator>
 TCONV_DEVICE void direct_join(DirectSums<Layer, Tile>& sums, int split, Accumulator* buffer) {
   using Shape = DirectShape<Layer, Tile>;
-  const int own = static_cast<int>(threadIdx.x) % Shape::position_threads;
-  __syncthreads();  // what was in the buffer has been read
+  Accumulator* const own = &sums.values[0][0][0][0];
+  Accumulator* const place = buffer + static_cast<int>(threadIdx.x) % Shape::position_threads;
+  constexpr int items = Shape::thread_sums * Shape::position_threads;  // of one split
+  __syncthreads();                                                     // what was in the buffer has been read
   if (split > 0) {
-    Accumulator* const place = buffer + (split - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { place[number * Shape::position_threads] = sum; });
+#pragma unroll
+    for (int i = 0; i < Shape::thread_sums; ++i) place[(split - 1) * items + i * Shape::position_threads] = own[i];
   }
   __syncthreads();
-  if (split > 0) return;
+  if (split == 0) {
 #pragma unroll 1
-  for (int other = 1; other < Tile::splits; ++other) {
-    const Accumulator* const place = buffer + (other - 1) * Shape::thread_sums * Shape::position_threads + own;
-    sums.each([place](Accumulator& sum, int number) { sum += place[number * Shape::position_threads]; });
+    for (int other = 0; other < Tile::splits - 1; ++other) {
+#pragma unroll
+      for (int i = 0; i < Shape::thread_sums; ++i) own[i] += place[other * items + i * Shape::position_threads];
+    }
   }
 }
 

@@ -20,17 +20,16 @@ TCONV_CONSTANT int modular_inverse(int value, int modulus) {
 template <int Kernel, int Stride, int Padding, int Dilation>
 struct Axis {
   static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(Stride, Dilation);
-  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
-  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
-  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
+  static constexpr int common = greatest_common_divisor(stride, dilation);
+  static constexpr int tap_period = stride / common, shift_period = dilation / common;
+  static constexpr int phases_with_taps = kernel < tap_period ? kernel : tap_period;
+  static constexpr int taps_per_phase = ceil_div(kernel, tap_period);
 
   // Rounded down, also where padding makes it negative.
   static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(Padding, Stride);
-    const long long distance =
-        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
-    return static_cast<int>(distance / Stride) - cut_off;
+    constexpr int cut_off = ceil_div(padding, stride);
+    const long long distance = static_cast<long long>(tap) * dilation + (cut_off * stride - padding);
+    return static_cast<int>(distance / stride) - cut_off;
   }
 
   // Over the first taps of all phases: 0 .. phases_with_taps - 1.
@@ -40,16 +39,16 @@ struct Axis {
   // The first tap of a phase, or `kernel` if it has none.
   static TCONV_CONSTANT int first_tap(int phase) {
     constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + Padding % Stride) % Stride;
-    if (distance % common != 0) return Kernel;
+    const int distance = (phase + padding % stride) % stride;
+    if (distance % common != 0) return kernel;
     int tap = distance / common;
     if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < Kernel ? tap : Kernel;
+    return tap < kernel ? tap : kernel;
   }
 
-  static TCONV_CONSTANT int taps(int phase) { return ceil_div(Kernel - first_tap(phase), tap_period); }
+  static TCONV_CONSTANT int taps(int phase) { return ceil_div(kernel - first_tap(phase), tap_period); }
 
-  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
+  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / stride + 1; }
 };
 
 // The inputs that the taps of one axis read: position q reads q - shift, for `count` shifts from `lowest` on.

@@ -96,10 +96,10 @@ TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) {
 }
 
 // Two numbers at once: from sm_80 on one instruction for two of 16 bits, PTX cvt.rn.f16x2.f32 and cvt.rn.bf16x2.f32.
-template <class Element>
-TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Element>::type first,
-                                    typename AccumulatorOf<Element>::type second, Element (&two)[2]) {
-  two[0] = from_accumulator<Element>(first), two[1] = from_accumulator<Element>(second);
+template <class Stored>
+TCONV_DEVICE void from_accumulators(typename AccumulatorOf<Stored>::type first,
+                                    typename AccumulatorOf<Stored>::type second, Stored (&two)[2]) {
+  two[0] = from_accumulator<Stored>(first), two[1] = from_accumulator<Stored>(second);
 }
 #if __CUDA_ARCH__ >= 800
 #define TCONV_FROM_ACCUMULATORS(element, type)                                                              \

@@ -80,7 +80,7 @@ TCONV_DEVICE void multiply_f64(double (&sums)[4], const unsigned (&a)[4], const 
 #endif
 
 // The product of an element type.
-template <class Element>
+template <class Factor>
 struct MatrixProduct;
 #define TCONV_MATRIX_PRODUCT(element, sum, multiply)                                               \
   template <>                                                                                      \
@@ -104,8 +104,8 @@ TCONV_DEVICE float matrix_factor(float value, int plane) {
   if (plane == 0) return high;
   return (float_bits(high) & 0x7f800000u) == 0x7f800000u ? 0.0f : matrix_operand<Rounding::ties_away>(value - high);
 }
-template <class Layer, class Element>
-TCONV_DEVICE Element matrix_factor(Element value, int) {
+template <class Layer, class Factor>
+TCONV_DEVICE Factor matrix_factor(Factor value, int) {
   return value;
 }
 

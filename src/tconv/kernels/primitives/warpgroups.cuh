@@ -84,7 +84,7 @@ TCONV_DEVICE void store_matrices(void* row, const unsigned (&words)[4]) {
 #define TCONV_SUMS_16 TCONV_SUMS_15, TCONV_OCTET(120)
 
 // The instruction for `Rows` rows of the second factor.
-template <class Element, int Rows>
+template <class Factor, int Rows>
 struct WarpgroupProduct;
 #define TCONV_WARPGROUP_PRODUCT(element, shape, type, turned, octets, a0, a1, a2, a3, b)                         \
   template <>                                                                                                    \
@@ -127,9 +127,9 @@ TCONV_DEVICE void begin_sum(float& sum, float value) {
 // touches their sums, their `a`, or the rows of B.
 struct WarpgroupProducts {
   TCONV_DEVICE void begin_group() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-  template <class Element, int Rows, int RowBytes>
+  template <class Factor, int Rows, int RowBytes>
   TCONV_DEVICE void add(float (&sums)[Rows / 2], const unsigned (&a)[4], const FactorRows<RowBytes>& b, int bytes) {
-    WarpgroupProduct<Element, Rows>::add(sums, a, b.at(bytes));
+    WarpgroupProduct<Factor, Rows>::add(sums, a, b.at(bytes));
   }
   TCONV_DEVICE void end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
   template <int N>

@@ -1,0 +1,244 @@
+"""The whole CUDA text of a file's kernels, made of the library's headers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tconv.codegen.headers.evaluate import Type, World
+from tconv.codegen.headers.layout import UNROLL, compact, filled, with_comments_filled
+from tconv.codegen.headers.listed import listed
+from tconv.codegen.headers.paragraphs import used_paragraphs
+from tconv.codegen.headers.resolve import KERNEL, Kernels, Resolving
+from tconv.codegen.headers.simplify import (
+    Simplifying,
+    edited,
+    with_bodies,
+    with_expressions,
+    with_one_argument,
+    without_other_names,
+    without_single_places,
+    without_single_structs,
+    without_unused_parameters,
+)
+from tconv.codegen.headers.sweep import swept
+from tconv.codegen.headers.syntax import Text, declared_name, field, walk
+from tconv.kernels import source
+from tconv.planner import FAMILIES, Kernel
+from tconv.pointwise.functor import functor
+from tconv.pointwise.program import parse
+
+_PRIMITIVES = "primitives/"
+_ABOUT_NOTHING = re.compile(r"\n\n(?://[^\n]*\n)+(?=\n)")
+_FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")
+_ARROW = "\N{RIGHTWARDS ARROW}"
+_FIRST_MACRO = "#define TCONV_CONSTANT "
+_BEFORE_PRAGMA = re.compile(r"\n\s*\n(?=#pragma)")
+_KERNELS = 'extern "C"'
+_TEMPLATE = re.compile(r"template <([^<>]*)>(\s+)(?:(?:struct|class|using) (\w+)|[^;{(]*?(\w+)\()")
+
+
+def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
+    """The headers of kernels of one family, and their functions, with what is the same in all of them decided."""
+    family = kernels[0][0].family
+    tailed = any(kernel.layer.tail for kernel, _ in kernels)
+    headers = source.header_texts([source.family_header(family), *[source.PROGRAMS] * tailed])
+    plain = [kernel for kernel, _ in kernels]
+    primitives = listed(
+        "\n".join(
+            text if "language" in name else _FIRST_COMMENT.sub("", text)
+            for name, text in headers.items()
+            if name.startswith(_PRIMITIVES)
+        ),
+        plain,
+    )
+    own = [
+        text if name == source.family_header(family) else _FIRST_COMMENT.sub("", text)
+        for name, text in headers.items()
+        if not name.startswith(_PRIMITIVES)
+    ]
+    texts = [Text(text) for text in [primitives, *own]]
+    worlds = [World([text.root for text in [*texts, Text(_of_kernel(kernel, name))]]) for kernel, name in kernels]
+    common = Kernels(worlds, [name for _, name in kernels], FAMILIES[family].shape.__name__, texts)
+    made = [Resolving(text, common).of(text.root, common.scopes) for text in texts]
+    constants = sorted((each for each in common.constants.values() if not each.alias), key=lambda each: each.place)
+    lines = []
+    for each in constants:
+        lines += each.comment.split("\n") if each.comment else []
+        lines.append(f"constexpr {each.type} {each.name} = {each.text};" + (f"  {each.behind}" if each.behind else ""))
+    first, *rest = made
+    last = rest.pop()
+    head = _FIRST_COMMENT.match(last)
+    assert head is not None, "a family's header says what it computes"
+    last = last[head.end() :]
+    text = "\n".join([head[0], *lines, "", first, *map("{}\n".format, common.functions.values()), *rest, last])
+    text = _ABOUT_NOTHING.sub("\n\n", text)
+    text += "\n" + "\n".join(_structs(kernels, common)) + "\n"
+    text += "".join(_launching(family).format(name) for _, name in kernels) + "\n"
+    text += "\n".join(
+        _functions(kernel, name, common.scopes[n].names["Element"]) for n, (kernel, name) in enumerate(kernels)
+    )
+    return swept([without_kernel(text)], _asked(kernels))[0]
+
+
+def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
+    """What the host's side mentions."""
+    preparing = ["preparing_threads"] * any(source.prepares_weights(kernel.family) for kernel, _ in kernels)
+    members = [f".{name}" for name in source.Launched._fields[:-1]]
+    return " ".join(["Sizes index_limit", *preparing, *members, *(launching(name) for _, name in kernels)])
+
+
+def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
+    """The CUDA text of kernels of one family, each with its name: complete, and as simple as it can be made.
+
+    Functions are those of `tconv.kernels.source.functions`: ``NAME``, ``NAME_weights``, ``NAME_inputs``. How a kernel
+    is launched says `launching`.
+    """
+    text = resolved(kernels)
+    asked, kept = _asked(kernels), _of_conditions(text)
+    while True:
+        text = _settled(text, asked, kept)
+        less = text
+        while less != (inlined := with_bodies(less, kept)):
+            less = inlined
+        less = without_unused_parameters(less, kept)
+        if less == text:
+            break
+        text = less
+    text = _BEFORE_PRAGMA.sub("\n", text)  # where a paragraph would begin
+    text = used_paragraphs(text, asked + "\n" + text[text.index(_KERNELS) :])
+    text = compact(filled(with_comments_filled(text))).lstrip("\n")
+    text = text.replace(_FIRST_MACRO, f'#define {UNROLL} _Pragma("unroll")\n{_FIRST_MACRO}', 1)
+    library, _, functions = text.partition(_KERNELS)
+    library = f"namespace tconv {{\n{library.rstrip()}\n}}  // namespace tconv\nusing namespace tconv;\n\n"
+    return library + _KERNELS + functions
+
+
+def _of_conditions(text: str) -> frozenset[str]:
+    """The functions that the emulator has in its own words: they stay as they are."""
+    conditions = [node for node in walk(Text(text).root) if node.type.startswith("preproc_if")]
+    functions = [node for of in conditions for node in walk(of) if node.type == "function_definition"]
+    return frozenset(declared_name(field(function, "declarator")) for function in functions)
+
+
+def _settled(text: str, asked: str, kept: frozenset[str]) -> str:
+    while True:
+        less = without_other_names(Simplifying(Text(text)).whole())
+        less = with_one_argument(with_expressions(less, kept), kept)
+        less = without_single_places(without_single_structs(less))
+        less = swept([less], asked)[0]
+        if less == text:
+            return text
+        text = less
+
+
+def _of_kernel(kernel: Kernel[Any], name: str) -> str:
+    text = source.configuration(kernel, name).partition("\n")[2]
+    return text + (functor(parse(kernel.layer.tail), f"{name}_program") if kernel.layer.tail else "")
+
+
+def _structs(kernels: Sequence[tuple[Kernel[Any], str]], common: Kernels) -> list[str]:
+    """What differs among kernels."""
+    made = []
+    for number, (kernel, name) in enumerate(kernels if common.differing else ()):
+        types = {n: v[number] for n, v in common.differing.items() if isinstance(v[number], Type)}
+        members = [
+            f"using {n} = {common._type_text(v, number).replace(KERNEL, f'{name}_layer')};" for n, v in types.items()
+        ]
+        for of, wide in (("int", False), ("long long", True)):
+            values = [
+                f"{n} = {v[number]}"
+                for n, v in common.differing.items()
+                if n not in types and (n in common.wide) == wide
+            ]
+            members += [f"static constexpr {of} {', '.join(values)};"] if values else []
+        made.append(
+            f"// {kernel.layer.describe().replace(_ARROW, '->')}\nstruct {name}_layer {{\n"
+            + "".join(f"  {m}\n" for m in members)
+            + "};\n"
+        )
+    return made
+
+
+def launching(name: str) -> str:
+    """The constant function that tells how a kernel is launched: from `Sizes` to a `Launch`, both in ``tconv``."""
+    return f"{name}_launch"
+
+
+def _launching(family: str) -> str:
+    head = "TCONV_CONSTANT Launch {0}_launch(const Sizes& sizes)"
+    return f"{head} {{{{ return {family}_launch<{{0}}_layer>(sizes); }}}}\n"
+
+
+def _functions(kernel: Kernel[Any], name: str, element: Type) -> str:
+    made = [source.function(kernel, name)]
+    made += [source.function(kernel, name, "_weights")] * source.prepares_weights(kernel.family)
+    made += [source.function(kernel, name, "_inputs")] * source.prepares_inputs(kernel)
+    text = "".join(made).replace(f"<{name}_layer, {name}_tile>", f"<{name}_layer>").replace("tconv::", "")
+    return text.replace(f"{name}_layer::Element", element.name)
+
+
+def without_kernel(text: str) -> str:
+    """`text` whose templates have no parameter for the kernel where nothing depends on it."""
+    while True:
+        bound: dict[str, list[bool]] = {}  # whether its definitions depend on it
+        for match in _TEMPLATE.finditer(text):
+            if f"class {KERNEL}" in match[1]:
+                body = text[match.end() : _end_of(text, match.end())]
+                name = match[3] or match[4]
+                own = re.sub(rf"\b{name}<{KERNEL}>", name, body)
+                bound.setdefault(name, []).append(re.search(rf"\b{KERNEL}\b", own) is not None)
+        free = {name for name, depends in bound.items() if not any(depends)}
+        if not free:
+            return text
+        heads = [match for match in _TEMPLATE.finditer(text) if (match[3] or match[4]) in free]
+        text = edited(text, [(*match.span(), _head_without(match)) for match in heads])
+        for name in free:
+            text = "".join(_uses_without(text, name))
+
+
+def _uses_without(text: str, name: str) -> Iterator[str]:
+    """The parts of `text`, with the uses of a template without its argument."""
+    at = 0
+    for match in re.finditer(rf"\b{name}<", text):
+        if match.start() < at:
+            continue
+        arguments, end = _arguments(text, match.end())
+        left = [each for each in arguments if each != KERNEL and not each.endswith("_layer")]
+        if len(left) == len(arguments):
+            continue
+        inner = "".join(_uses_without(", ".join(left), name))
+        yield text[at : match.end() - 1] + (f"<{inner}>" if left else "")
+        at = end
+    yield text[at:]
+
+
+def _arguments(text: str, start: int) -> tuple[list[str], int]:
+    """The arguments of a template, the first of which begins there, and where they end."""
+    made, depth, at = [], 0, start
+    for end in range(start, len(text)):
+        if text[end] in "<([{":
+            depth += 1
+        elif text[end] in ">)]}" and depth:
+            depth -= 1
+        elif text[end] == ">" or (text[end] == "," and not depth):
+            made.append(text[at:end].strip())
+            at = end + 1
+            if text[end] == ">":
+                return made, at
+    raise ValueError(f"no end of the arguments {text[start : start + 40]!r}")
+
+
+def _head_without(match: re.Match[str]) -> str:
+    left = [parameter for parameter in match[1].split(", ") if not parameter.startswith(f"class {KERNEL}")]
+    rest = match[0][match[0].index(">") + 1 :]
+    return f"template <{', '.join(left)}>{rest}" if left else rest.lstrip()
+
+
+def _end_of(text: str, start: int) -> int:
+    """Where a definition ends that begins at the left margin."""
+    end = re.compile(r"^(?:\};?|[^\s}].*[;}])$", re.MULTILINE)
+    line = text.rfind("\n", 0, start) + 1
+    match = end.search(text, start if text[line:start].startswith("template") else line)
+    return match.end() if match else len(text)
