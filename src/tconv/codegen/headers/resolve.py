@@ -514,6 +514,7 @@ class Resolving(Folding):
         if value is not None and not is_cast:
             if function is not None and words(function) == "ceil_div":
                 a, b = (self.of(each, scopes) for each in field(node, "arguments").named_children)
+                b = b if re.fullmatch(r"\w+", b) else f"({b})"
                 if re.search(r"\bk[A-Z]", a + b) and value > 1:
                     return f"({a} + {b} - 1) / {b}"
             return str(value)
