@@ -261,7 +261,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_0556eb976f650743")
+_OPERATOR = _define("tconv_ad85a9be2e42c4c9")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -489,621 +489,6 @@ def get_init_inputs():
 _CUDA = {
     "direct": r"""
 namespace tconv {
-// The words that compilers say differently. The same text compiles by NVRTC, by nvcc, whose older builds want C++14,
-// and by g++ for the emulator. No CUDA header is included, and what has inline PTX the emulator has in its own words.
-
-#define TCONV_UNROLL _Pragma("unroll")
-#define TCONV_CONSTANT __host__ __device__ constexpr
-#if !defined(TCONV_EMULATOR)
-#define TCONV_DEVICE __device__ __forceinline__
-#define TCONV_MAY_ALIAS
-#define TCONV_SHARED(name)                                      \
-  extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
-  unsigned char* name = tconv_shared
-#endif
-
-// Arithmetic of the constants of a kernel.
-
-TCONV_CONSTANT int greatest_common_divisor(int a, int b) { return b == 0 ? a : greatest_common_divisor(b, a % b); }
-template <class Number> TCONV_CONSTANT Number ceil_div(Number a, Number b) { return (a + b - 1) / b; }
-
-// 0 <= index < count, in one comparison.
-TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
-
-// The largest divisor of `value` that is no larger than `limit`.
-TCONV_CONSTANT int largest_divisor(int value, int limit) {
-  while (value % limit != 0) --limit;
-  return limit;
-}
-
-// The algebra of an axis: which taps of a transposed convolution meet which outputs, and the inputs that they read.
-
-// The number whose product with `value` is 1 modulo `modulus`, by Euclid's algorithm; the two must be coprime.
-TCONV_CONSTANT int modular_inverse(int value, int modulus) {
-  long long low = 0, high = 1, rest = modulus, left = value % modulus;
-  while (left > 1) {
-    const long long quotient = rest / left, next_rest = rest % left, next = low - quotient * high;
-    rest = left, left = next_rest, low = high, high = next;
-  }
-  return modulus == 1 ? 0 : static_cast<int>((high % modulus + modulus) % modulus);
-}
-
-// One spatial axis of a layer. Tap k and input i meet at output i*stride + k*dilation - padding. With phase = output
-// mod stride and position q = output div stride, tap k reads input q - shift_of(k). The taps of one phase lie
-// tap_period apart and read inputs that lie shift_period apart.
-template <int Kernel, int Stride, int Padding, int Dilation> struct Axis {
-  static constexpr int kernel = Kernel, stride = Stride, padding = Padding, dilation = Dilation;
-  static constexpr int common = greatest_common_divisor(Stride, Dilation);
-  static constexpr int tap_period = Stride / common, shift_period = Dilation / common;
-  static constexpr int phases_with_taps = Kernel < tap_period ? Kernel : tap_period;
-  static constexpr int taps_per_phase = ceil_div(Kernel, tap_period);
-
-  // Rounded down, also where padding makes it negative.
-  static TCONV_CONSTANT int shift_of(int tap) {
-    constexpr int cut_off = ceil_div(Padding, Stride);
-    const long long distance =
-        static_cast<long long>(tap) * Dilation + (static_cast<long long>(cut_off) * Stride - Padding);
-    return static_cast<int>(distance / Stride) - cut_off;
-  }
-
-  // Over the first taps of all phases: 0 .. phases_with_taps - 1.
-  static TCONV_CONSTANT int lowest_first_shift() { return shift_of(0); }
-  static TCONV_CONSTANT int highest_first_shift() { return shift_of(phases_with_taps - 1); }
-
-  // The first tap of a phase, or `kernel` if it has none.
-  static TCONV_CONSTANT int first_tap(int phase) {
-    constexpr int inverse = modular_inverse(shift_period % tap_period, tap_period);
-    const int distance = (phase + Padding % Stride) % Stride;
-    if (distance % common != 0) return Kernel;
-    int tap = distance / common;
-    if (inverse > 1) tap = static_cast<int>(static_cast<long long>(tap) * inverse % tap_period);
-    return tap < Kernel ? tap : Kernel;
-  }
-
-  static TCONV_CONSTANT int positions(int output_size) { return (output_size - 1) / Stride + 1; }
-};
-
-// Element types, conversions and rounding. 16-bit floats are their bits.
-
-struct Half { unsigned short bits; };
-
-struct BFloat16 { unsigned short bits; };
-
-// The type products are summed in.
-template <class Element> struct AccumulatorOf { using type = float; };
-template <> struct AccumulatorOf<double> { using type = double; };
-
-TCONV_DEVICE unsigned float_bits(float value) { return __float_as_uint(value); }
-TCONV_DEVICE float bits_float(unsigned bits) { return __uint_as_float(bits); }
-
-// binary16 to binary32, exact: PTX cvt.f32.f16; and back, to nearest, ties to even: PTX cvt.rn.f16.f32.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE float half_to_float(unsigned short bits) {
-  float result;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(bits));
-  return result;
-}
-TCONV_DEVICE unsigned short float_to_half(float value) {
-  unsigned short bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
-  return bits;
-}
-#endif
-
-TCONV_DEVICE float bfloat16_to_float(BFloat16 value) { return bits_float(static_cast<unsigned>(value.bits) << 16); }
-
-// binary32 to bfloat16, to nearest, ties to even. In integers, as sm_75 has no instruction for it.
-TCONV_DEVICE BFloat16 float_to_bfloat16(float value) {
-  const unsigned bits = float_bits(value);
-  const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
-  BFloat16 result;
-  result.bits = static_cast<unsigned short>(nan ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-  return result;
-}
-
-// How operands are rounded to TF32's 10-bit significand, if at all: to nearest, and where two are as near, to the even
-// one or to the one further from zero.
-enum class Rounding { none, ties_to_even, ties_away };
-
-// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
-// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
-// as they are.
-template <Rounding rounding> TCONV_DEVICE float operand(float value) {
-  const unsigned bits = float_bits(value);
-  if (rounding == Rounding::none || (bits & 0x7f800000u) == 0x7f800000u) return value;
-  const unsigned half_unit = rounding == Rounding::ties_away ? 0x1000u : 0xfffu + (bits >> 13 & 1u);
-  return bits_float((bits + half_unit) & 0xffffe000u);
-}
-template <Rounding rounding> TCONV_DEVICE double operand(double value) {
-  static_assert(rounding == Rounding::none, "TF32 operands are float");
-  return value;
-}
-
-TCONV_DEVICE float to_accumulator(float value) { return value; }
-TCONV_DEVICE double to_accumulator(double value) { return value; }
-TCONV_DEVICE float to_accumulator(Half value) { return half_to_float(value.bits); }
-TCONV_DEVICE float to_accumulator(BFloat16 value) { return bfloat16_to_float(value); }
-
-template <class Element>
-TCONV_DEVICE Element from_accumulator(typename AccumulatorOf<Element>::type value) { return value; }
-template <> TCONV_DEVICE Half from_accumulator<Half>(float value) { return Half{float_to_half(value)}; }
-template <> TCONV_DEVICE BFloat16 from_accumulator<BFloat16>(float value) { return float_to_bfloat16(value); }
-
-TCONV_DEVICE float multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
-TCONV_DEVICE double multiply_add(double a, double b, double c) { return fma(a, b, c); }
-
-// How a kernel is launched: what its template says to the host.
-
-// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
-struct Sizes { int multiprocessors, batch, input[3], output[3]; };
-
-// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
-// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
-struct Launch {
-  long long blocks, counted;
-  int threads, shared_bytes;
-  bool wide_index;
-  long long weight_blocks, weight_bytes;
-  int input_blocks, input_shared_bytes;
-};
-
-constexpr long long index_limit = 1ll << 31;
-
-// Of one channel.
-TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
-  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
-}
-TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
-
-// Memory: loads, and vectors of several elements.
-
-// Loads of what no thread of the grid writes.
-TCONV_DEVICE float load_constant(const float* address) { return __ldg(address); }
-TCONV_DEVICE double load_constant(const double* address) { return __ldg(address); }
-TCONV_DEVICE Half load_constant(const Half* address) {
-  return Half{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-TCONV_DEVICE BFloat16 load_constant(const BFloat16* address) {
-  return BFloat16{__ldg(reinterpret_cast<const unsigned short*>(address))};
-}
-
-// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
-// instead of computing each address anew.
-#if !defined(TCONV_EMULATOR)
-TCONV_DEVICE long long kept(long long value) {
-  asm("" : "+l"(value));
-  return value;
-}
-template <class T> TCONV_DEVICE const T* kept(const T* value) {
-  asm("" : "+l"(value));
-  return value;
-}
-#endif
-
-// N elements at once; the address must be a multiple of their size.
-template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
-
-TCONV_CONSTANT int vector_width(int count, int item_bytes) {
-  int width = 16 / item_bytes;
-  while (count % width != 0) width /= 2;
-  return width;
-}
-
-// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
-template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
-  constexpr int width = vector_width(N, sizeof(T));
-  using Wide = Vector<T, width>;
-  TCONV_UNROLL for (int i = 0; i < N; i += width) {
-    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
-    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
-  }
-}
-
-// What becomes of the sums of a layer before they are stored: its bias, and its program, the arithmetic that stands
-// behind it.
-
-// The program of a layer that has none; others are generated (tconv/pointwise/functor.py). `to` is where outputs are
-// stored, and what is not present is not read.
-struct Identity {
-  // What is read once for an output channel, and what for N outputs that are stored together.
-  struct Channel {};
-  template <int N> struct Values {};
-  TCONV_DEVICE Channel of(int) const { return {}; }
-  template <int N, class Element> TCONV_DEVICE Values<N> fetch(const Element*, bool) const { return {}; }
-  // Output i of those N from y, its sum with the bias.
-  template <class Sum, int N> TCONV_DEVICE Sum apply(Sum y, const Channel&, const Values<N>&, int) const { return y; }
-};
-
-template <class Layer, class Program> struct Epilogue {
-  using Sum = typename AccumulatorOf<typename Layer::Element>::type;
-  // What a channel needs, loaded.
-  struct Channel : Program::Channel {
-    Sum bias;
-    TCONV_DEVICE Sum y(Sum sum) const { return Layer::has_bias ? sum + bias : sum; }
-  };
-  const typename Layer::Element* bias;  // of the block's group
-  const Program& program;
-  int first_channel;  // of the block's group
-
-  // Of a channel of the group.
-  TCONV_DEVICE Channel of(int channel) const {
-    Channel of;  // C++14 initialises no bases by a list
-    static_cast<typename Program::Channel&>(of) = program.of(first_channel + channel);
-    of.bias = Layer::has_bias ? to_accumulator(load_constant(bias + channel)) : 0;
-    return of;
-  }
-  // An output of its y.
-  template <class Values>
-  TCONV_DEVICE typename Layer::Element output(Sum y, const Channel& channel, const Values& values, int i = 0) const {
-    return from_accumulator<typename Layer::Element>(program.apply(y, channel, values, i));
-  }
-};
-
-// What families know alike of a layer: where its weights lie, by numbers that are taken apart.
-
-// The channel at which a group's outputs of a sample begin, counted through all samples of the tensor that they lie in.
-// It may have more channels than the layer: then the outputs are a slice of them.
-template <class Layer> TCONV_DEVICE long long first_output_channel(int sample, int group) {
-  constexpr int channels = Layer::group_out_channels;
-  if (Layer::y_channels == Layer::groups * channels)
-    return (static_cast<long long>(sample) * Layer::groups + group) * channels;
-  return static_cast<long long>(sample) * Layer::y_channels + group * channels;
-}
-
-template <class Layer, class Tile> struct DirectShape {
-  using Element = typename Layer::Element;
-  using Accumulator = typename AccumulatorOf<Element>::type;
-  using Depth = typename Layer::Depth;
-  // Position q owns the outputs from q * stride - origin on: less padding, with everything moved to the right.
-  using Height = Axis<Layer::Height::kernel, Layer::Height::stride, Layer::Height::padding - Tile::row_origin,
-                      Layer::Height::dilation>;
-  using Width =
-      Axis<Layer::Width::kernel, Layer::Width::stride, Layer::Width::padding - Tile::origin, Layer::Width::dilation>;
-
-  // ---- who owns what ----
-  static constexpr int position_threads = Tile::position_lanes * Tile::phase_lanes;
-  static constexpr int threads = position_threads * Tile::splits, block_runs = position_threads / 32;
-  static constexpr int run_columns = Tile::columns * Tile::positions, run_rows = 32 / Tile::columns;
-  static constexpr int block_phases = Tile::phase_lanes * Tile::phases;
-
-  // What a thread has of the height axis: of each of its rows of positions, sums for every phase that has taps, and
-  // outputs for every phase. One phase at a time, which is known only when the kernel runs, unless stacked.
-  static constexpr int sum_rows = Tile::rows * Height::phases_with_taps, output_rows = Tile::rows * Height::stride;
-  static constexpr int own_row_taps = Height::kernel, top_shift = Height::shift_of(Height::kernel - 1);
-  static constexpr int input_rows = Tile::rows + top_shift - Height::shift_of(0);
-
-  static TCONV_CONSTANT int sum_row(int row, int tap) {
-    return row * Height::phases_with_taps + tap % Height::tap_period;
-  }
-  static TCONV_CONSTANT int input_row(int row, int tap) { return row + top_shift - Height::shift_of(tap); }
-  // -1 for an output row that no tap reaches.
-  static TCONV_CONSTANT int sum_row_of_output(int output_row) {
-    const int tap = Height::first_tap(output_row % Height::stride);
-    return tap < Height::kernel ? sum_row(output_row / Height::stride, tap) : -1;
-  }
-
-  // ---- the grid ----
-  static constexpr long long row_phases = static_cast<long long>(Depth::stride);
-  static constexpr bool phases_without_taps =
-      Depth::phases_with_taps < Depth::stride || (false && Height::phases_with_taps < Height::stride);
-  static constexpr int column_chunks = 1, channel_blocks = ceil_div(Layer::group_out_channels, Tile::channels);
-  static constexpr int row_taps = Depth::kernel * Height::kernel, grid_row_phases = 1;
-  static constexpr int parts = grid_row_phases * column_chunks * channel_blocks * Layer::groups;
-
-  // ---- inputs ----
-  // The columns of one row and channel that a thread needs for one stage of taps, for each of its positions. With
-  // phases in registers they are the distinct shifts of the first taps and, where neighbouring taps share some, of the
-  // whole stage.
-  static constexpr int lowest_shift = Width::lowest_first_shift();
-  static constexpr int shift_span = Width::highest_first_shift() - lowest_shift + 1;
-  static constexpr int shift_pitch = Width::shift_period < shift_span ? Width::shift_period : shift_span;
-  static constexpr int window = shift_span + (Tile::chunk_taps - 1) * shift_pitch;
-
-  static constexpr int stage_channels = Tile::unroll * Tile::splits;
-  // Two stages: one is read while the next one is written.
-  static constexpr int tile_stage_items = 0;
-
-  // ---- shared memory, in accumulators ----
-  // Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
-  // one row tap and input channel if that is little, else those of one tap or of one phase.
-  static constexpr int tap_items = block_phases * Tile::channels;
-  static constexpr int accumulator_bytes = static_cast<int>(sizeof(Accumulator)), padding_to = 16 / accumulator_bytes;
-  static constexpr int channel_items = ceil_div(Tile::chunk_taps * tap_items, padding_to) * padding_to;
-  static constexpr int items_at_once = channel_items, row_items = Tile::chunk_channels * channel_items;
-  static constexpr int weight_items = Tile::chunk_rows * row_items;
-
-  static constexpr int exchange_pitch = 32;
-  static constexpr int exchange_steps = Tile::positions * Width::stride;  // of 32 items, for one line
-  static constexpr int exchange_line_items = exchange_steps * exchange_pitch;
-  // So many lines at once that loads from shared memory do not wait for each other.
-  static constexpr int exchange_lines = largest_divisor(Tile::channels * sum_rows, ceil_div(16, exchange_steps));
-  static constexpr int exchange_items = block_runs * exchange_lines * exchange_line_items;
-
-  // Where warps share the input channels of a run, the first adds up what the others give it.
-  static constexpr int thread_sums = sum_rows * Tile::phases * Tile::positions * Tile::channels;
-  static constexpr int split_items = (Tile::splits - 1) * thread_sums * position_threads;
-
-  // Both take the place of the weights unless those stay. Then they have places of their own, as warps of a block go on
-  // at different times.
-  static constexpr int weight_start = 2 * tile_stage_items, exchange_start = weight_start + weight_items;
-  static constexpr int other_items = exchange_items + split_items;
-  static constexpr int shared_items = weight_start + (weight_items + other_items);
-  static constexpr int shared_bytes = accumulator_bytes * shared_items;
-};
-
-template <class Layer, class Tile> TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
-  using Shape = DirectShape<Layer, Tile>;
-  const long long heights = Shape::Height::positions(sizes.output[1] + Tile::row_origin);
-  const long long widths = Shape::Width::positions(sizes.output[2] + Tile::origin);
-  const long long row_groups = static_cast<long long>(sizes.batch) * Shape::Depth::positions(sizes.output[0]) *
-                               ceil_div(heights, static_cast<long long>(Tile::rows));
-  const long long runs = ceil_div(row_groups, static_cast<long long>(Shape::run_rows)) *
-      ceil_div(widths, static_cast<long long>(Shape::run_columns));
-  const long long all = ceil_div(runs, static_cast<long long>(Shape::block_runs));
-  // Blocks with resident weights go on to further positions.
-  const long long most = larger(1, 32ll * sizes.multiprocessors / Shape::parts);
-  Launch launch = {};
-  launch.counted = launch.blocks = Shape::parts * (most < all ? most : all);
-  launch.threads = Shape::threads, launch.shared_bytes = Shape::shared_bytes;
-  // A block's walk over the runs passes their end by less than as many again.
-  launch.wide_index = larger(2 * (row_groups + runs + Shape::block_runs),
-                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
-  return launch;
-}
-
-// Where a tap finds its input in a thread's window, and how far to the left of its position it lies. With phases in
-// registers all this is known to the compiler, and neighbouring phases and taps share inputs.
-template <class Layer, class Tile> TCONV_DEVICE int direct_slot(int a, int tap_number, int first_shift) {
-  using Shape = DirectShape<Layer, Tile>;
-  return first_shift - Shape::lowest_shift + tap_number * Shape::shift_pitch;
-}
-
-// The column phases of a thread, by their first taps. With phases in registers these are constants.
-template <class Layer, class Tile> struct DirectPhases {
-  using Width = typename DirectShape<Layer, Tile>::Width;
-  int first_taps[Tile::phases], first_shifts[Tile::phases];
-
-  TCONV_DEVICE explicit DirectPhases(int first_phase) {
-    TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
-      first_taps[a] = a;
-      first_shifts[a] = Width::shift_of(first_taps[a]);
-    }
-  }
-
-  TCONV_DEVICE bool has_tap(int a, int tap_number) const {
-    const long long tap = first_taps[a] + static_cast<long long>(tap_number) * Width::tap_period;
-    return first_taps[a] < Width::kernel && tap < Width::kernel;
-  }
-};
-
-// The inputs that a thread needs for one stage of taps, of a group of input channels.
-template <class Layer, class Tile> struct DirectInputs {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Tile::unroll][Shape::input_rows][Shape::window][Tile::positions];
-
-  // Calls visit(row, slot, shift, has_tap) for each input of a position that any tap of the stage needs.
-  template <class Visitor>
-  TCONV_DEVICE static void each(const DirectPhases<Layer, Tile>& phases, int tap_chunk, Visitor visit) {
-    bool seen[Shape::input_rows][Shape::window] = {};
-    TCONV_UNROLL for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap)
-      TCONV_UNROLL for (int v = 0; v < Tile::rows; ++v)
-        TCONV_UNROLL for (int j = 0; j < Tile::chunk_taps; ++j)
-          TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
-            const int row = Shape::input_row(v, row_tap), slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const bool has_tap = phases.has_tap(a, tap_chunk + j);
-            if ((true && !has_tap) || seen[row][slot]) continue;
-            seen[row][slot] = true;
-            visit(row, slot, phases.first_shifts[a] + j * Width::shift_period, has_tap);
-          }
-  }
-
-  // From memory. `x` points to the first channel at the thread's first position in its topmost input row. The position
-  // has number `column` among the `columns` of a row; rows outside the input have none. There are `channels` channels.
-  TCONV_DEVICE void load(const typename Layer::Element* x, int row_pitch, int column,
-                         const int (&columns)[Shape::input_rows], typename Layer::Index plane, int channels,
-                         const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    each(phases, tap_chunk, [&](int r, int slot, int shift, bool has_tap) {
-      const typename Layer::Element* const row = x + static_cast<long long>(r) * row_pitch;
-      TCONV_UNROLL for (int k = 0; k < Tile::unroll; ++k)
-        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p) {
-          // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
-          typename Layer::Element input{};
-          if (in_range(column - shift + p * Tile::columns, columns[r]) &&
-              (Layer::group_in_channels % Tile::unroll == 0 || k < channels) && (true || has_tap))
-            input = load_constant(row + k * static_cast<long long>(plane) + (p * Tile::columns - shift));
-          values[k][r][slot][p] = operand<Layer::rounding>(to_accumulator(input));
-        }
-    });
-  }
-};
-
-// What a thread sums up: of each of its rows, column phases, positions and output channels.
-template <class Layer, class Tile> struct DirectSums {
-  using Shape = DirectShape<Layer, Tile>;
-  using Accumulator = typename Shape::Accumulator;
-  Accumulator values[Shape::sum_rows][Tile::phases][Tile::positions][Tile::channels];
-
-  // Calls visit(sum, number) for each sum, in one order for all uses.
-  template <class Visitor> TCONV_DEVICE void each(Visitor visit) {
-    TCONV_UNROLL for (int r = 0; r < Shape::sum_rows; ++r)
-      TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a)
-        TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
-          TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c)
-            visit(values[r][a][p][c], ((r * Tile::phases + a) * Tile::positions + p) * Tile::channels + c);
-  }
-
-  TCONV_DEVICE void clear() { each([](Accumulator& sum, int) { sum = 0; }); }
-};
-
-// What a thread has summed up of one stage, and of the chain that it is in.
-template <class Layer, class Tile> class DirectChain {
-  using Shape = DirectShape<Layer, Tile>;
-  DirectSums<Layer, Tile>& all_;
-
- public:
-  TCONV_DEVICE explicit DirectChain(DirectSums<Layer, Tile>& all) : all_(all) {}
-
-  // Adds the products of one group of input channels.
-  TCONV_DEVICE void multiply(const DirectInputs<Layer, Tile>& inputs, const typename Shape::Accumulator* own_weights,
-                             const DirectPhases<Layer, Tile>& phases, int tap_chunk) {
-    using Accumulator = typename Shape::Accumulator;
-    DirectSums<Layer, Tile>& sums = all_;
-    TCONV_UNROLL for (int k = 0; k < Tile::unroll; ++k)
-      TCONV_UNROLL for (int row_tap = 0; row_tap < Shape::own_row_taps; ++row_tap) {
-        const Accumulator* const row_weights = own_weights + row_tap * Shape::row_items + k * Shape::channel_items;
-        Accumulator weights[Shape::items_at_once];
-        load_shared(row_weights, weights);
-        TCONV_UNROLL for (int j = 0; j < Tile::chunk_taps; ++j)
-          TCONV_UNROLL for (int a = 0; a < Tile::phases; ++a) {
-            if (!phases.has_tap(a, tap_chunk + j)) continue;
-            const int slot = direct_slot<Layer, Tile>(a, j, phases.first_shifts[a]);
-            const int item = j * Shape::tap_items + a * Tile::phase_lanes * Tile::channels, first_weight = item;
-            TCONV_UNROLL for (int v = 0; v < Tile::rows; ++v)
-              TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
-                TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) {
-                  Accumulator& sum = sums.values[Shape::sum_row(v, row_tap)][a][p][c];
-                  sum = multiply_add(inputs.values[k][Shape::input_row(v, row_tap)][slot][p], weights[first_weight + c],
-                                     sum);
-                }
-          }
-      }
-  }
-
-  TCONV_DEVICE void finish() {}
-};
-
-// Adds the products of one stage: `channels` input channels, of which every `splits`-th group from `split` on is this
-// thread's. Inputs as `DirectInputs::load` takes them.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_multiply(const Accumulator* own_weights, const typename Layer::Element* x, int row_pitch,
-    int column, const int (&columns)[DirectShape<Layer, Tile>::input_rows], typename Layer::Index plane, int channels,
-    const DirectPhases<Layer, Tile>& phases, int tap_chunk, int split, DirectSums<Layer, Tile>& sums) {
-  using Shape = DirectShape<Layer, Tile>;
-  const int first = split * Tile::unroll;
-  x += first * static_cast<long long>(plane);
-  own_weights += first * Shape::channel_items;
-  DirectChain<Layer, Tile> chain(sums);
-  DirectInputs<Layer, Tile> inputs;
-#pragma unroll 1
-  for (int group = first; group < channels; group += Shape::stage_channels) {
-    inputs.load(x, row_pitch, column, columns, plane, channels - group, phases, tap_chunk);
-    x += Shape::stage_channels * static_cast<long long>(plane);
-    chain.multiply(inputs, own_weights, phases, tap_chunk);
-    own_weights += Shape::stage_channels * Shape::channel_items;
-  }
-  chain.finish();
-}
-
-// What a thread stores: of its first position, the outputs from row `row` and column `column` on, each of which may be
-// negative. `start` is where that row begins in the plane of the thread's first channel, in elements of y.
-template <class Element> struct DirectTarget {
-  Element* y;
-  long long start, plane;
-  int row, height;  // a height of 0 says that there is no such position
-  int column, width;
-  int channels;  // that are left, the thread's first among them
-
-  TCONV_DEVICE bool has_row(int output_row) const { return in_range(row + output_row, height); }
-  TCONV_DEVICE long long place(int channel, int output_row) const {
-    return start + channel * plane + static_cast<long long>(output_row) * width;
-  }
-};
-
-// What a thread's output channels need, loaded.
-template <class Layer, class Tile, class Program>
-using DirectChannels = typename Epilogue<Layer, Program>::Channel[Tile::channels];
-
-// Column phases that no tap reaches stay 0 in a warp's buffer.
-template <class Layer, class Tile, class Accumulator> TCONV_DEVICE void direct_clear_buffer(Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  constexpr int items = Shape::exchange_lines * Shape::exchange_line_items;
-#pragma unroll 1
-  for (int item = static_cast<int>(threadIdx.x) % 32; item < items; item += 32) buffer[item] = 0;
-}
-
-// Stores one row of one output channel for a whole warp: from `line` of its buffer, or the bias alone.
-template <bool from_buffer, class Layer, class Tile, class Program, class Accumulator>
-TCONV_DEVICE void direct_store_line(const Accumulator* line, const Epilogue<Layer, Program>& epilogue,
-                                    const DirectChannels<Layer, Tile, Program>& of_channels, int run_column,
-                                    const DirectTarget<typename Layer::Element>& target, int c, int r) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  constexpr int run = Shape::run_columns * Width::stride;  // outputs of a run in one row
-  const auto& channel = of_channels[c];
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const long long own_row = target.has_row(r) ? target.place(0, r) : -1;
-  // Where all rows are one, stores differ by constants from here, and start at lines of memory.
-  const long long first = own_row + c * target.plane + run_column;
-  const int ahead = static_cast<int>(first) & 31;
-  const long long place = kept(first + lane - ahead);
-  constexpr int steps = Shape::exchange_steps + 1;
-  constexpr int at_once = steps;
-  TCONV_UNROLL for (int first_step = 0; first_step < steps; first_step += at_once) {
-    // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
-    Accumulator values[at_once];
-    bool in_line[at_once];
-    TCONV_UNROLL for (int s = 0; s < at_once; ++s) {
-      const int step = first_step + s, item = step * 32 + lane - ahead;
-      in_line[s] = ((step > 0 || lane >= ahead) && (step < steps - 1 || item < run));
-      values[s] = channel.bias;
-      if (from_buffer && in_line[s]) values[s] = channel.y(line[step * Shape::exchange_pitch + lane - ahead]);
-    }
-    TCONV_UNROLL for (int s = 0; s < at_once; ++s) {
-      const int step = first_step + s, item = step * 32 + lane - ahead;
-      long long row = own_row, offset = 0;  // from `place`
-      int row_item = item;
-      const int column = run_column + row_item;
-      if (row >= 0 && in_line[s] && (Tile::origin == 0 || column >= 0) && column < target.width) {
-        target.y[place + offset + step * 32] = epilogue.output(
-            values[s], channel, epilogue.program.template fetch<1>(target.y + (place + offset + step * 32), true));
-      }
-    }
-  }
-}
-
-// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or only the bias of a row phase that
-// has no taps. Called by whole warps.
-template <bool has_taps, class Layer, class Tile, class Program, class Accumulator>
-TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums, const Epilogue<Layer, Program>& epilogue,
-                                         const DirectChannels<Layer, Tile, Program>& of_channels,
-                                         const DirectTarget<typename Layer::Element>& target, Accumulator* buffer) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-  constexpr int run = Shape::run_columns * Width::stride, lines = Shape::exchange_lines;
-  const int lane = static_cast<int>(threadIdx.x) % 32, run_column = __shfl_sync(0xffffffffu, target.column, 0);
-  const int own_item = lane / Tile::columns * run + lane % Tile::columns * Width::stride;
-  TCONV_UNROLL for (int first = 0; first < Tile::channels * Shape::sum_rows; first += lines) {
-    if (has_taps) {
-      __syncwarp();
-      TCONV_UNROLL for (int p = 0; p < Tile::positions; ++p)
-        TCONV_UNROLL for (int phase = 0; phase < Width::stride; ++phase) {
-          const int tap = Width::first_tap(phase);
-          if (tap >= Width::kernel) continue;
-          const int item = own_item + p * Tile::columns * Width::stride + phase;
-          Accumulator* const place = buffer + item / 32 * Shape::exchange_pitch + item % 32;
-          TCONV_UNROLL for (int n = first; n < first + lines; ++n)
-            place[(n - first) * Shape::exchange_line_items] =
-                sums.values[n % Shape::sum_rows][tap][p][n / Shape::sum_rows];
-        }
-      __syncwarp();
-    }
-    TCONV_UNROLL for (int n = first; n < first + lines; ++n) {
-      const int c = n / Shape::sum_rows;
-      const Accumulator* const line = buffer + (n - first) * Shape::exchange_line_items;
-      TCONV_UNROLL for (int r = 0; r < Shape::output_rows; ++r) {
-        const int sum_row = Shape::sum_row_of_output(r);
-        // Rows that no tap reaches are stored with the channel's first.
-        if (sum_row == n % Shape::sum_rows)
-          direct_store_line<has_taps, Layer, Tile>(line, epilogue, of_channels, run_column, target, c, r);
-        else if (sum_row < 0 && n % Shape::sum_rows == 0)
-          direct_store_line<false, Layer, Tile>(line, epilogue, of_channels, run_column, target, c, r);
-      }
-    }
-  }
-}
-
 // direct: transposed convolution on CUDA cores, for every problem and every GPU from sm_75 on. The other families are
 // measured against it.
 //
@@ -1156,209 +541,323 @@ TCONV_DEVICE void direct_store_exchanged(const DirectSums<Layer, Tile>& sums, co
 // Sizes: one plane of a channel and the number of runs must stay below 2^31 unless wide_index; the rest is 64-bit.
 // Every axis must stay below 2^31 - stride - padding. Shared memory: DirectShape<Layer, Tile>::shared_bytes.
 
-// Which weights a block uses, apart from its row phase.
-struct DirectPart { int group, first_channel, first_phase; };
+constexpr int kGroupInChannels = 32;
+constexpr int kGroupOutChannels = 64;
+constexpr int kPositionLanes = 128;
+constexpr int kColumns = 32;
+constexpr int kPositions = 2;
+constexpr int kChannels = 2;
+constexpr int kPhases = 3;
+constexpr int kChunkRows = 3;
+constexpr int kChunkChannels = 32;
+constexpr int kUnroll = 8;
+constexpr int kKernel = 3;
+constexpr int kStride = 5;
+constexpr int kBlockRuns = kPositionLanes / 32;
+constexpr int kRunColumns = kColumns * kPositions;
+constexpr int kRunOutputs = kRunColumns * kStride;  // in one row
+constexpr int kChannelBlocks = (kGroupOutChannels + kChannels - 1) / kChannels;
+// Weights lie as [row tap][input channel][tap][phase][output channel]. What a thread loads of them at once: all of
+// one row tap and input channel if that is little, else those of one tap or of one phase.
+constexpr int kTapItems = kPhases * kChannels;
+constexpr int kAccumulatorBytes = 4;
+constexpr int kPaddingTo = 16 / kAccumulatorBytes;
+constexpr int kChannelItems = (kTapItems + kPaddingTo - 1) / kPaddingTo * kPaddingTo;
+constexpr int kRowItems = kChunkChannels * kChannelItems;
+constexpr int kWeightItems = kChunkRows * kRowItems;
+constexpr int kExchangePitch = 32;
+constexpr int kExchangeSteps = kPositions * kStride;  // of 32 items, for one line
+constexpr int kLineSteps = kExchangeSteps + 1;
+constexpr int kExchangeLineItems = kExchangeSteps * kExchangePitch;
+// So many lines at once that loads from shared memory do not wait for each other.
+constexpr int kExchangeLines = 2;
+constexpr int kWarpItems = kExchangeLines * kExchangeLineItems;  // of a warp's buffer
+constexpr int kExchangeItems = kBlockRuns * kWarpItems;
+constexpr int kSharedItems = kWeightItems + kExchangeItems;
+constexpr int kSharedBytes = kAccumulatorBytes * kSharedItems;
 
-// Brings one stage of weights to shared memory, from the given row tap, input channel and tap number on. Places without
-// a weight become 0.
-template <class Layer, class Tile, class Accumulator>
-TCONV_DEVICE void direct_stage(const DirectPart& part, const typename Layer::Element* weight, Accumulator* staged,
-                               int first_row, int first_channel, int first_tap_number) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Width = typename Shape::Width;
-#pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < Shape::weight_items; i += Shape::threads) {
-    const int item = i % Shape::channel_items;
-    const int tile_channel = item % Tile::channels, slot = item / Tile::channels % Shape::block_phases;
-    const int stage_tap = item / Shape::tap_items;
-    const int in_channel = first_channel + i / Shape::channel_items % Tile::chunk_channels;
-    const int out_channel = part.first_channel + tile_channel;
+#define TCONV_UNROLL _Pragma("unroll")
+#define TCONV_CONSTANT __host__ __device__ constexpr
+#if !defined(TCONV_EMULATOR)
+#define TCONV_DEVICE __device__ __forceinline__
+#define TCONV_MAY_ALIAS
+#define TCONV_SHARED(name)                                      \
+  extern __shared__ __align__(1024) unsigned char tconv_shared[]; \
+  unsigned char* name = tconv_shared
+#endif
 
-    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
-    const long long column_tap = tap + static_cast<long long>(first_tap_number + stage_tap) * Width::tap_period;
+// 0 <= index < count, in one comparison.
+TCONV_DEVICE bool in_range(int index, int count) { return static_cast<unsigned>(index) < static_cast<unsigned>(count); }
 
-    Accumulator value = 0;
-    if (stage_tap < Tile::chunk_taps && tap < Width::kernel && column_tap < Width::kernel &&
-        in_channel < Layer::group_in_channels && out_channel < Layer::group_out_channels) {
-      const long long filter = (static_cast<long long>(part.group) * Layer::group_in_channels + in_channel) *
-          Layer::group_out_channels + out_channel;
-      const long long row = filter * Shape::row_taps + first_row + i / Shape::row_items;
-      value = operand<Layer::rounding>(to_accumulator(load_constant(weight + row * Width::kernel + column_tap)));
-    }
-    staged[i] = value;
+// A factor of a product, rounded to TF32 where the precision says so. Equals PTX cvt.rn.tf32.f32 (sm_90 on) and
+// cvt.rna.tf32.f32 (sm_80 on), in integers for every GPU: on CUDA cores that is the faster way. Infinities and NaN stay
+// as they are.
+TCONV_DEVICE float operand(float value) {
+  const unsigned bits = __float_as_uint(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return value;
+  const unsigned half_unit = 0x1000u;
+  return __uint_as_float((bits + half_unit) & 0xffffe000u);
+}
+
+// Of a problem, and how many multiprocessors the GPU has. Axes are depth, height and width.
+struct Sizes { int multiprocessors, batch, input[3], output[3]; };
+
+// A launch, and those before it that prepare its weights and its inputs, of no blocks where it takes them as they are.
+// `counted` is what must stay below 2^31. Where `wide_index`, offsets do not, and the layer's Index must have 64 bits.
+struct Launch {
+  long long blocks, counted;
+  int threads, shared_bytes;
+  bool wide_index;
+  long long weight_blocks, weight_bytes;
+  int input_blocks, input_shared_bytes;
+};
+
+constexpr long long index_limit = 1ll << 31;
+
+// Of one channel.
+TCONV_CONSTANT long long plane_of(const int (&sizes)[3]) {
+  return static_cast<long long>(sizes[0]) * sizes[1] * sizes[2];
+}
+TCONV_CONSTANT long long larger(long long a, long long b) { return a < b ? b : a; }
+
+// The same value, of which the compiler knows nothing. It then keeps a common part of several addresses in a register
+// instead of computing each address anew.
+#if !defined(TCONV_EMULATOR)
+TCONV_DEVICE long long kept(long long value) {
+  asm("" : "+l"(value));
+  return value;
+}
+template <class T> TCONV_DEVICE const T* kept(const T* value) {
+  asm("" : "+l"(value));
+  return value;
+}
+#endif
+
+// N elements at once; the address must be a multiple of their size.
+template <class T, int N> struct alignas(sizeof(T) * N) TCONV_MAY_ALIAS Vector { T values[N]; };
+
+TCONV_CONSTANT int vector_width(int count, int item_bytes) {
+  int width = 16 / item_bytes;
+  while (count % width != 0) width /= 2;
+  return width;
+}
+
+// Copies N values from shared memory by the widest loads that divide N. The address must be a multiple of the width.
+template <class T, int N> TCONV_DEVICE void load_shared(const T* address, T (&values)[N]) {
+  constexpr int width = vector_width(N, sizeof(T));
+  using Wide = Vector<T, width>;
+  TCONV_UNROLL for (int i = 0; i < N; i += width) {
+    const Wide wide = *reinterpret_cast<const Wide*>(address + i);
+    TCONV_UNROLL for (int k = 0; k < width; ++k) values[i + k] = wide.values[k];
   }
 }
 
-// Where a thread's positions lie: its first row of them, and the position of its first lane's worth of columns. The
-// others follow `columns` apart.
-struct DirectRun {
-  int sample;  // -1: no such row
-  int depth, height, width;
-};
+TCONV_CONSTANT int axis_positions(int output_size) { return (output_size - 1) / kStride + 1; }
 
-// What blocks walk over, a step at a time: runs, one row of them after the other through the whole batch; or tiles,
-// which end where a slab ends.
-template <class Layer, class Tile> struct DirectWalk {
-  using Shape = DirectShape<Layer, Tile>;
-  using Index = typename Layer::Index;
-  Index depths, groups, rows, runs_a_row, steps;  // groups of rows, in a slab and in the whole batch
+// The first tap of a phase, or `kernel` if it has none.
+TCONV_CONSTANT int axis_first_tap(int phase) {
+  const int distance = phase % kStride;
+  int tap = distance;
+  tap = static_cast<int>(static_cast<long long>(tap) * 3 % kStride);
+  return tap < kKernel ? tap : kKernel;
+}
 
-  TCONV_DEVICE DirectWalk(int batch, Index depths_, Index heights, Index widths) : depths(depths_) {
-    groups = (heights - 1) / Tile::rows + 1;
-    runs_a_row = (widths - 1) / Shape::run_columns + 1;
-    rows = batch * depths * groups;
-    const Index runs = ((rows - 1) / Shape::run_rows + 1) * runs_a_row;
-    steps = (runs - 1) / Shape::block_runs + 1;
-  }
+// -1 for an output row that no tap reaches.
+TCONV_CONSTANT int direct_sum_row_of_output(int output_row) {
+  const int tap = axis_first_tap(output_row % kStride);
+  return tap < kKernel ? (output_row / kStride * kKernel + tap) : -1;
+}
 
-  // `row` and `column` are the thread's first position in the tile; for runs, its position in a row of the run.
-  TCONV_DEVICE DirectRun at(Index step, int row, int column) const {
-    const int warp = static_cast<int>(threadIdx.x) % Shape::position_threads / 32;
-    const Index run = step * Shape::block_runs + warp;
-    const Index row_group = run / runs_a_row;
-    const Index group = row_group * Shape::run_rows + row / Tile::rows;
-    const Index slab = group / groups, sample = slab / depths;
-    const int height = static_cast<int>(group - slab * groups) * Tile::rows;
-    const int width = static_cast<int>(run - row_group * runs_a_row) * Shape::run_columns;
-    return {group < rows ? static_cast<int>(sample) : -1, static_cast<int>(slab - sample * depths),
-            height, width + column};
-  }
-};
+TCONV_CONSTANT Launch direct_launch(const Sizes& sizes) {
+  const long long runs_a_row = (axis_positions(sizes.output[2] + 1) - 1) / kRunColumns + 1;
+  const long long row_groups = static_cast<long long>(sizes.batch) * sizes.output[0] *
+                               axis_positions(sizes.output[1] + 1);
+  const long long runs = row_groups * runs_a_row, all = (runs - 1) / kBlockRuns + 1;
+  // Blocks with resident weights go on to further positions.
+  const long long most = larger(1, 32ll * sizes.multiprocessors / kChannelBlocks);
+  Launch launch = {};
+  launch.counted = launch.blocks = kChannelBlocks * (most < all ? most : all);
+  launch.threads = kPositionLanes, launch.shared_bytes = kSharedBytes;
+  // A block's walk over the runs passes their end by less than as many again.
+  launch.wide_index = larger(2 * (row_groups + runs + kBlockRuns),
+                             larger(plane_of(sizes.input), plane_of(sizes.output))) >= index_limit;
+  return launch;
+}
 
-template <class Layer, class Tile, class Program = Identity>
-TCONV_DEVICE void direct(const typename Layer::Element* x, const typename Layer::Element* weight,
-    const typename Layer::Element* bias, typename Layer::Element* y, int batch, int input_depth, int input_height,
-    int input_width, int output_depth, int output_height, int output_width, const Program& program = {}) {
-  using Shape = DirectShape<Layer, Tile>;
-  using Element = typename Layer::Element;
-  using Accumulator = typename Shape::Accumulator;
-  using Index = typename Layer::Index;
-  using Depth = typename Shape::Depth;
-  using Height = typename Shape::Height;
-  using Width = typename Shape::Width;
-  constexpr int CI = Layer::group_in_channels, CO = Layer::group_out_channels;  // of one group
+// What a thread sums up: of each of its rows, column phases, positions and output channels.
+struct DirectSums { float values[kKernel][kPhases][kPositions][kChannels]; };
 
-  // The unused axes of 1-D and 2-D layers disappear here.
-  input_depth = output_depth = 1;
-
-  TCONV_SHARED(shared);
-  Accumulator* const tiles = reinterpret_cast<Accumulator*>(shared);
-  Accumulator* const staged = tiles + Shape::weight_start;
-
-  const int split = static_cast<int>(threadIdx.x) / Shape::position_threads;
-  const int thread = static_cast<int>(threadIdx.x) % Shape::position_threads, lane = thread % 32;
-  const int phase_lane = thread % Tile::phase_lanes;
-  // The thread's first position in the tile of its block, or in its warp's run.
-  const int warps_wide = 1, warp = 0, row_lane = lane / Tile::columns, column_lane = lane % Tile::columns;
-  const int tile_row = (warp / warps_wide * Shape::run_rows + row_lane) * Tile::rows;
-  const int tile_column = warp % warps_wide * Shape::run_columns + column_lane;
-
-  // Blocks that read the same inputs are neighbours in the grid, so that they meet in the L2 cache.
-  const int number_in_grid = static_cast<int>(blockIdx.x % Shape::parts / Shape::grid_row_phases);
-  const DirectPart part = {number_in_grid / (Shape::column_chunks * Shape::channel_blocks),
-      number_in_grid / Shape::column_chunks % Shape::channel_blocks * Tile::channels,
-      number_in_grid % Shape::column_chunks * Shape::block_phases};
-  const int first_row_phase = static_cast<int>(blockIdx.x % Shape::grid_row_phases);
-  const int end_row_phase = static_cast<int>(Shape::row_phases), own_channel = part.first_channel;
-  const Accumulator* const own_weights = staged + phase_lane * Tile::channels;
-
-  const Index input_plane = static_cast<Index>(input_depth) * input_height * input_width;
-  const Index output_plane = static_cast<Index>(output_depth) * output_height * output_width;
-  const Index depths = Depth::positions(output_depth);
-  const Index heights = Height::positions(output_height + Tile::row_origin);
-  const Index widths = Width::positions(output_width + Tile::origin);
-  const DirectWalk<Layer, Tile> walk(batch, depths, heights, widths);
-
-  const int first_channel = part.group * CO + own_channel;
-  const Epilogue<Layer, Program> epilogue{bias, program, first_channel};
-  DirectChannels<Layer, Tile, Program> of_channels;
-  TCONV_UNROLL for (int c = 0; c < Tile::channels; ++c) {
-    of_channels[c] = {};
-    if (own_channel + c < CO) of_channels[c] = epilogue.of(c);
-  }
-
-  const DirectPhases<Layer, Tile> phases(part.first_phase + phase_lane);
-
-  Accumulator* const buffer =
-      tiles + Shape::exchange_start + thread / 32 * Shape::exchange_lines * Shape::exchange_line_items;
-  const bool exchanges = split == 0;
-  direct_stage<Layer, Tile>(part, weight, staged, 0, 0, 0);
-  if (exchanges) direct_clear_buffer<Layer, Tile>(buffer);
-  __syncthreads();
-
-  const Index stride = static_cast<Index>(gridDim.x / Shape::parts);
-  for (Index step = static_cast<Index>(blockIdx.x / Shape::parts); step < walk.steps; step += stride) {
-    const DirectRun at = walk.at(step, tile_row, tile_column);
-    for (int row_phase = first_row_phase; row_phase < end_row_phase; ++row_phase) {
-      // Stacked, the only "row phase" of height is all of them together, and its first tap stands for all.
-      constexpr int height_phases = 1;
-      constexpr int height_step = Height::kernel;
-      const int depth_phase = row_phase / height_phases, height_phase = row_phase % height_phases;
-      const int first_depth_tap = Depth::first_tap(depth_phase), first_height_tap = 0;
-      const bool has_taps = first_depth_tap < Depth::kernel && first_height_tap < Height::kernel;
-      DirectSums<Layer, Tile> sums;
-      sums.clear();
-
-      for (int depth_tap = first_depth_tap; depth_tap < Depth::kernel; depth_tap += Depth::tap_period)
-        for (int height_tap = first_height_tap; height_tap < Height::kernel; height_tap += height_step) {
-          const int weight_row = depth_tap * Height::kernel + height_tap, slab = at.depth - Depth::shift_of(depth_tap);
-          const int top_row = at.height - Shape::top_shift;
-          const bool inside = at.sample >= 0 && slab >= 0 && slab < input_depth;
-          int input_columns[Shape::input_rows];
-          TCONV_UNROLL for (int r = 0; r < Shape::input_rows; ++r)
-            input_columns[r] = inside && in_range(top_row + r, input_height) ? input_width : 0;
-          for (int channel_chunk = 0; channel_chunk < CI; channel_chunk += Tile::chunk_channels)
-            for (int tap_chunk = 0; tap_chunk < Width::taps_per_phase; tap_chunk += Tile::chunk_taps) {
-              const int channels =
-                  CI - channel_chunk < Tile::chunk_channels ? CI - channel_chunk : Tile::chunk_channels;
-              const long long plane =
-                  (static_cast<long long>(at.sample) * Layer::groups + part.group) * CI + channel_chunk;
-              const Element* const rows = x + (inside ? (plane * input_depth + slab) * input_height * input_width : 0);
-              const Accumulator* const row_weights = own_weights + (weight_row * Shape::row_items);
-              direct_multiply<Layer, Tile>(
-                  row_weights, rows + static_cast<long long>(top_row) * input_width + at.width, input_width, at.width,
-                  input_columns, input_plane, channels, phases, tap_chunk, split, sums);
+// Adds the products of one stage of weights, a group of `unroll` input channels at a time.
+//
+// There are `channels` of them, of which every `splits`-th group from `split` on is this thread's. Inputs as
+// `direct_load` takes them.
+TCONV_DEVICE void direct_multiply(const float* stage_weights, const float* stage_x, int stage_column,
+    const int (&columns)[1], int plane, int channels, int split, DirectSums& sums) {
+  const int first = split * kUnroll;
+  const float* own_weights = stage_weights + first * kChannelItems;
+  const float* from = stage_x + first * static_cast<long long>(plane);
+  float inputs[kUnroll][kPositions];
+#pragma unroll 1
+  for (int group = first; group < channels; group += kUnroll) {
+    // Loads the inputs of one group of channels, and rounds them. Places outside the input are 0.
+    TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
+      TCONV_UNROLL for (int p = 0; p < kPositions; ++p) {
+        // Only the load is conditional: that is a predicate, more would be a branch, and loads would wait in turn.
+        float input{};
+        if (in_range(stage_column + p * kColumns, columns[0]))
+          input = __ldg(from + k * static_cast<long long>(plane) + p * kColumns);
+        inputs[k][p] = operand(input);
+      }
+    from += kUnroll * static_cast<long long>(plane);
+    // Adds the products of one group of input channels.
+    TCONV_UNROLL for (int k = 0; k < kUnroll; ++k)
+      TCONV_UNROLL for (int row_tap = 0; row_tap < kKernel; ++row_tap) {
+        const float* const row_weights = own_weights + row_tap * kRowItems + k * kChannelItems;
+        float weights[kChannelItems];
+        load_shared(row_weights, weights);
+        TCONV_UNROLL for (int a = 0; a < kPhases; ++a) {
+          const int item = a * kChannels;
+          TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
+            TCONV_UNROLL for (int c = 0; c < kChannels; ++c) {
+              float& sum = sums.values[row_tap][a][p][c];
+              sum = fmaf(inputs[k][p], weights[item + c], sum);
             }
         }
-      const int slab = at.depth * Depth::stride + depth_phase;
-      const int row = at.height * Height::stride - Tile::row_origin + height_phase;
-      const long long plane = first_output_channel<Layer>(at.sample, part.group) + own_channel;
-      const bool inside = at.sample >= 0 && slab < output_depth;
-      const DirectTarget<Element> target = {y, ((plane * output_depth + slab) * output_height + row) * output_width,
-          static_cast<long long>(output_plane), row, inside ? output_height : 0,
-          at.width * Width::stride - Tile::origin, output_width, CO - own_channel};
-      if (!Shape::phases_without_taps || has_taps)
-        direct_store_exchanged<true, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
-      else
-        direct_store_exchanged<false, Layer, Tile>(sums, epilogue, of_channels, target, buffer);
+      }
+    own_weights += kUnroll * kChannelItems;
+  }
+}
+
+// Stores a warp's results as whole runs, by way of its `buffer` in shared memory, or a row phase that has no taps.
+// Called by whole warps.
+TCONV_DEVICE void direct_store_exchanged(bool has_taps, int lane, const DirectSums& sums, long long start,
+    long long plane, int first_row, int height, int column, int width, float* buffer, float* y) {
+  const int run_column = __shfl_sync(0xffffffffu, column, 0), own_item = lane * kStride;
+  TCONV_UNROLL for (int first = 0; first < kChannels * kKernel; first += kExchangeLines) {
+    if (has_taps) {
+      __syncwarp();  // the last lines have been read
+      TCONV_UNROLL for (int p = 0; p < kPositions; ++p)
+        TCONV_UNROLL for (int phase = 0; phase < kStride; ++phase) {
+          const int tap = axis_first_tap(phase);
+          if (tap >= kKernel) continue;
+          const int item = own_item + p * kColumns * kStride + phase;
+          float* const place = buffer + item / 32 * kExchangePitch + item % 32;
+          TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n)
+            place[(n - first) * kExchangeLineItems] = sums.values[n % kKernel][tap][p][n / kKernel];
+        }
+      __syncwarp();  // all lanes have written theirs
+    }
+    TCONV_UNROLL for (int n = first; n < first + kExchangeLines; ++n) {
+      const int c = n / kKernel;
+      TCONV_UNROLL for (int r = 0; r < kStride; ++r) {
+        // Rows that no tap reaches are stored with the channel's first.
+        const int sum_row = direct_sum_row_of_output(r);
+        if ((sum_row < 0 ? 0 : sum_row) != n % kKernel) continue;
+        {
+          // Stores one row of one output channel for a whole warp: from `line` of its buffer, or without sums.
+          const float* const line = buffer + (n - first) * kExchangeLineItems;
+          const bool has_sums = has_taps && sum_row >= 0;
+          const long long own_row = in_range(first_row + r, height) ? start + static_cast<long long>(r) * width : -1;
+          // Where all rows are one, stores differ by constants from here, and start at lines of memory.
+          const long long begin = own_row + c * plane + run_column;
+          const int ahead = static_cast<int>(begin) & 31;
+          const long long place = kept(begin + lane - ahead);
+
+          // All loads before all stores, and only the stores conditional: otherwise each would wait for its load.
+          float values[kLineSteps];
+          bool in_line[kLineSteps];
+          TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
+            const int step = s, item = step * 32 + lane - ahead;
+            in_line[s] = (step > 0 || lane >= ahead) && (step < kLineSteps - 1 || item < kRunOutputs);
+            values[s] = 0;
+            if (has_sums && in_line[s]) values[s] = line[step * kExchangePitch + lane - ahead];
+          }
+          TCONV_UNROLL for (int s = 0; s < kLineSteps; ++s) {
+            const int step = s, item = step * 32 + lane - ahead, own_column = run_column + item;
+            if (own_row >= 0 && in_line[s] && own_column >= 0 && own_column < width)
+              y[place + step * 32] = values[s];
+          }
+        }
+      }
     }
   }
 }
+
+TCONV_CONSTANT Launch conv_transpose2d_launch(const Sizes& sizes) { return direct_launch(sizes); }
 }  // namespace tconv
+using namespace tconv;
 
 // ==== conv_transpose2d
-// 2-D 32→64 k3 s5 p1 d2 tf32_rna
-struct conv_transpose2d_layer {
-  using Element = float;
-  using Index = int;
-  using Depth = tconv::Axis<1, 1, 0, 1>;
-  using Height = tconv::Axis<3, 5, 1, 2>;
-  using Width = tconv::Axis<3, 5, 1, 2>;
-  static constexpr int spatial_dims = 2, groups = 1, group_in_channels = 32, group_out_channels = 64, y_channels = 64,
-      has_bias = 0, has_program = 0;
-  static constexpr tconv::Rounding rounding = tconv::Rounding::ties_away;
-};
-struct conv_transpose2d_tile {
-  static constexpr int position_lanes = 128, phase_lanes = 1, splits = 1, columns = 32, positions = 2, stacked = 1,
-      rows = 1, warps_wide = 0, channels = 2, phases = 3, chunk_rows = 3, chunk_channels = 32, chunk_taps = 1,
-      unroll = 8, ahead = 0, origin = 1, row_origin = 1, blocks = 5;
-};
-extern "C" __global__ void __launch_bounds__(128, 5)
-conv_transpose2d(const conv_transpose2d_layer::Element* x, const conv_transpose2d_layer::Element* weight, const
-    conv_transpose2d_layer::Element* bias, conv_transpose2d_layer::Element* y, int batch, int input_depth, int
-    input_height, int input_width, int output_depth, int output_height, int output_width) {
-  tconv::direct<conv_transpose2d_layer, conv_transpose2d_tile>(x, weight, bias, y, batch, input_depth, input_height,
-      input_width, output_depth, output_height, output_width);
+extern "C" __global__ void __launch_bounds__(128, 3)
+conv_transpose2d(const float* x, const float* weight, const float* bias, float* y, int batch, int input_depth,
+    int input_height, int input_width, int output_depth, int output_height, int output_width) {
+  TCONV_SHARED(shared);
+  float* const tiles = reinterpret_cast<float*>(shared);
+
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+
+  // What a block has beside its positions. Blocks that read the same inputs are neighbours in the grid, so that they
+  // meet in the L2 cache.
+  const int part = static_cast<int>(blockIdx.x % kChannelBlocks), own_channel = part * kChannels;
+
+  const int input_plane = input_height * input_width, output_plane = output_height * output_width;
+  const int row_groups = axis_positions(output_height + 1), all_row_groups = batch * row_groups;
+  const int runs_a_row = (axis_positions(output_width + 1) - 1) / kRunColumns + 1, runs = all_row_groups * runs_a_row;
+  const int steps = (runs - 1) / kBlockRuns + 1;
+
+  float* const buffer = tiles + kWeightItems + thread / 32 * kWarpItems;
+  // Brings one stage of weights to shared memory, rounded. Places without a weight become 0.
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < kWeightItems; i += kPositionLanes) {
+    const int item = i % kChannelItems, stage_tap = item / kTapItems, slot = item / kChannels % kPhases;
+    const int in_channel = i / kChannelItems % kChunkChannels, out_channel = own_channel + item % kChannels;
+
+    int tap = slot;  // the slot's first; phases in registers are numbered by their first taps
+    const long long column_tap = tap;
+
+    float value = 0;
+    if (stage_tap < 1) {
+      const long long filter = static_cast<long long>(in_channel) * kGroupOutChannels + out_channel;
+      const long long row = filter * kKernel + i / kRowItems;
+      value = operand(__ldg(weight + row * kKernel + column_tap));
+    }
+    tiles[i] = value;
+  }
+  // Column phases that no tap reaches stay 0 in a warp's buffer.
+#pragma unroll 1
+  for (int item = static_cast<int>(threadIdx.x) % 32; item < kWarpItems; item += 32) buffer[item] = 0;
+  __syncthreads();
+
+  const int stride = static_cast<int>(gridDim.x / kChannelBlocks);
+  for (int step = static_cast<int>(blockIdx.x / kChannelBlocks); step < steps; step += stride) {
+    // The thread's first row of positions, and the position of its first lane's worth of columns. The others follow
+    // `columns` apart.
+    const int run = step * kBlockRuns + thread / 32, step_group = run / runs_a_row;
+    const int slab_of_all = step_group / row_groups, height = step_group - slab_of_all * row_groups;
+    const int width = (run - step_group * runs_a_row) * kRunColumns + lane;
+    const bool in_batch = step_group < all_row_groups;
+    DirectSums sums = {};
+
+    {
+      const int slab = 0;
+      const bool inside = in_batch;
+      int input_columns[1];
+
+      input_columns[0] = inside && in_range(height, input_height) ? input_width : 0;
+      {
+        const long long plane = static_cast<long long>(slab_of_all) * kGroupInChannels;
+        const float* const rows = x + (inside ? (plane + slab) * input_height * input_width : 0);
+        direct_multiply(tiles, rows + static_cast<long long>(height) * input_width + width, width, input_columns,
+            input_plane, kChunkChannels, 0, sums);
+      }
+    }
+    const int slab = 0, row = height * kStride - 1;
+    const long long plane = static_cast<long long>(slab_of_all) * kGroupOutChannels + own_channel;
+    const bool inside = in_batch;
+    const long long start = ((plane + slab) * output_height + row) * output_width;
+    const int plane_rows = inside ? output_height : 0, column = width * kStride - 1;
+    direct_store_exchanged(1, lane, sums, start, output_plane, row, plane_rows, column, output_width, buffer, y);
+  }
 }
 
 // ==== launching, on the host; left out where only device code is compiled
@@ -1386,21 +885,20 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
 // weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
 // behind the layer reads.
-template <class Layer, class Tile>
-int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights,
-                 const void* of_inputs) {
+static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
+                        const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
     for (; sizes.batch > 0; sizes.batch /= 2) {
-      const tconv::Launch fits = tconv::direct_launch<Layer, Tile>(sizes);
-      if (fits.counted < tconv::index_limit && (sizeof(typename Layer::Index) == 8 || !fits.wide_index)) break;
+      const tconv::Launch fits = launch_of(sizes);
+      if (fits.counted < tconv::index_limit && !fits.wide_index) break;
     }
     return sizes.batch;
   }
   int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
-  const tconv::Launch launch = tconv::direct_launch<Layer, Tile>(sizes);
+  const tconv::Launch launch = launch_of(sizes);
   bool overlaps = false;
   std::vector<void*> arguments = {&x, &weight, &bias, &y, &sizes.batch, input, input + 1, input + 2,
                                   output, output + 1, output + 2};
@@ -1409,8 +907,7 @@ int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const 
 
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
-    case 0: return launched<conv_transpose2d_layer, conv_transpose2d_tile>(
-                numbers, (void*)conv_transpose2d, nullptr, nullptr);
+    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d, nullptr, nullptr);
   }
   return cudaErrorInvalidValue;
 }

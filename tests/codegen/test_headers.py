@@ -29,7 +29,7 @@ from tconv.codegen.headers.simplify import (
 )
 from tconv.codegen.headers.sweep import swept
 from tconv.codegen.headers.syntax import Text, declared_name, field, walk, words
-from tconv.codegen.headers.whole import launching, whole
+from tconv.codegen.headers.whole import whole
 from tconv.jit.compile import compile_source
 from tconv.kernels import source
 from tconv.planner import FAMILIES, Kernel
@@ -372,7 +372,7 @@ def test_a_whole_text_takes_as_many_registers(name: str) -> None:
     arch = "sm_90a" if kernel.family == "wgmma" else "sm_90"
     library = compile_source(source.unit(kernel), arch, headers=source.header_directory()).log
     text = whole_text([kernel])
-    assert launching("tconv_kernel") in text
+    assert source.launch_name("tconv_kernel") in text
     log = compile_source(text, arch).log
 
     def taken(log: str) -> list[int]:

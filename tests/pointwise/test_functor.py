@@ -61,7 +61,7 @@ def operands() -> tuple[torch.Tensor, torch.Tensor]:
 def kernel_of(text: str, precision: Precision, count: int) -> tuple[str, Problem]:
     """A layer of one channel, whose weight is 1."""
     layer = Layer(1, 1, 1, (1, 1, 1), precision=precision, tail=text)
-    source = unit(Kernel("direct", layer, default_tile(layer)), NAME) + launching("direct", NAME)
+    source = unit(Kernel("direct", layer, default_tile(layer)), NAME) + launching(NAME, False)
     return source, Problem(layer, 1, (1, 1, count))
 
 

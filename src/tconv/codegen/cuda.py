@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tconv.codegen.headers import PRIMITIVES, kernel_texts
+from tconv.codegen.headers.whole import whole
 from tconv.codegen.marks import only
 from tconv.kernels import source
 from tconv.planner import Kernel
@@ -32,6 +34,9 @@ def cuda_texts(kernels: Sequence[Written]) -> tuple[str, dict[str, str]]:
     """
     if not kernels:
         return "", {}
+    if _evaluates(kernels):
+        family = kernels[0].kernel.family
+        return "", {family: f"{_sectioned(whole(kernels), kernels)}\n{_host(family, kernels)}"}
     headers = kernel_texts([each.kernel for each in kernels], "")
     shared = headers.pop(PRIMITIVES)
     one = len(headers) == 1
@@ -42,6 +47,22 @@ def cuda_texts(kernels: Sequence[Written]) -> tuple[str, dict[str, str]]:
         for family, text in headers.items()
     }
     return ("" if one else source.in_namespace([shared])), texts
+
+
+def _evaluates(kernels: Sequence[Written]) -> bool:
+    """Whether the headers are evaluated for these kernels, rather than folded.
+
+    So far they are for kernels on CUDA cores, where a file has no others, and no programs behind layers.
+    """
+    return all(each.kernel.family == "direct" and not each.kernel.layer.tail for each in kernels)
+
+
+def _sectioned(text: str, kernels: Sequence[Written]) -> str:
+    """A whole text with the mark of its section in front of each kernel's functions."""
+    for _, name in kernels:
+        head = rf'^extern "C" __global__ void __launch_bounds__\([^)]*\)\n{name}\('
+        text = re.sub(head, rf"{source.SECTION}{name}\n\g<0>", text, count=1, flags=re.MULTILINE)
+    return text
 
 
 def section(written: Written) -> str:
@@ -57,7 +78,7 @@ def _host(family: str, kernels: Sequence[Written]) -> str:
         "where programs are computed": any(each.kernel.layer.tail for each in kernels),
     }
     cases = "\n".join(f"    case {place}: {_launched(each)}" for place, each in enumerate(kernels))
-    return only(_host_text(), wanted).replace("FAMILY", family).replace("KERNELS", cases)
+    return only(_host_text(), wanted).replace("KERNELS", cases)
 
 
 @cache
@@ -73,7 +94,8 @@ def _launched(written: Written) -> str:
     if source.prepares_inputs(kernel):
         functions[2] = source.PREPARING_INPUTS.format(name)
     pointers = ", ".join(each if each == "nullptr" else f"(void*){each}" for each in functions)
-    return f"return launched<{name}_layer, {name}_tile>(\n                numbers, {pointers});"
+    line = f"return launched(numbers, tconv::{source.launch_name(name)}, {pointers});"
+    return line if len(line) < _WIDTH - 12 else line.replace("numbers, ", "numbers,\n                           ")
 
 
 def _wrapped(line: str) -> str:

@@ -40,21 +40,20 @@ static int enqueue(const void* kernel, void** arguments, int64_t grid, int block
 // The numbers: place of the kernel, stream, multiprocessors, addresses of x, weight, bias, y and of memory for prepared
 // weights and inputs, batch, depth, height and width of the input and of the output, and addresses of what the program
 // behind the layer reads.
-template <class Layer, class Tile>
-int64_t launched(const std::vector<int64_t>& numbers, const void* kernel, const void* of_weights,
-                 const void* of_inputs) {
+static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*launch_of)(const tconv::Sizes&),
+                        const void* kernel, const void* of_weights, const void* of_inputs) {
   const auto size = [&](int i) { return static_cast<int>(numbers[i]); };
   tconv::Sizes sizes{size(2), size(8), {size(9), size(10), size(11)}, {size(12), size(13), size(14)}};
   int64_t stream = numbers[1], x = numbers[3], weight = numbers[4], bias = numbers[5], y = numbers[6];
   if (y == 0) {
     for (; sizes.batch > 0; sizes.batch /= 2) {
-      const tconv::Launch fits = tconv::FAMILY_launch<Layer, Tile>(sizes);
-      if (fits.counted < tconv::index_limit && (sizeof(typename Layer::Index) == 8 || !fits.wide_index)) break;
+      const tconv::Launch fits = launch_of(sizes);
+      if (fits.counted < tconv::index_limit && !fits.wide_index) break;
     }
     return sizes.batch;
   }
   int (&input)[3] = sizes.input, (&output)[3] = sizes.output;
-  const tconv::Launch launch = tconv::FAMILY_launch<Layer, Tile>(sizes);
+  const tconv::Launch launch = launch_of(sizes);
   bool overlaps = false;
 // ---- where inputs are prepared
   if (launch.input_blocks > 0) {

@@ -173,14 +173,14 @@ def reads_and_program(operands: Sequence[str], name: str, channels_last: bool = 
 class Launched(NamedTuple):
     """How the text of a kernel is launched: `Launch` of `kernels/primitives/launch.cuh`, which says more.
 
-    Launches that are `too_far` take offsets that the layer's Index does not have.
+    Where `wide_index`, the kernel's offsets do not reach.
     """
 
     blocks: int
     counted: int
     threads: int
     shared_bytes: int
-    too_far: int
+    wide_index: int
     weight_blocks: int
     weight_bytes: int
     input_blocks: int
@@ -188,14 +188,31 @@ class Launched(NamedTuple):
     preparing_threads: int
 
 
-def launching(family: str, name: str) -> str:
-    """A function that writes the numbers of `Launched`, for the kernel `name`, whose configuration stands above.
+def launch_name(name: str) -> str:
+    """What the constant function is called that tells how the kernel `name` is launched: from `Sizes` to a `Launch`,
+    both in ``tconv``, as it is itself."""
+    return f"{name}_launch"
+
+
+def launch_function(kernel: Kernel[Any], name: str, template: str) -> str:
+    """That function, by a template of the kernel's family. What it calls `wide_index` its kernel cannot launch."""
+    head = f"TCONV_CONSTANT Launch {launch_name(name)}(const Sizes& sizes) {{"
+    if not kernel.wide_index:
+        return f"{head} return {template}(sizes); }}\n"
+    lines = [
+        f"Launch launch = {template}(sizes);",
+        "launch.wide_index = false;  // its offsets reach",
+        "return launch;",
+    ]
+    return f"{head}\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+def launching(name: str, prepares_weights: bool) -> str:
+    """A function that writes the numbers of `Launched`, for the kernel `name`, whose text stands above.
 
     Its arguments are where to, how many multiprocessors there are, batch, input size and output size.
     """
-    preparing = "tconv::preparing_threads" if prepares_weights(family) else "0"
-    too_far = f"launch.wide_index && sizeof({name}_layer::Index) < 8"
-    known = {"too_far": too_far, "preparing_threads": preparing}
+    known = {"preparing_threads": "tconv::preparing_threads" if prepares_weights else "0"}
     values = [known.get(field, f"launch.{field}") for field in Launched._fields]
     writes = "".join(f"  numbers[{i}] = {value};\n" for i, value in enumerate(values))
     return f"""
@@ -203,7 +220,7 @@ extern "C" __global__ void {LAUNCHING.format(name)}(long long* numbers, int mult
     int input_depth, int input_height, int input_width, int output_depth, int output_height, int output_width) {{
   const tconv::Sizes sizes = {{multiprocessors, batch, {{input_depth, input_height, input_width}},
       {{output_depth, output_height, output_width}}}};
-  const tconv::Launch launch = tconv::{family}_launch<{name}_layer, {name}_tile>(sizes);
+  const tconv::Launch launch = tconv::{launch_name(name)}(sizes);
 {writes}}}
 """
 
@@ -225,6 +242,8 @@ def functions(kernel: Kernel[Any], name: str) -> str:
         texts.append(functor(program, f"{name}_program"))
         operands = [operand.name for operand in program.operands]
         behind = reads_and_program(operands, name, bool(getattr(kernel.tile, "channels_last", 0)))
+    template = f"{kernel.family}_launch<::{name}_layer, ::{name}_tile>"
+    texts.append(f"namespace tconv {{\n{launch_function(kernel, name, template)}}}\n")
     texts.append(function(kernel, name, "", *behind))
     texts += [function(kernel, name, "_weights")] if prepares_weights(kernel.family) else []
     texts += [function(kernel, name, "_inputs")] if prepares_inputs(kernel) else []

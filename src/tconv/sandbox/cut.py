@@ -97,7 +97,7 @@ def told(cut: Cut, problem: Any, multiprocessors: int, ask: Ask) -> Told:
         preparation = Preparation(launched.weight_blocks, launched.preparing_threads, launched.weight_bytes)
     if launched.input_blocks:
         inputs = InputPreparation(launched.input_blocks, launched.preparing_threads, launched.input_shared_bytes)
-    too_far = bool(launched.too_far)
+    too_far = bool(launched.wide_index)
     return Told(launched.blocks, launched.threads, launched.shared_bytes, preparation, inputs, too_far)
 
 
@@ -174,7 +174,7 @@ class WrittenFile:
 
 def cut_of(kernel: Any, texts: Mapping[str, str]) -> Cut:
     """One of a file's own kernels, of its text for each family."""
-    source = alone(texts[kernel.family], kernel.name) + launching(kernel.family, kernel.name)
+    source = alone(texts[kernel.family], kernel.name) + launching(kernel.name, kernel.weight_bytes > 0)
     return Cut(source, kernel.name)
 
 

@@ -29,7 +29,7 @@ from tconv.pointwise.program import parse
 #: What families share.
 PRIMITIVES = "primitives"
 #: What the host's side asks of them.
-_HOST_ASKS = "Sizes index_limit .wide_index " + " ".join(f".{name}" for name in Launched._fields[:-1])
+_HOST_ASKS = "Sizes index_limit " + " ".join(f".{name}" for name in Launched._fields[:-1])
 _FIRST_MACRO = "#define TCONV_CONSTANT "
 #: What a header says of itself, which names other files.
 _FIRST_COMMENT = re.compile(r"\A(//[^\n]*\n)+")

@@ -75,7 +75,7 @@ def resolved(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     text = "\n".join([head[0], *lines, "", first, *map("{}\n".format, common.functions.values()), *rest, last])
     text = _ABOUT_NOTHING.sub("\n\n", text)
     text += "\n" + "\n".join(_structs(kernels, common)) + "\n"
-    text += "".join(_launching(family).format(name) for _, name in kernels) + "\n"
+    text += "".join(_launch_function(kernel, name) for kernel, name in kernels) + "\n"
     text += "\n".join(
         _functions(kernel, name, common.scopes[n].names["Element"]) for n, (kernel, name) in enumerate(kernels)
     )
@@ -86,14 +86,14 @@ def _asked(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """What the host's side mentions."""
     preparing = ["preparing_threads"] * any(source.prepares_weights(kernel.family) for kernel, _ in kernels)
     members = [f".{name}" for name in source.Launched._fields[:-1]]
-    return " ".join(["Sizes index_limit", *preparing, *members, *(launching(name) for _, name in kernels)])
+    return " ".join(["Sizes index_limit", *preparing, *members, *(source.launch_name(name) for _, name in kernels)])
 
 
 def whole(kernels: Sequence[tuple[Kernel[Any], str]]) -> str:
     """The CUDA text of kernels of one family, each with its name: complete, and as simple as it can be made.
 
     Functions are those of `tconv.kernels.source.functions`: ``NAME``, ``NAME_weights``, ``NAME_inputs``. How a kernel
-    is launched says `launching`.
+    is launched says the function of that `source.launch_name`, in ``tconv``.
     """
     text = resolved(kernels)
     asked, kept = _asked(kernels), _of_conditions(text)
@@ -161,14 +161,8 @@ def _structs(kernels: Sequence[tuple[Kernel[Any], str]], common: Kernels) -> lis
     return made
 
 
-def launching(name: str) -> str:
-    """The constant function that tells how a kernel is launched: from `Sizes` to a `Launch`, both in ``tconv``."""
-    return f"{name}_launch"
-
-
-def _launching(family: str) -> str:
-    head = "TCONV_CONSTANT Launch {0}_launch(const Sizes& sizes)"
-    return f"{head} {{{{ return {family}_launch<{{0}}_layer>(sizes); }}}}\n"
+def _launch_function(kernel: Kernel[Any], name: str) -> str:
+    return source.launch_function(kernel, name, f"{kernel.family}_launch<{name}_layer>")
 
 
 def _functions(kernel: Kernel[Any], name: str, element: Type) -> str:
