@@ -269,7 +269,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_d63194b9c3748e81")
+_OPERATOR = _define("tconv_b137884955b69103")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -2034,10 +2034,10 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
 
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
-    case 0: return launched(numbers,
-                           tconv::conv_transpose2d_launch, (void*)conv_transpose2d, (void*)conv_transpose2d_weights, nullptr);
-    case 1: return launched(numbers,
-                           tconv::conv_transpose2d_any_size_launch, (void*)conv_transpose2d_any_size, (void*)conv_transpose2d_any_size_weights, nullptr);
+    case 0: return launched(numbers, tconv::conv_transpose2d_launch, (void*)conv_transpose2d,
+        (void*)conv_transpose2d_weights, nullptr);
+    case 1: return launched(numbers, tconv::conv_transpose2d_any_size_launch, (void*)conv_transpose2d_any_size,
+        (void*)conv_transpose2d_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

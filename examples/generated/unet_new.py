@@ -334,7 +334,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_f43f85e8602c03fe")
+_OPERATOR = _define("tconv_4f87134964f7aec6")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -2638,30 +2638,30 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
 
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
-    case 0: return launched(numbers,
-                           tconv::conv_ups_0_up_launch, (void*)conv_ups_0_up, (void*)conv_ups_0_up_weights, nullptr);
-    case 1: return launched(numbers,
-                           tconv::conv_ups_0_up_any_size_launch, (void*)conv_ups_0_up_any_size, (void*)conv_ups_0_up_any_size_weights, nullptr);
-    case 2: return launched(numbers,
-                           tconv::conv_ups_0_up_then_1_launch, (void*)conv_ups_0_up_then_1, (void*)conv_ups_0_up_then_1_weights, nullptr);
-    case 3: return launched(numbers,
-                           tconv::conv_ups_1_up_launch, (void*)conv_ups_1_up, (void*)conv_ups_1_up_weights, nullptr);
-    case 4: return launched(numbers,
-                           tconv::conv_ups_1_up_any_size_launch, (void*)conv_ups_1_up_any_size, (void*)conv_ups_1_up_any_size_weights, nullptr);
-    case 5: return launched(numbers,
-                           tconv::conv_ups_1_up_then_1_launch, (void*)conv_ups_1_up_then_1, (void*)conv_ups_1_up_then_1_weights, nullptr);
-    case 6: return launched(numbers,
-                           tconv::conv_ups_2_up_launch, (void*)conv_ups_2_up, (void*)conv_ups_2_up_weights, nullptr);
-    case 7: return launched(numbers,
-                           tconv::conv_ups_2_up_any_size_launch, (void*)conv_ups_2_up_any_size, (void*)conv_ups_2_up_any_size_weights, nullptr);
-    case 8: return launched(numbers,
-                           tconv::conv_ups_2_up_then_1_launch, (void*)conv_ups_2_up_then_1, (void*)conv_ups_2_up_then_1_weights, nullptr);
-    case 9: return launched(numbers,
-                           tconv::conv_ups_3_up_launch, (void*)conv_ups_3_up, (void*)conv_ups_3_up_weights, nullptr);
-    case 10: return launched(numbers,
-                           tconv::conv_ups_3_up_any_size_launch, (void*)conv_ups_3_up_any_size, (void*)conv_ups_3_up_any_size_weights, nullptr);
-    case 11: return launched(numbers,
-                           tconv::conv_ups_3_up_then_1_launch, (void*)conv_ups_3_up_then_1, (void*)conv_ups_3_up_then_1_weights, nullptr);
+    case 0: return launched(numbers, tconv::conv_ups_0_up_launch, (void*)conv_ups_0_up, (void*)conv_ups_0_up_weights,
+        nullptr);
+    case 1: return launched(numbers, tconv::conv_ups_0_up_any_size_launch, (void*)conv_ups_0_up_any_size,
+        (void*)conv_ups_0_up_any_size_weights, nullptr);
+    case 2: return launched(numbers, tconv::conv_ups_0_up_then_1_launch, (void*)conv_ups_0_up_then_1,
+        (void*)conv_ups_0_up_then_1_weights, nullptr);
+    case 3: return launched(numbers, tconv::conv_ups_1_up_launch, (void*)conv_ups_1_up, (void*)conv_ups_1_up_weights,
+        nullptr);
+    case 4: return launched(numbers, tconv::conv_ups_1_up_any_size_launch, (void*)conv_ups_1_up_any_size,
+        (void*)conv_ups_1_up_any_size_weights, nullptr);
+    case 5: return launched(numbers, tconv::conv_ups_1_up_then_1_launch, (void*)conv_ups_1_up_then_1,
+        (void*)conv_ups_1_up_then_1_weights, nullptr);
+    case 6: return launched(numbers, tconv::conv_ups_2_up_launch, (void*)conv_ups_2_up, (void*)conv_ups_2_up_weights,
+        nullptr);
+    case 7: return launched(numbers, tconv::conv_ups_2_up_any_size_launch, (void*)conv_ups_2_up_any_size,
+        (void*)conv_ups_2_up_any_size_weights, nullptr);
+    case 8: return launched(numbers, tconv::conv_ups_2_up_then_1_launch, (void*)conv_ups_2_up_then_1,
+        (void*)conv_ups_2_up_then_1_weights, nullptr);
+    case 9: return launched(numbers, tconv::conv_ups_3_up_launch, (void*)conv_ups_3_up, (void*)conv_ups_3_up_weights,
+        nullptr);
+    case 10: return launched(numbers, tconv::conv_ups_3_up_any_size_launch, (void*)conv_ups_3_up_any_size,
+        (void*)conv_ups_3_up_any_size_weights, nullptr);
+    case 11: return launched(numbers, tconv::conv_ups_3_up_then_1_launch, (void*)conv_ups_3_up_then_1,
+        (void*)conv_ups_3_up_then_1_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

@@ -289,7 +289,7 @@ def _define(space):
     return defined
 
 # What torch.compile and dispatch modes see, as one node; named by the contents of this file.
-_OPERATOR = _define("tconv_fe826e33af5fdfe3")
+_OPERATOR = _define("tconv_d24bdcb9591e3065")
 
 def _tuple(value, dims):
     if type(value) is tuple and len(value) == dims:  # as modules have them
@@ -2443,17 +2443,17 @@ static int64_t launched(const std::vector<int64_t>& numbers, tconv::Launch (*lau
 int64_t launch(const std::vector<int64_t>& numbers) {
   switch (numbers[0]) {
     case 0: return launched(numbers, tconv::conv_ups_0_launch, (void*)conv_ups_0, (void*)conv_ups_0_weights, nullptr);
-    case 1: return launched(numbers,
-                           tconv::conv_ups_0_any_size_launch, (void*)conv_ups_0_any_size, (void*)conv_ups_0_any_size_weights, nullptr);
+    case 1: return launched(numbers, tconv::conv_ups_0_any_size_launch, (void*)conv_ups_0_any_size,
+        (void*)conv_ups_0_any_size_weights, nullptr);
     case 2: return launched(numbers, tconv::conv_ups_1_launch, (void*)conv_ups_1, (void*)conv_ups_1_weights, nullptr);
-    case 3: return launched(numbers,
-                           tconv::conv_ups_1_any_size_launch, (void*)conv_ups_1_any_size, (void*)conv_ups_1_any_size_weights, nullptr);
+    case 3: return launched(numbers, tconv::conv_ups_1_any_size_launch, (void*)conv_ups_1_any_size,
+        (void*)conv_ups_1_any_size_weights, nullptr);
     case 4: return launched(numbers, tconv::conv_ups_2_launch, (void*)conv_ups_2, (void*)conv_ups_2_weights, nullptr);
-    case 5: return launched(numbers,
-                           tconv::conv_ups_2_any_size_launch, (void*)conv_ups_2_any_size, (void*)conv_ups_2_any_size_weights, nullptr);
+    case 5: return launched(numbers, tconv::conv_ups_2_any_size_launch, (void*)conv_ups_2_any_size,
+        (void*)conv_ups_2_any_size_weights, nullptr);
     case 6: return launched(numbers, tconv::conv_ups_3_launch, (void*)conv_ups_3, (void*)conv_ups_3_weights, nullptr);
-    case 7: return launched(numbers,
-                           tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size, (void*)conv_ups_3_any_size_weights, nullptr);
+    case 7: return launched(numbers, tconv::conv_ups_3_any_size_launch, (void*)conv_ups_3_any_size,
+        (void*)conv_ups_3_any_size_weights, nullptr);
   }
   return cudaErrorInvalidValue;
 }

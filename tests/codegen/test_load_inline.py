@@ -216,7 +216,7 @@ def test_places_are_those_of_the_names(file: Namespace, host: Host) -> None:
         seen[launch.kernel.name] = host.asked[-1][0]
     assert len(seen) == 4 and sorted(seen.values()) == [0, 1, 2, 3]
     for name, place in seen.items():
-        assert f"case {place}: return launched<{name}_layer, {name}_tile>(" in file["_CUDA"]["direct"]
+        assert f"case {place}: return launched(numbers, tconv::{name}_launch," in file["_CUDA"]["direct"]
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,10 @@ def cuda_texts(kernels: Sequence[Written]) -> tuple[str, dict[str, str]]:
 def _evaluates(kernels: Sequence[Written]) -> bool:
     """Whether the headers are evaluated for these kernels, rather than folded.
 
-    So far they are for kernels on CUDA cores, where a file has no others, and no programs behind layers.
+    So far they are for kernels on CUDA cores in one type, where a file has no others, and no programs behind layers.
     """
-    return all(each.kernel.family == "direct" and not each.kernel.layer.tail for each in kernels)
+    alike = len({each.kernel.layer.precision for each in kernels}) == 1
+    return alike and all(each.kernel.family == "direct" and not each.kernel.layer.tail for each in kernels)
 
 
 def _sectioned(text: str, kernels: Sequence[Written]) -> str:
@@ -77,7 +78,7 @@ def _host(family: str, kernels: Sequence[Written]) -> str:
         "where inputs are prepared": any(source.prepares_inputs(each.kernel) for each in kernels),
         "where programs are computed": any(each.kernel.layer.tail for each in kernels),
     }
-    cases = "\n".join(f"    case {place}: {_launched(each)}" for place, each in enumerate(kernels))
+    cases = "".join(_wrapped(f"    case {place}: {_launched(each)}") for place, each in enumerate(kernels)).rstrip()
     return only(_host_text(), wanted).replace("KERNELS", cases)
 
 
@@ -93,9 +94,8 @@ def _launched(written: Written) -> str:
         functions[1] = source.PREPARING.format(name)
     if source.prepares_inputs(kernel):
         functions[2] = source.PREPARING_INPUTS.format(name)
-    pointers = ", ".join(each if each == "nullptr" else f"(void*){each}" for each in functions)
-    line = f"return launched(numbers, tconv::{source.launch_name(name)}, {pointers});"
-    return line if len(line) < _WIDTH - 12 else line.replace("numbers, ", "numbers,\n                           ")
+    pointers = [each if each == "nullptr" else f"(void*){each}" for each in functions]
+    return f"return launched({', '.join(['numbers', f'tconv::{source.launch_name(name)}', *pointers])});"
 
 
 def _wrapped(line: str) -> str:
