@@ -58,6 +58,7 @@
 // that a lane stores are up to so many apart; the rest is 64-bit. Shared memory: MmaShape<Layer, Tile>::shared_bytes.
 #pragma once
 #include "mma/columns.cuh"
+#include "mma/inputs.cuh"
 #include "mma/launch.cuh"
 #include "mma/store.cuh"
 #include "mma/weights.cuh"
@@ -90,35 +91,30 @@ struct MmaCursor {
   }
 };
 
-// Multiplies a set's part of one chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the
-// highest one. `weights` points to the lane's fragment of the warp's first row tile, `places` are the lane's
-// (`MmaColumns`), at the highest shift.
-template <class Layer, class Tile, class Between>
+// Multiplies a step of a chunk of channels at one shift, at which inputs lie `moved` bytes behind those at the highest
+// one. `weights` points to the lane's fragment of the step and the warp's first row tile, `places` are the lane's, at
+// the highest shift.
+template <class Layer, class Tile>
 TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved, int first_row_tile,
                                const unsigned char* weights,
-                               const unsigned char* const (&places)[MmaColumns<Layer, Tile>::lane_places],
-                               const Between& between_steps) {
+                               const unsigned char* const (&places)[MmaShape<Layer, Tile>::lane_places]) {
   using Shape = MmaShape<Layer, Tile>;
+  unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
+  mma_load_columns<Layer, Tile>(places, moved, columns);
 #pragma unroll
-  for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
-    unsigned columns[Shape::planes][Tile::Warps::position_tiles][2];
-    MmaColumns<Layer, Tile>::load(places, moved + step * Shape::step_bytes, columns);
+  for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
+    if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
+    // Of exact products the small ones come first.
 #pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i) {
-      if (!Shape::has_taps(shift, (Shape::phases_known ? i : first_row_tile + i) % Shape::phase_tiles)) continue;
-      // The small products first.
+    for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
+      const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
+          weights + (i * Shape::stage_steps * Shape::planes + row_plane) * Shape::fragment_bytes);
 #pragma unroll
-      for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane) {
-        const Vector<unsigned, 4> row = *reinterpret_cast<const Vector<unsigned, 4>*>(
-            weights + ((i * Shape::stage_steps + step) * Shape::planes + row_plane) * Shape::fragment_bytes);
+      for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
-        for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
-#pragma unroll
-          for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-            MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
-      }
+        for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+          MatrixProduct<typename Layer::Element>::add(sums[i][j], row.values, columns[column_plane][j]);
     }
-    between_steps(step);
   }
 }
 
@@ -145,8 +141,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   const int boxes_together = static_cast<int>(gridDim.x) / Shape::weight_sets;
 
   // Of inputs, the chunk that is asked for next, and of which box.
-  using Columns = MmaColumns<Layer, Tile>;
-  typename Columns::Inputs inputs(x, group, batch, input_depth, input_height, input_width);
+  MmaInputs<Layer, Tile> inputs(x, group, batch, input_depth, input_height, input_width);
   int chunk_ahead = 0, number_ahead = number;
   const auto is_there = [&] {
     return Tile::Pipeline::resident ? number_ahead < box_count : chunk_ahead < Shape::chunks;
@@ -165,17 +160,26 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   inputs.begin(boxes.box(number));
   ask(0, 1, 0);
 
-  int places[Columns::lane_places];
+  // Where the inputs of the lane's positions lie in a stage, in bytes.
+  int places[Shape::lane_places];
 #pragma unroll
-  for (int i = 0; i < Columns::lane_places; ++i) {
-    const int position = (warp_wide * Tile::Warps::position_tiles + Columns::tile(i, lane)) * 8 + Columns::number(lane);
+  for (int i = 0; i < Shape::lane_places; ++i) {
+    int tile, number, offset;
+    if (Shape::own_words) {  // position lane / 4 of a tile, one channel of four
+      tile = i, number = lane / 4, offset = lane % 4 * Shape::channel_bytes;
+    } else if (Shape::by_channel) {  // a row of ldmatrix: eight positions of a channel
+      tile = 2 * i + lane / 16, number = 0, offset = lane % 16 * Shape::channel_bytes;
+    } else {  // a row of ldmatrix: 16 bytes of channels of a position
+      tile = 2 * i + lane / 16, number = lane % 8, offset = lane / 8 % 2 * 16;
+    }
+    const int position = (warp_wide * Tile::Warps::position_tiles + tile) * 8 + number;
     const BoxPosition in_box =
         position_in_box<typename Tile::Box>(position < Shape::box_positions ? position : 0, Tile::Box::rows);
     places[i] =
         (((in_box.image * Shape::halo_depths + in_box.depth) * Shape::halo_rows + in_box.row) * Shape::row_places +
          (Shape::by_channel ? Shape::patch_lead : 0) + in_box.column) *
             Shape::place_bytes +
-        first_step * Shape::step_bytes + Columns::offset(lane);
+        first_step * Shape::step_bytes + offset;
   }
 
   unsigned char* const weight_stages = shared + Shape::input_stages * Shape::input_stage_bytes;
@@ -198,12 +202,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
   MmaSums<Layer, Tile> sums;
   int input_stage = 0, weight_stage = 0;  // where they begin, in bytes
   do {
-    sums.clear();
+    mma_clear<Layer, Tile>(sums);
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::chunks; ++chunk) {
-      const unsigned char* places_of_chunk[Columns::lane_places];
+      const unsigned char* places_of_chunk[Shape::lane_places];
 #pragma unroll
-      for (int i = 0; i < Columns::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
+      for (int i = 0; i < Shape::lane_places; ++i) places_of_chunk[i] = shared + input_stage + places[i];
       const int stage_ahead = Shape::input_stage_before(input_stage);
       MmaCursor<Layer, Tile> cursor;
 #pragma unroll(Shape::unrolled ? Shape::shift_groups : 1)
@@ -217,20 +221,31 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll(Shape::unrolled ? Tile::Pipeline::chunk_shifts : 1)
         for (int first = 0; first < Tile::Pipeline::chunk_shifts; first += Shape::shifts_together) {
           MmaSums<Layer, Tile> partial;
-          if (Shape::exact) partial.clear();
+          if (Shape::exact) mma_clear<Layer, Tile>(partial);
 #pragma unroll
           for (int of_group = first; of_group < first + Shape::shifts_together; ++of_group) {
             const int shift = shift_group * Tile::Pipeline::chunk_shifts + of_group;
             if (of_group >= Tile::Pipeline::chunk_shifts || shift >= Shape::shifts) break;
             const int moved = Shape::unrolled ? Shape::halo_offset(shift) * Shape::place_bytes : cursor.next();
-            mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved, first_row_tile,
-                                      fragments + weight_stage + of_group * Shape::shift_bytes, places_of_chunk,
-                                      [&](int step) {
-                                        const int part = shift * Tile::Pipeline::chunk_steps + step;
-                                        if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
-                                      });
+#pragma unroll
+            for (int step = 0; step < Tile::Pipeline::chunk_steps; ++step) {
+              mma_multiply<Layer, Tile>(Shape::exact ? partial : sums, shift, moved + step * Shape::step_bytes,
+                                        first_row_tile,
+                                        fragments + weight_stage + of_group * Shape::shift_bytes +
+                                            step * Shape::planes * Shape::fragment_bytes,
+                                        places_of_chunk);
+              const int part = shift * Tile::Pipeline::chunk_steps + step;
+              if (part < Shape::input_parts) ask(part, Shape::input_parts, stage_ahead);
+            }
           }
-          if (Shape::exact) sums.add(partial);
+          if (Shape::exact) {
+#pragma unroll
+            for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+#pragma unroll
+              for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) sums[i][j][k] += partial[i][j][k];
+          }
         }
         weight_stage = Shape::next_weight_stage(weight_stage);
       }
@@ -240,12 +255,12 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 
     if (!Tile::Pipeline::resident)
       __syncthreads();  // Nobody reads the stages any more: what follows takes their place.
-    if (!mma_join(sums, shared)) return;
+    if (!mma_join<Layer, Tile>(sums, shared)) return;
     const long long first_channel = static_cast<long long>(group) * Layer::group_out_channels;
     const Epilogue<Layer, Program> epilogue{Layer::has_bias ? bias + first_channel : bias, program,
                                             static_cast<int>(first_channel)};
     const long long plane = static_cast<long long>(output_depth) * output_height * output_width;
-    mma_store(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
+    mma_store<Layer, Tile>(sums, epilogue, shared + Shape::stored_at + warp * Shape::turn_bytes,
               y + first_channel * (Tile::channels_last ? 1 : plane), boxes.box(number), first_row_tile,
               warp_wide * Tile::Warps::position_tiles * 8, batch, output_depth, output_height, output_width);
     number += boxes_together;

@@ -5,30 +5,20 @@
 
 namespace tconv {
 
-// A warp's sums.
+// A lane's part of a warp's sums: of each tile of 16 rows by 8 positions those of rows lane / 4 and lane / 4 + 8, at
+// two neighbouring positions each.
 template <class Layer, class Tile>
-struct MmaSums {
-  using Shape = MmaShape<Layer, Tile>;
-  typename Shape::Sum values[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
+using MmaSums = typename MmaShape<Layer, Tile>::Sum[Tile::Warps::row_tiles][Tile::Warps::position_tiles][4];
 
-  TCONV_DEVICE void clear() {
+template <class Layer, class Tile>
+TCONV_DEVICE void mma_clear(MmaSums<Layer, Tile>& sums) {
 #pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
+  for (int i = 0; i < Tile::Warps::row_tiles; ++i)
 #pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
+    for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] = 0;
-  }
-
-  TCONV_DEVICE void add(const MmaSums& other) {
-#pragma unroll
-    for (int i = 0; i < Tile::Warps::row_tiles; ++i)
-#pragma unroll
-      for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-#pragma unroll
-        for (int k = 0; k < 4; ++k) values[i][j][k] += other.values[i][j][k];
-  }
-};
+      for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+}
 
 // Adds the sums of all sets of warps, in order, in the first set; false in the others, whose work is done.
 template <class Layer, class Tile>
@@ -46,7 +36,7 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
       const Sum(&own)[4] =
-          sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+          sums[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
       Joined vector;
 #pragma unroll
       for (int k = 0; k < items; ++k) vector.values[k] = own[n % vectors * items + k];
@@ -59,7 +49,7 @@ TCONV_DEVICE bool mma_join(MmaSums<Layer, Tile>& sums, unsigned char* shared) {
 #pragma unroll
     for (int n = 0; n < tiles * vectors; ++n) {
       const Joined theirs = joined[(other * tiles * vectors + n) * set];
-      Sum(&own)[4] = sums.values[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
+      Sum(&own)[4] = sums[n / vectors / Tile::Warps::position_tiles][n / vectors % Tile::Warps::position_tiles];
 #pragma unroll
       for (int k = 0; k < items; ++k) own[n % vectors * items + k] += theirs.values[k];
     }
