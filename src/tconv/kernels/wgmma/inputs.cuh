@@ -18,8 +18,10 @@ template <class Layer, class Tile>
 TCONV_DEVICE const typename Layer::Element* wgmma_first_input(const typename Layer::Element* x, int image, int group,
                                                               typename Layer::Index plane) {
   constexpr int channels = Layer::groups * Layer::group_in_channels;
-  return x + static_cast<long long>(image) * channels * plane +
-         static_cast<long long>(group) * Layer::group_in_channels * (WgmmaShape<Layer, Tile>::inputs_last ? 1 : plane);
+  const typename Layer::Element* const of_image = x + static_cast<long long>(image) * channels * plane;
+  if (Layer::groups == 1) return of_image;
+  const long long channel = static_cast<long long>(group) * Layer::group_in_channels;
+  return of_image + channel * (WgmmaShape<Layer, Tile>::inputs_last ? 1 : plane);
 }
 
 // Inputs that are copied as they lie in global memory, channel by channel: a thread has some patches of neighbouring

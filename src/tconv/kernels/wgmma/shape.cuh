@@ -59,12 +59,12 @@ struct WgmmaShape {
   // width all, whose products without a tap the compiler leaves out, or one, too.
   static constexpr bool alone = !uniform && !known;
   static constexpr bool single = alone && Tile::phases == 1;
-  // Whether a product has a tap at the shifts of a visit, by their numbers: its phase is one of all, or of a row's.
+  // Whether every product has a tap at each visit; else, whether one has, whose phase is one of all, or of a row's.
+  static constexpr bool every_tap = uniform || single;
   static TCONV_CONSTANT bool has_tap(int product, int depth, int row, int column) {
-    return uniform || single ||
-           ((alone || (DepthShifts::tap(product / (Height::stride * Width::stride), depth) >= 0 &&
-                       HeightShifts::tap(product / Width::stride % Height::stride, row) >= 0)) &&
-            WidthShifts::tap(product % Width::stride, column) >= 0);
+    return (alone || (DepthShifts::tap(product / (Height::stride * Width::stride), depth) >= 0 &&
+                      HeightShifts::tap(product / Width::stride % Height::stride, row) >= 0)) &&
+           WidthShifts::tap(product % Width::stride, column) >= 0;
   }
   static constexpr int product_phases = uniform ? Tile::phases : 1, products = Tile::phases / product_phases;
   static constexpr int product_rows = product_phases * Tile::channels;

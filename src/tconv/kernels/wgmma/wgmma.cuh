@@ -1,9 +1,9 @@
-// wgmma: transposed convolution as a product of matrices on the tensor cores of Hopper, by wgmma.mma_async: sm_90a
-// alone.
+// wgmma: transposed convolution as a product of matrices (implicit GEMM) on the tensor cores of Hopper, by
+// wgmma.mma_async: sm_90a alone.
 //
-// Computes what `mma` computes, for 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or
-// channels_last, and begin at multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were
-// contiguous and began there, too, and `wgmma_inputs` those inputs whose tile says so.
+// For 16-bit types and float32, rounded to TF32 or exact. x and y are contiguous, or channels_last, and begin at
+// multiples of 16 bytes; `wgmma_weights` must have prepared the weights, which were contiguous and began there, too,
+// and `wgmma_inputs` those inputs whose tile says so.
 //
 // The matrices. A position q owns stride_d * stride_h * stride_w neighbouring outputs, its phases, and each tap of each
 // phase reads the input at q - shift. A block owns a box of positions and some output channels of some phases:
@@ -17,26 +17,27 @@
 //              from shared memory by way
 //              of registers, rounded there
 //
-// at every shift, or, where the block has one phase, at each of its taps; where it has the phases of a row of outputs,
-// at each of their taps along depth and height and at every shift along the width. Another stride changes how many
-// phases there are, and which of them has a tap at which shift. Positions are the first factor because that may come
-// from registers: a lane finds each position's inputs wherever they lie, so a box has any form, inputs lie in shared
-// memory as they do in global memory, and they are rounded on their way.
+// These products are added over all chunks of input channels, and for each over all visits: shifts, or taps. Another
+// stride changes how many phases there are, and which of them has a tap at which shift. Positions are the first factor
+// because that may come from registers: a lane finds each position's inputs wherever they lie, so a box has any form,
+// and inputs lie in shared memory as they do in global memory.
 //
-// Warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
+// The warps, and what they do for one box after the other; there are as many blocks as multiprocessors:
 //
 //   0-3, 4-7   consumers, two warpgroups: multiply, 64 positions of each tile by all rows, and store the outputs
-//   8          producer of weights: the rows of one visit, a shift or a tap, at a time, by cp.async.bulk
-//   9-11       producers of inputs: a chunk of input channels of the box and the halo around it at a time
+//   8          producer of weights: those of one visit after the other, by cp.async.bulk
+//   9-11       producers of inputs: of the box and the halo around it one chunk of channels after the other
 //
-// Shared memory, in this order; stages go round, and the next box's inputs come while this one's outputs are stored:
+// Shared memory, in this order, as far as the layer needs it. Each stage is filled again when all consumers have read
+// it, so the next box's inputs come while this one's outputs are stored:
 //
-//   weights | weights | ...  | inputs | inputs | ... | raw inputs  | staged outputs | offsets    | barriers
-//   stages, or all that stay | stages                | to be turned | of a warpgroup | of inputs  | full, empty
+//   | weights     | inputs      | raw inputs,     | outputs, staged   | where inputs lie | barriers: full and
+//   | stages      | stages      | to be turned    | by each warpgroup | in global memory | empty, of each stage
 //
-// Each stage has two mbarriers. A consumer waits for "full": what the producer copied has landed. The producer waits
-// for "empty": all consumers have loaded the inputs, or the products that read the weights are done. A batch of
-// products is on its way while the next one's fragments are loaded.
+// Waits. A consumer waits for the mbarrier "full": what a producer asked for has landed. A producer waits for "empty":
+// the inputs are loaded, or the products that read the weights are done. Two batches of products are on their way, and
+// wgmma.wait_group waits for the older one before its fragments are loaded anew. Named barriers 1 and 2 are the
+// consumers' around what they stage, each warpgroup's own; 3 is that of the producers of inputs.
 //
 // The kernel may begin while its weights are prepared, and waits for them itself. Whatever it reads before that was
 // there when the preparing kernel began, and it writes nothing.
@@ -44,8 +45,7 @@
 // Not-a-number: an input outside the map counts as 0. An infinite or NaN input or weight reaches the outputs that
 // depend on it, and through weights an input outside the map, as 0 * infinity.
 //
-// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit. Shared memory:
-// WgmmaShape<Layer, Tile>::shared_bytes.
+// Sizes: the channels of a box's inputs must stay below 2^31 unless wide_index; the rest is 64-bit.
 #pragma once
 #include "wgmma/channels_last.cuh"
 #include "wgmma/inputs.cuh"
@@ -157,8 +157,7 @@ struct WgmmaConsumer {
     read = false;
   }
 
-  // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th; which
-  // of them there are follows from the visit's shifts.
+  // The products of a batch of steps with the weights of one visit, of those along the height the `row_visit`-th.
   TCONV_DEVICE void multiply(WgmmaSums<Layer, Tile>& sums, int batch, int row_visit, const Rows& rows, int depth,
                              int row, int column) {
 #pragma unroll
@@ -166,7 +165,7 @@ struct WgmmaConsumer {
       int piece = 0;
 #pragma unroll
       for (int product = 0; product < Shape::products; ++product) {
-        if (!Shape::has_tap(product, depth, row, column)) continue;
+        if (!Shape::every_tap && !Shape::has_tap(product, depth, row, column)) continue;
         // Of exact products the small ones come first.
 #pragma unroll
         for (int row_plane = Shape::planes - 1; row_plane >= 0; --row_plane)
@@ -241,7 +240,7 @@ struct WgmmaConsumer {
            Shape::halo_offset(depth, row, column, highest) * Shape::place_bytes;
   }
 
-  // The products of a chunk of a block with one phase: a visit for each of its taps.
+  // The products of a chunk. The block has one phase: a visit for each of its taps.
   TCONV_DEVICE void visit_taps(const WgmmaPhases<Layer>& phase) {
     int d = 0, c = 0, r = 0;
 #pragma unroll 1
@@ -255,7 +254,8 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // Of one with the phases of a row: for each tap along depth and height, and each shift along the width.
+  // The products of a chunk. The block has the phases of a row of outputs: a visit for each of their taps along depth
+  // and height, and each shift along the width.
   TCONV_DEVICE void visit_row(const WgmmaPhases<Layer>& phase) {
     int d = 0, r = 0;
 #pragma unroll 1
@@ -270,7 +270,7 @@ struct WgmmaConsumer {
     } while (d < phase.depth.count);
   }
 
-  // Of one whose phases are alike, or all: for each shift.
+  // The products of a chunk. The block has all phases, or all have a tap at every shift: a visit for each shift.
   TCONV_DEVICE void visit_shifts(int chunk) {
 #pragma unroll(Shape::known ? DepthShifts::count : 1)
     for (int d = 0; d < DepthShifts::count; ++d)
@@ -279,8 +279,11 @@ struct WgmmaConsumer {
 #pragma unroll(Shape::known ? HeightShifts::count : 1)
         for (int r = Shape::row_visits - 1; r < HeightShifts::count; r += Shape::row_visits) {
           if (Shape::known && DepthShifts::taps(d) * HeightShifts::taps(r) * WidthShifts::taps(c) == 0) continue;
+          const int packed = Tile::resident && Shape::known
+                                 ? (chunk * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes
+                                 : 0;
           visit(moved(DepthShifts::behind(d), HeightShifts::behind(r), WidthShifts::behind(c), WidthShifts::highest), d,
-                r, c, (chunk * Shape::chunk_pieces + Shape::pieces_before(d, c, r)) * Shape::piece_bytes);
+                r, c, packed);
         }
   }
 
