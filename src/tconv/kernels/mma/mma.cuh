@@ -113,7 +113,7 @@ TCONV_DEVICE void mma_multiply(MmaSums<Layer, Tile>& sums, int shift, int moved,
       for (int column_plane = Shape::planes - 1 - row_plane; column_plane >= 0; --column_plane)
 #pragma unroll
         for (int j = 0; j < Tile::Warps::position_tiles; ++j)
-          MatrixProduct<typename Layer::Element>::add(sums[i][j], row.values, columns[column_plane][j]);
+          MatrixProduct<typename Layer::Element>::add(sums.values[i][j], row.values, columns[column_plane][j]);
     }
   }
 }
@@ -244,7 +244,7 @@ TCONV_DEVICE void mma(const typename Layer::Element* x, const typename Layer::El
 #pragma unroll
               for (int j = 0; j < Tile::Warps::position_tiles; ++j)
 #pragma unroll
-                for (int k = 0; k < 4; ++k) sums[i][j][k] += partial[i][j][k];
+                for (int k = 0; k < 4; ++k) sums.values[i][j][k] += partial.values[i][j][k];
           }
         }
         weight_stage = Shape::next_weight_stage(weight_stage);

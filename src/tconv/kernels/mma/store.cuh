@@ -184,8 +184,8 @@ TCONV_DEVICE void mma_store(const MmaSums<Layer, Tile>& sums, const Epilogue<Lay
           const auto of_channel = epilogue.of(channel < Layer::group_out_channels ? channel : 0);
 #pragma unroll
           for (int j = 0; j < Shape::turn_position_tiles; ++j) {
-            const auto& own = sums[known % groups * Shape::turn_row_tiles + i]
-                                  [known / groups * Shape::turn_position_tiles + j];
+            const auto& own = sums.values[known % groups * Shape::turn_row_tiles + i]
+                                         [known / groups * Shape::turn_position_tiles + j];
             Vector<Staged, 2> two;
             from_accumulators(of_channel.y(own[half * 2]), of_channel.y(own[half * 2 + 1]), two.values);
             *reinterpret_cast<Vector<Staged, 2>*>(staged + (i * 16 + row) * pitch + j * 8 + lane % 4 * 2) = two;
