@@ -252,13 +252,19 @@ struct WgmmaStore {
             store_vector(own, rounded(values));
           } else {
             // Not all of these channels need be there: one by one.
+            if (has_epilogue) {
 #pragma unroll
-            for (int k = 0; k < width; ++k) {
-              if (channel + k >= Layer::group_out_channels) break;
-              float value[1] = {values[k]};
-              if (has_epilogue) finish(value, of[k], own + k);
-              own[k] = from_accumulator<Element>(value[0]);
+              for (int k = 0; k < width; ++k) {
+                if (channel + k >= Layer::group_out_channels) break;
+                float value[1] = {values[k]};
+                finish(value, of[k], own + k);
+                values[k] = value[0];
+              }
             }
+            const Vector<Element, width> outputs = rounded(values);
+#pragma unroll
+            for (int k = 0; k < width; ++k)
+              if (channel + k < Layer::group_out_channels) own[k] = outputs.values[k];
           }
         }
       }
